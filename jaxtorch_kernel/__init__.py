@@ -1,0 +1,54 @@
+"""jaxtorch: PyTorch that runs through XLA, as a torch device named `jax`.
+
+    import torch
+    x = torch.randn(100, device="jax")
+
+`import torch` is enough; this package is for the rest: configuration, counters, and (in a notebook)
+`%load_ext jaxtorch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import config as config
+    from .dispatch.stats import compile_count as compile_count
+    from .dispatch.stats import fallbacks as fallbacks
+
+__version__ = "0.1.0"
+
+# `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
+_LAZY = {
+    "config": ("jaxtorch.config", "config"),
+    "fallbacks": ("jaxtorch.dispatch.stats", "fallbacks"),
+    "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
+}
+
+__all__ = ["__version__", "compile_count", "config", "fallbacks"]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    try:
+        module, attribute = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'jaxtorch' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext jaxtorch` runs."""
+    from jaxtorch.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext jaxtorch` runs: leaves the session as it was before."""
+    from jaxtorch.magics import unload
+
+    unload(shell)

@@ -1,0 +1,97 @@
+"""Every private hook of torch that the device stands on, and nothing else.
+
+Only this file and `device/registration.py` touch torch's private API. Each hook is looked up once, by
+name; a torch that lacks one fails here, at import, with a message that names it (`check`), and not
+later in a strange place. `tests/device/test_private_hooks.py` pins what each hook does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+_HOOKS = {
+    "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
+    "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
+    "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
+    "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
+}
+
+
+def _resolve(path: str) -> Any:
+    # `getattr` of getattr: submodules below `torch._C` are attributes, not importable modules.
+    found: Any = torch
+    for part in path.split(".")[1:]:
+        found = getattr(found, part)
+    return found
+
+
+def check() -> None:
+    """Raise one clear `ImportError` when this torch lacks a hook that the device needs."""
+    import torch.utils.backend_registration
+
+    for path, purpose in _HOOKS.items():
+        try:
+            _resolve(path)
+        except AttributeError:
+            raise ImportError(
+                f"jaxtorch needs torch's private hook `{path}` ({purpose}), and torch "
+                f"{torch.__version__} has none. Install a torch that jaxtorch was tried with: "
+                "pip install 'torch>=2.13,<2.14'."
+            ) from None
+
+
+check()
+
+DEVICE = torch.device("jax", 0)
+
+create_empty_tensor = torch._C._acc.create_empty_tensor
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+_META = DispatchKey.Meta
+_CPU = DispatchKey.CPU
+_as_strided = torch.ops.aten.as_strided.default
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset
+_construct_storage = torch._C._construct_storage_from_data_pointer
+
+# Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
+# silent wrong value; two live storages never share one, which is all that safetensors asks of `data_ptr`.
+_FIRST_ADDRESS = 0x7A00_0000_0000_0000
+_next_address = _FIRST_ADDRESS
+
+
+def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a view operator's Meta kernel on tensors of the device.
+
+    The kernel looks only at size, stride and offset, so that the result is a true alias: it shares the
+    Storage, and with it everything that hangs on the Storage.
+    """
+    return op._op_dk(_META, *args, **kwargs)
+
+
+def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
+    """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
+    return _as_strided._op_dk(_META, tensor, size, stride, offset)
+
+
+def make_storage(nbytes: int) -> torch.UntypedStorage:
+    """A Storage of the device that reports `nbytes` and a distinct address, and owns no memory."""
+    global _next_address
+    address = _next_address
+    _next_address = address + max(nbytes, 1) + 64 & ~63
+    return _construct_storage(address, DEVICE, nbytes)
+
+
+def put_on_storage(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, offset: int, size: Any, stride: Any
+) -> torch.Tensor:
+    """Give `tensor` this Storage and geometry in place.
+
+    The CPU kernel is used because it sets geometry without touching data, as long as the Storage is
+    large enough; the Meta kernel would try to resize the Storage through an allocator we do not have.
+    """
+    _set_storage._op_dk(_CPU, tensor, storage, offset, size, stride)
+    return tensor

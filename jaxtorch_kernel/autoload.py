@@ -1,0 +1,46 @@
+"""What `import torch` runs: name the device, import no jax.
+
+The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
+spare backend to `jax` and installs one fallback kernel for it. The first call that reaches this kernel
+imports jax and the operators (`dispatch.install`); a program that never makes a jax tensor never pays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_registered = False
+_libraries: list[Any] = []  # a torch.library.Library unregisters its kernels when it is collected
+
+
+def register() -> None:
+    """Register the device `jax` with torch. Calling it again does nothing.
+
+    Raises:
+        RuntimeError: another backend (torchax, say) has already taken torch's one spare backend.
+        ImportError: this torch lacks a private hook that the device needs.
+
+    Example:
+        >>> import torch  # the entry point has called `register` already
+        >>> torch.zeros(2, device="jax").device
+        device(type='jax', index=0)
+    """
+    global _registered
+    if _registered:
+        return
+    import torch
+
+    from .device.registration import name_device
+
+    name_device()
+    _registered = True
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(_first_call, "PrivateUse1")
+    _libraries.append(library)
+
+
+def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel of every operator that has no kernel of its own on the device."""
+    from .dispatch.kernels import install
+
+    return install()(op, *args, **kwargs)

@@ -1,0 +1,172 @@
+"""Configuration: one base, and scopes over it.
+
+`config.update` changes the base, for every thread. `with config(...)` opens a scope: it holds in the thread that
+opened it and in the backward passes that this thread starts (torch carries its thread-local objects into autograd's
+threads), nowhere else. Scopes may end in any order, as suspended generators make them: each removes itself alone.
+While no scope is open anywhere, reading the options is one attribute.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KEY = "jaxtorch.config"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options and their defaults.
+
+    Attributes:
+        fallback: what an operator without a lowering does once decompositions are exhausted: "warn" runs it on
+            the CPU and warns once per operator, "silent" does not warn, "error" raises.
+        matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
+            `torch.get_float32_matmul_precision()`.
+    """
+
+    fallback: str = "warn"
+    matmul_precision: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            allowed = _ALLOWED[field.name]
+            value = getattr(self, field.name)
+            if value not in allowed:
+                words = ", ".join(repr(a) for a in allowed)
+                raise ValueError(f"jaxtorch.config: {field.name} is one of {words}, not {value!r}.")
+
+
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "fallback": ("warn", "silent", "error"),
+    "matmul_precision": (None, "default", "high", "highest"),
+}
+
+
+class _Scope:
+    """One `with config(...)`; also a decorator. Enter it as often as wanted."""
+
+    def __init__(self, changes: dict[str, Any]):
+        self._changes = changes
+        self._entered: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Options:
+        entry = dict(self._changes)
+        self._entered.append(entry)
+        config._push(entry)
+        return config.options()
+
+    def __exit__(self, *exc: object) -> None:
+        config._pop(self._entered.pop())
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **kwargs: Any) -> Any:
+                # The scope is open only while the generator's own code runs, never at its `yield`s.
+                iterator = function(*args, **kwargs)
+                sent = None
+                while True:
+                    with _Scope(self._changes):
+                        try:
+                            value = iterator.send(sent)
+                        except StopIteration as stop:
+                            return stop.value
+                    sent = yield value
+
+            return generator  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _Scope(self._changes):
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+class Config:
+    """The one configuration, `jaxtorch.config`.
+
+    Example:
+        >>> import jaxtorch
+        >>> with jaxtorch.config(fallback="error"):
+        ...     jaxtorch.config.fallback
+        'error'
+        >>> jaxtorch.config.fallback
+        'warn'
+    """
+
+    def __init__(self) -> None:
+        self._base = Options()
+        self._open = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, **changes: Any) -> _Scope:
+        """A scope in which these options hold: a context manager and a decorator.
+
+        Raises:
+            AttributeError: an option of that name does not exist; the message has the nearest one.
+            ValueError: an option cannot have that value.
+        """
+        self._check(changes)
+        return _Scope(changes)
+
+    def update(self, **changes: Any) -> None:
+        """Change options for the whole process; scopes that are open keep their own."""
+        self._check(changes)
+        with self._lock:
+            self._base = replace(self._base, **changes)
+
+    def options(self) -> Options:
+        """The options in force here."""
+        if not self._open or not torch._C._is_key_in_tls(_KEY):
+            return self._base
+        options = self._base
+        for entry in torch._C._get_obj_in_tls(_KEY):
+            options = replace(options, **entry)
+        return options
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._check({name: None}, values=False)
+        return getattr(self.options(), name)
+
+    def __repr__(self) -> str:
+        return f"jaxtorch.config({self.options()})"
+
+    def _check(self, changes: dict[str, Any], values: bool = True) -> None:
+        for name in changes:
+            if name not in _ALLOWED:
+                near = difflib.get_close_matches(name, _ALLOWED, 1, 0.4)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                known = ", ".join(sorted(_ALLOWED))
+                raise AttributeError(f"jaxtorch.config has no `{name}`.{hint} It knows: {known}.")
+        if values:
+            Options(**changes)
+
+    # The open scopes of a thread are an immutable tuple: autograd's threads get a snapshot of it.
+    def _push(self, entry: dict[str, Any]) -> None:
+        stack = torch._C._get_obj_in_tls(_KEY) if torch._C._is_key_in_tls(_KEY) else ()
+        torch._C._stash_obj_in_tls(_KEY, (*stack, entry))
+        with self._lock:
+            self._open += 1
+
+    def _pop(self, entry: dict[str, Any]) -> None:
+        stack = torch._C._get_obj_in_tls(_KEY) if torch._C._is_key_in_tls(_KEY) else ()
+        torch._C._stash_obj_in_tls(_KEY, tuple(e for e in stack if e is not entry))
+        with self._lock:
+            self._open -= 1
+
+
+config = Config()

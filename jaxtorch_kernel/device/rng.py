@@ -1,0 +1,108 @@
+"""Random numbers: one JAX key, seeded by `torch.manual_seed`, advanced by every operator that draws.
+
+The key is an input and an output of each random program, so that a captured program draws anew at each call. A
+CPU `torch.Generator` passed as `generator=` is drawn from for a fresh key, and so stays the one source of its
+stream: the same generator state gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..storage import placement
+
+
+class Source:
+    """A key and the seed it came from."""
+
+    def __init__(self, seed: int):
+        self.seed(seed)
+
+    def seed(self, seed: int) -> None:
+        """Start anew from a 64-bit seed."""
+        self.initial_seed = seed & (1 << 64) - 1
+        self._key: Any = None
+
+    @property
+    def key(self) -> Any:
+        """Raw threefry key data, uint32[2]."""
+        if self._key is None:
+            self._key = _put_key(np.array([self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF], np.uint32))
+        return self._key
+
+    @key.setter
+    def key(self, value: Any) -> None:
+        self._key = value
+
+
+def _put_key(data: np.ndarray) -> Any:
+    from ..storage.transfer import put
+
+    return put(data)[0]
+
+
+_sources: dict[int, Source] = {}
+_default_seed = 0
+
+
+def default() -> Source:
+    """The source of the current device."""
+    index = placement.index()
+    found = _sources.get(index)
+    if found is None:
+        found = _sources[index] = Source(_default_seed)
+    return found
+
+
+def source(generator: Any) -> Any:
+    """Where a random operator takes its key from: the device's source, or a generator the user passed."""
+    if generator is None:
+        return default()
+    high, low = (
+        int(torch.empty((), dtype=torch.int64, device="cpu").random_(0, 1 << 32, generator=generator))
+        for _ in range(2)
+    )
+    return Source(high << 32 | low)
+
+
+def seed_all(seed: int) -> None:
+    """Seed every device's source."""
+    global _default_seed
+    _default_seed = seed
+    for found in _sources.values():
+        found.seed(seed)
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system."""
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def get_state() -> torch.Tensor:
+    """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
+    found = default()
+    words = np.concatenate(
+        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.key)]
+    )
+    return torch.from_numpy(words.view(np.uint8).copy())
+
+
+def set_state(state: torch.Tensor) -> None:
+    """Restore what `get_state` returned.
+
+    Raises:
+        RuntimeError: it is not such a state.
+    """
+    if state.dtype != torch.uint8 or state.numel() != 16:
+        raise RuntimeError(
+            "a jax RNG state is a ByteTensor of 16 bytes from torch.jax.get_rng_state(), "
+            f"not {state.dtype} with {state.numel()} elements"
+        )
+    words = state.cpu().numpy().view(np.uint32)
+    found = default()
+    found.seed(int(words[:2].copy().view(np.uint64)[0]))
+    found.key = _put_key(words[2:].copy())

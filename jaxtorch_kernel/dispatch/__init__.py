@@ -1,0 +1,1 @@
+"""One call's way: operator and arguments -> key -> compiled program -> result."""

@@ -1,0 +1,140 @@
+"""Copies: between devices, between dtypes, and of one element to Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..lowerings.registry import Lowering
+from ..storage.layout import memory_order
+from ..storage.transfer import from_numpy, to_device
+from . import tracing
+from .operation import Operation
+from .read import contiguous_array
+from .registry import kernel
+
+Tensor = torch.Tensor
+
+
+def _resolved(x: Tensor) -> Tensor:
+    # copy_, _to_copy and clone see the lazy conjugate and negative bits that other kernels never meet.
+    if x.is_conj():
+        x = torch.conj_physical(x.conj())
+    if x.is_neg():
+        x = torch.neg(torch._neg_view(x))
+    return x
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    from ..lowerings.promote import cast
+
+    return cast(x, dtype)
+
+
+_cast_to = Operation(None, Lowering(_cast), "_to_copy")
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A contiguous copy of a device tensor in another dtype."""
+    from ..storage.dtypes import to_numpy
+
+    return _cast_to(x, to_numpy(dtype))  # type: ignore[no-any-return]
+
+
+def to_cpu(x: Tensor) -> Tensor:
+    """A CPU copy with the same strides where those are dense. Waits for the value."""
+    array = contiguous_array(_resolved(x))
+    tracing.forbid(array, "copied to the CPU")
+    result = from_numpy(np.array(array))
+    order = memory_order(tuple(x.shape), x.stride())
+    if order is not None and not result.stride() == x.stride():
+        strided = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
+        return strided.copy_(result)
+    return result
+
+
+@kernel("_to_copy")
+def to_copy(
+    self: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """`Tensor.to`: to, from and on the device."""
+    target = self.device if device is None else device
+    dtype = self.dtype if dtype is None else dtype
+    if target.type == "meta":
+        return torch.empty_strided(self.shape, self.stride(), dtype=dtype, device="meta")
+    if target.type not in ("jax", "cpu"):
+        return to_cpu(self).to(device=target, dtype=dtype, non_blocking=non_blocking)
+    if target.type == "cpu":
+        source = cast(_resolved(self), dtype) if dtype != self.dtype else self
+        result = to_cpu(source)
+    elif self.device.type == "jax":
+        result = cast(_resolved(self), dtype)
+    else:
+        result = to_device(self.to(dtype) if dtype != self.dtype else self)
+    if memory_format is None or memory_format == torch.preserve_format:
+        order = memory_order(tuple(self.shape), self.stride())
+        if order is not None and result.stride() != self.stride():
+            strided = torch.empty_strided(self.shape, self.stride(), dtype=dtype, device=target)
+            return strided.copy_(result)
+        return result
+    if memory_format == torch.contiguous_format:
+        return result
+    return result.contiguous(memory_format=memory_format)
+
+
+def _overwrite(self: Any, source: Any) -> Any:
+    return source
+
+
+@kernel("copy_")
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """`self.copy_(src)`, each on any device."""
+    if self is src:
+        return self
+    if self.device.type != "jax":
+        self.copy_(to_cpu(src))
+        return self
+    if src.device.type != "jax":
+        if src.dim() and src.device.type != "cpu":
+            src = src.cpu()
+        src = to_device(src.to(self.dtype))
+    else:
+        src = _resolved(src)
+    if self.is_conj():
+        copy_physical(self.conj(), torch.conj_physical(src))
+    elif self.is_neg():
+        copy_physical(torch._neg_view(self), torch.neg(src))
+    else:
+        copy_physical(self, src)
+    return self
+
+
+def copy_physical(self: Tensor, src: Tensor) -> None:
+    """Write `src`, broadcast and cast, into `self`; both on the device, without lazy bits."""
+    from .operation import operation_of
+
+    operation_of(torch.ops.aten.copy_.default)(self, src)
+
+
+@kernel("_copy_from")
+def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+    """The same with the arguments the other way round, as torch's C++ calls it."""
+    copy_(dst, self)
+    return dst
+
+
+@kernel("_local_scalar_dense")
+def local_scalar_dense(self: Tensor) -> Any:
+    """`.item()`. Waits for the value."""
+    array = contiguous_array(self)
+    tracing.forbid(array, "read as a Python number")
+    return np.asarray(array).reshape(()).item()

@@ -1,0 +1,16 @@
+"""XLA's errors in torch's words."""
+
+from __future__ import annotations
+
+import torch
+
+
+def explain(error: Exception, name: str) -> Exception:
+    """The exception that torch users expect for an error of the XLA run time in operator `name`."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+        return torch.OutOfMemoryError(
+            f"JAX ran out of device memory in aten::{name}. `torch.jax.memory_summary()` shows what is "
+            f"held; `del` what is not needed, or use smaller batches. XLA says: {text}"
+        )
+    return RuntimeError(f"XLA failed in aten::{name}: {text}")

@@ -1,0 +1,241 @@
+"""Factories that make a Storage, and the operators that change one: `empty`, `resize_`, `set_`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _torch_private as private
+from ..lowerings.registry import Lowering
+from ..storage.buffer import buffer_of, wrap, wrap_sized
+from ..storage.dtypes import to_numpy
+from ..storage.layout import contiguous_strides
+from ..storage.transfer import zeros
+from . import tracing
+from .operation import Operation
+from .registry import kernel
+
+Tensor = torch.Tensor
+
+_CHANNELS_LAST = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}
+
+
+def _zeros(shape: Any, dtype: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.zeros(shape, dtype)
+
+
+_make_zeros = Operation(None, Lowering(_zeros), "empty")
+
+
+def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
+    """Strides of a tensor of this size in a memory format.
+
+    Raises:
+        RuntimeError: the format wants another number of dimensions.
+    """
+    order = _CHANNELS_LAST.get(memory_format)
+    if order is None:
+        return contiguous_strides(size)
+    if len(order) != len(size):
+        raise RuntimeError(f"required rank {len(order)} tensor to use {memory_format} format")
+    strides, step = [0] * len(size), 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= max(size[d], 1)
+    return tuple(strides)
+
+
+def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
+    """Refuse what the device cannot hold.
+
+    Raises:
+        RuntimeError: a sparse layout, or pinned memory asked of a device tensor.
+    """
+    if layout is not None and layout != torch.strided:
+        raise RuntimeError(
+            f"the jax device holds dense (strided) tensors only, not {layout}: "
+            "make it on the CPU, or call .to_dense()"
+        )
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
+
+
+def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros over a Storage just large enough."""
+    size, stride = tuple(size), tuple(stride)
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
+    if 0 in size:
+        count = 0
+    else:
+        count = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    plain = stride == contiguous_strides(size)
+    shape = size if plain else (count,)
+    numpy_dtype = to_numpy(dtype)
+    if tracing.depth:
+        array, spec = zeros(shape, numpy_dtype)
+    else:
+        made = buffer_of(_make_zeros(shape, numpy_dtype))
+        array, spec = made.array, made.spec
+    return wrap_sized(array, spec, size, dtype, stride)
+
+
+@kernel("empty.memory_format")
+def empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """`torch.empty`: zeros, which cost XLA no more than anything else it could put there."""
+    check_layout(layout, pin_memory)
+    _check_index(device)
+    stride = strides_for(size, memory_format or torch.contiguous_format)
+    return make_strided(size, stride, dtype or torch.get_default_dtype())
+
+
+@kernel("empty_strided")
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """`torch.empty_strided`."""
+    check_layout(layout, pin_memory)
+    _check_index(device)
+    return make_strided(size, stride, dtype or torch.get_default_dtype())
+
+
+def _check_index(device: Any) -> None:
+    if device is not None and device.index not in (None, 0):
+        raise RuntimeError(
+            f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "
+            "chosen with `with torch.jax.device(i):`, or all used at once by sharding."
+        )
+
+
+@kernel("resize_")
+def resize_(self: Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    """Change the geometry in place; the memory grows where it must, and every alias sees the grown one."""
+    size = tuple(size)
+    stride = strides_for(size, memory_format or torch.contiguous_format)
+    needed = 0
+    if 0 not in size:
+        needed = self.storage_offset() + 1
+        needed += sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    _grow(self, needed)
+    _set_geometry(self, size, stride, self.storage_offset())
+    return self
+
+
+def _append(base: Any, count: int) -> Any:
+    import jax.numpy as jnp
+
+    flat = base.reshape(-1)
+    return jnp.concatenate([flat, jnp.zeros(count - flat.shape[0], flat.dtype)])
+
+
+_grown = Operation(None, Lowering(_append), "resize_")
+
+
+def _grow(tensor: Tensor, count: int) -> None:
+    """Make the buffer hold at least `count` elements of the tensor's dtype."""
+    buffer = buffer_of(tensor)
+    spec = buffer.spec
+    dtype = to_numpy(tensor.dtype)
+    if spec.nbytes >= count * dtype.itemsize:
+        return
+    elements = -(-count * dtype.itemsize // spec.dtype.itemsize)
+    if spec.numel == 0:
+        array, new = zeros((count,), dtype)
+        buffer.write(array, new)
+        return
+    whole = wrap(buffer.array, spec, spec.shape, _torch_dtype(spec.dtype))
+    grown = buffer_of(_grown(whole, elements))
+    buffer.write(grown.array, grown.spec)
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    from ..storage.dtypes import to_torch
+
+    return to_torch(dtype)
+
+
+def _set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
+    """Size, stride and offset in place, over the same buffer.
+
+    The Storage is replaced by one of the right size that holds the same Buffer: torch can resize no Storage of a
+    Python device, and sharing the Buffer is what makes tensors aliases here.
+    """
+    buffer = buffer_of(tensor)
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < buffer.spec.nbytes:
+        storage = private.make_storage(buffer.spec.nbytes)
+        storage.buffer = buffer  # type: ignore[attr-defined]
+    private.put_on_storage(tensor, storage, offset, size, stride)
+
+
+@kernel("set_.source_Tensor")
+def set_tensor(self: Tensor, source: Tensor) -> Tensor:
+    """`a.set_(b)`: the same memory and geometry as `b`."""
+    buffer_of(source)
+    return _set(self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+
+
+@kernel("set_.source_Storage")
+def set_storage(self: Tensor, source: Any) -> Tensor:
+    """All of a Storage as one row of the tensor's dtype."""
+    count = _storage_bytes(source) // self.dtype.itemsize
+    return _set(self, source, 0, (count,), (1,))
+
+
+@kernel("set_.source_Storage_storage_offset")
+def set_storage_offset(
+    self: Tensor, source: Any, storage_offset: int, size: Any, stride: Any = ()
+) -> Tensor:
+    """A Storage with any geometry."""
+    stride = tuple(stride) or contiguous_strides(size)
+    return _set(self, source, storage_offset, size, stride)
+
+
+@kernel("set_.source_Tensor_storage_offset")
+def set_tensor_offset(
+    self: Tensor, source: Tensor, storage_offset: int, size: Any, stride: Any = ()
+) -> Tensor:
+    """Another tensor's memory with any geometry."""
+    buffer_of(source)
+    stride = tuple(stride) or contiguous_strides(size)
+    return _set(self, source.untyped_storage(), storage_offset, size, stride)
+
+
+@kernel("set_")
+def set_empty(self: Tensor) -> Tensor:
+    """`a.set_()`: no memory, no elements."""
+    array, spec = zeros((0,), to_numpy(self.dtype))
+    fresh = wrap_sized(array, spec, (0,), self.dtype)
+    return _set(self, fresh.untyped_storage(), 0, (0,), (1,))
+
+
+def _storage_bytes(storage: Any) -> int:
+    buffer = getattr(storage, "buffer", None)
+    return int(storage.nbytes() if buffer is None else buffer.spec.nbytes)
+
+
+def _set(self: Tensor, storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
+    buffer = getattr(storage, "buffer", None)
+    nbytes = _storage_bytes(storage)
+    if storage.nbytes() < nbytes:
+        storage = private.make_storage(nbytes)
+        storage.buffer = buffer
+    return private.put_on_storage(self, storage, offset, size, stride)

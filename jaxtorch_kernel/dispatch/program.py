@@ -1,0 +1,336 @@
+"""From one described call to one XLA program.
+
+An `Operation` is an operator with its lowering. It turns a call into a key (options, dtype and geometry of each
+tensor, static arguments), and the key into a `Program`; a Program is a JAX function over physical arrays
+
+    (random key, buffers..., starts of the views, numbers) -> (results and rewritten buffers..., new random key)
+
+compiled once. Reading views, casting, the operator itself and writing views back all happen inside it. The
+same function is inlined, uncompiled, where a trace is running: so everything that works eagerly can be captured.
+
+What a Program returns is fixed when it is built: torch's Meta kernel gives sizes, strides and dtypes of
+the results and raises torch's own errors for bad input; the lowering must agree on sizes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .. import _torch_private as private
+from .._jax_private import fast_call
+from ..lowerings.promote import Number
+from ..lowerings.registry import Lowering
+from ..storage import placement
+from ..storage.buffer import Buffer, Spec, spec_of, wrap
+from ..storage.dtypes import to_numpy, to_torch
+from ..storage.layout import Plan, contiguous_strides, memory_order, plan
+from . import stats
+from .numbers import KINDS, operand
+from .schema import Signature
+
+build_lock = threading.RLock()
+
+
+class Slot:
+    """In a call's template: the tensor with this index."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+class NumberSlot:
+    """In a call's template: the number with this index among those of its kind."""
+
+    __slots__ = ("dtype", "index", "kind")
+
+    def __init__(self, kind: str, index: int, dtype: np.dtype | None):
+        self.kind, self.index, self.dtype = kind, index, dtype
+
+
+class Fresh:
+    """A result with a buffer of its own. `stride` is None where it is contiguous."""
+
+    __slots__ = ("dtype", "size", "spec", "stride")
+
+    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
+        self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
+
+
+def fill(template: Any, arrays: list[Any], numbers: dict[str, Any]) -> Any:
+    """A template with its slots replaced."""
+    if isinstance(template, Slot):
+        return arrays[template.index]
+    if isinstance(template, NumberSlot):
+        value = numbers[template.kind][template.index]
+        return Number(value, template.kind, template.dtype)
+    if isinstance(template, list):
+        return [fill(item, arrays, numbers) for item in template]
+    return template
+
+
+class Program:
+    """A compiled call. See the module's text."""
+
+    def __init__(
+        self,
+        name: str,
+        lowering: Lowering,
+        template: list[Any],
+        tensors: list[torch.Tensor],
+        buffers: list[Buffer],
+        number_kinds: list[str],
+        metas: Any,
+        written: list[int],
+        precision: str | None,
+        gather: bool,
+        structure: Callable[[Any, list[torch.Tensor]], Any],
+    ):
+        self.name = name
+        self.lowering = lowering
+        self.template = template
+        self.metas = metas
+        self.written = written  # indices of the tensors written, one for each leaf of the result
+        self.precision = precision
+        self.structure = structure
+        self.specs = [b.spec for b in buffers]
+        # One operand for each distinct buffer: a donated array must not be passed twice.
+        first = [buffers.index(b) for b in buffers] if written else list(range(len(buffers)))
+        self.unique = sorted(set(first))
+        self.operand_of = [self.unique.index(i) for i in first]
+        self.plans: list[Plan | None] = []
+        for t, spec in zip(tensors, self.specs, strict=True):
+            p = plan(spec, t.dtype, tuple(t.shape), t.stride())
+            self.plans.append(p.fallback if p is not None and gather else p)
+        self.views = [(i, p) for i, p in enumerate(self.plans) if p is not None and p.count]
+        self.checked = [(i, p) for i, p in enumerate(self.plans) if p is not None]
+        self.number_kinds = sorted(set(number_kinds))
+        self.leaves: list[Fresh | None] = []
+        self.new_specs: list[Spec] = []
+        self.single = False
+        self._call: Callable[..., Any] | None = None
+        self.sizes = [tuple(t.shape) for t in tensors]
+        self.dtypes = [t.dtype for t in tensors]
+        self._trace_outputs()
+
+    # -- the JAX function ---------------------------------------------------------------------------------------
+
+    def _inputs(self, operands: tuple[Any, ...]) -> tuple[Any, list[Any], list[Any], Any, dict]:
+        rest = list(operands)
+        key = rest.pop(0) if self.lowering.random else None
+        bases = [rest[i] for i in self.operand_of]
+        rest = rest[len(self.unique) :]
+        starts = rest.pop(0) if self.views else None
+        numbers = {kind: rest.pop(0) for kind in self.number_kinds}
+        slices, position = [], 0
+        arrays = []
+        for base, p in zip(bases, self.plans, strict=True):
+            if p is None:
+                slices.append(None)
+                arrays.append(base)
+            else:
+                own = starts[position : position + p.count] if p.count else ()
+                position += p.count
+                slices.append(own)
+                arrays.append(p.read(base, own))
+        return key, bases, arrays, slices, numbers
+
+    def function(self, *operands: Any) -> tuple[Any, ...]:
+        """The whole call over physical arrays."""
+        key, bases, arrays, slices, numbers = self._inputs(operands)
+        arguments = fill(self.template, arrays, numbers)
+        new_key = None
+        if self.lowering.random:
+            new_key, own_key = jax.random.split(jax.random.wrap_key_data(key))
+            new_key = jax.random.key_data(new_key)
+            result = self._lowered(own_key, *arguments)
+        else:
+            result = self._lowered(*arguments)
+        outputs = self._write(result, bases, slices) if self.written else self._fresh(result)
+        return tuple(outputs) if new_key is None else (*outputs, new_key)
+
+    def _lowered(self, *arguments: Any) -> Any:
+        if self.precision is None:
+            return self.lowering.function(*arguments)
+        with jax.default_matmul_precision(self.precision):
+            return self.lowering.function(*arguments)
+
+    def _fresh(self, result: Any) -> list[Any]:
+        """Results in memory order, and the record of what they are (`leaves`)."""
+        leaves: list[Fresh | None] = []
+        outputs = []
+        metas = flatten(self.metas)
+        for i, value in enumerate(flatten(result)):
+            if value is None:
+                leaves.append(None)
+                continue
+            value = jnp.asarray(value)
+            meta = metas[i] if self.metas is not None and i < len(metas) else None
+            size: Any = tuple(value.shape)
+            stride: Any = None
+            if isinstance(meta, torch.Tensor):
+                if tuple(meta.shape) != size:
+                    raise RuntimeError(
+                        f"the lowering of aten::{self.name} gives a result of shape {size}, torch expects "
+                        f"{tuple(meta.shape)}. This is a mistake in jaxtorch: please report it; "
+                        "`.cpu()` on the inputs works around it."
+                    )
+                dtype = meta.dtype
+                if meta.stride() != contiguous_strides(size):
+                    stride = meta.stride()
+            else:
+                dtype = to_torch(value.dtype)
+            value = value.astype(to_numpy(dtype)) if value.dtype != to_numpy(dtype) else value
+            order = memory_order(size, stride) if stride is not None else None
+            if order is not None:
+                value = value.transpose(order)
+            else:
+                stride = None
+            leaves.append(Fresh(size, dtype, stride, None))
+            outputs.append(value)
+        if not self.leaves:
+            self.leaves = leaves
+        return outputs
+
+    def _write(self, result: Any, bases: list[Any], slices: list[Any]) -> list[Any]:
+        """The buffers after the writes, one for each distinct buffer written."""
+        current = dict(enumerate(bases))
+        values = [v for v in flatten(result) if v is not None]
+        for index, value in zip(self.written, values, strict=True):
+            operand_index = self.operand_of[index]
+            owner = self.operand_of.index(operand_index)
+            base = current[owner]
+            dtype = to_numpy(self.dtypes[index])
+            if value.dtype != dtype:
+                if value.dtype.kind == "c" and dtype.kind not in "cb":
+                    value = value.real
+                value = value.astype(dtype)
+            p = self.plans[index]
+            if p is None:
+                current[owner] = jnp.broadcast_to(value, self.sizes[index])
+            else:
+                current[owner] = p.write(base, jnp.broadcast_to(value, self.sizes[index]), slices[index])
+        return [current[self.operand_of.index(o)] for o in self._written_operands()]
+
+    def _written_operands(self) -> list[int]:
+        return sorted({self.operand_of[i] for i in self.written})
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def _avals(self) -> list[Any]:
+        avals = []
+        if self.lowering.random:
+            avals.append(jax.ShapeDtypeStruct((2,), np.uint32, sharding=placement.current()))
+        for i in self.unique:
+            spec = self.specs[i]
+            avals.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement))
+        if self.views:
+            count = sum(p.count for _, p in self.views)
+            avals.append(jax.ShapeDtypeStruct((count,), np.int32))
+        for kind in self.number_kinds:
+            avals.append(jax.ShapeDtypeStruct((self._number_count(kind),), KINDS[kind]))
+        return avals
+
+    def _number_count(self, kind: str) -> int:
+        def count(node: Any) -> int:
+            if isinstance(node, list):
+                return sum(map(count, node))
+            return int(isinstance(node, NumberSlot) and node.kind == kind)
+
+        return count(self.template)
+
+    def _trace_outputs(self) -> None:
+        """Trace once: finds `leaves`, and every error of the lowering, before anything is cached."""
+        started = time.perf_counter()
+        jitted = jax.jit(
+            _named(self.function, self.name),
+            donate_argnums=tuple(
+                i + int(self.lowering.random) for i in self._written_operands()
+            )
+            if self.written
+            else (),
+        )
+        with jax.enable_x64(True):
+            self._traced = jitted.trace(*self._avals())
+        self.trace_seconds = time.perf_counter() - started
+        outs = list(self._traced.out_info)
+        if self.lowering.random:
+            outs.pop()
+        where = self.specs[0].placement if self.specs else placement.current()
+        specs = [spec_of(np.dtype(o.dtype), tuple(o.shape), where) for o in outs]
+        if self.written:
+            self.new_specs = specs
+            self.targets = [self.operand_of.index(o) for o in self._written_operands()]
+            return
+        iterator = iter(specs)
+        for leaf in self.leaves:
+            if leaf is not None:
+                leaf.spec = next(iterator)
+        leaf = self.leaves[0] if len(self.leaves) == 1 else None
+        self.single = (
+            leaf is not None
+            and leaf.stride is None
+            and self.structure is single
+            and not self.lowering.random
+        )
+        if leaf is not None:
+            self.only = leaf
+
+    def compiled(self) -> Callable[..., Any]:
+        """The executable, compiled at the first call that is not inside a trace."""
+        with build_lock:
+            if self._call is None:
+                started = time.perf_counter()
+                with jax.enable_x64(True):
+                    executable = self._traced.lower().compile()
+                self.executable = executable
+                seconds = time.perf_counter() - started
+                stats.compiled.append(stats.Compiled(self.name, self.trace_seconds, seconds))
+                self._call = fast_call(executable)
+            return self._call
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def program(*operands: Any) -> Any:
+        return function(*operands)
+
+    program.__name__ = program.__qualname__ = name
+    return program
+
+
+def flatten(tree: Any) -> list[Any]:
+    """The leaves of nested lists and tuples, None included."""
+    if isinstance(tree, list | tuple):
+        return [leaf for item in tree for leaf in flatten(item)]
+    return [tree]
+
+
+def single(results: list[Any], tensors: list[torch.Tensor]) -> Any:
+    """Structure of an operator with one result."""
+    return results[0]
+
+
+def wrap_result(leaf: Fresh, array: Any) -> torch.Tensor:
+    """A tensor over one output of a program."""
+    assert leaf.spec is not None
+    if leaf.stride is None:
+        return wrap(array, leaf.spec, leaf.size, leaf.dtype)
+    base = wrap(array, leaf.spec, leaf.size, leaf.dtype)
+    return private.as_strided(base, leaf.size, leaf.stride)
+
+
+def number_operands(kinds: list[str], numbers: list[tuple[str, Any]]) -> list[Any]:
+    """One vector for each kind of number."""
+    return [operand(kind, tuple(v for k, v in numbers if k == kind)) for kind in kinds]
+
+
+__all__ = ["Fresh", "Number", "NumberSlot", "Program", "Signature", "Slot", "build_lock"]

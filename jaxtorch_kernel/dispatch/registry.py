@@ -1,0 +1,28 @@
+"""The table of kernels written over tensors: for operators that are no function of arrays.
+
+Most operators have a lowering (`lowerings/registry.py`). A kernel is for the rest: copies between devices, factories
+that touch the Storage, operators whose result size depends on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(*names: str) -> Callable[[F], F]:
+    """Register a function of tensors as the device's kernel of these overloads ("copy_", "set_.source_Tensor")."""
+
+    def register(function: F) -> F:
+        for name in names:
+            full = name if "." in name else f"{name}.default"
+            if full in KERNELS:
+                raise ValueError(f"{full} has two kernels: {function} and {KERNELS[full]}")
+            KERNELS[full] = function
+        return function
+
+    return register

@@ -1,0 +1,39 @@
+"""View operators: a new tensor over the same Storage, made by torch's own Meta kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _torch_private as private
+from ..storage.buffer import buffer_of
+from .registry import kernel
+
+Tensor = torch.Tensor
+
+
+def view(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Any view operator. It reads no data."""
+    return private.alias(op, *args, **kwargs)
+
+
+@kernel("as_strided")
+def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """A view of any geometry, checked against the buffer: the Storage itself may report 0 bytes."""
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    if min(stride, default=0) < 0:
+        raise RuntimeError(
+            "as_strided: Negative strides are not supported at the moment, "
+            f"got strides: {list(stride)}"
+        )
+    if 0 not in size:
+        reach = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1
+        available = buffer_of(self).spec.nbytes
+        if reach * self.dtype.itemsize > available or offset < 0:
+            raise RuntimeError(
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+                f"itemsize {self.dtype.itemsize} requiring a storage size of "
+                f"{reach * self.dtype.itemsize} are out of bounds for storage of size {available}"
+            )
+    return private.as_strided(self, size, stride, offset)

@@ -1,0 +1,1 @@
+"""ATen operators as JAX functions, one file per family."""

@@ -1,0 +1,149 @@
+"""Type promotion as torch does it, for lowerings.
+
+torch ranks operands in three classes: tensors with dimensions, tensors without, and plain numbers. A class
+decides only where its category (bool < int < float < complex) is higher than that of the classes before it; JAX's
+lattice differs (int32 + 1.5 is float64 there under x64, float32 here), so that nothing in a lowering may lean on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..storage.dtypes import to_numpy, to_torch
+
+
+class Number:
+    """A Python number, or a 0-dim CPU tensor, given to an operator: a 0-dim array of unknown value.
+
+    It has no arithmetic on purpose: `promote` it beside the tensors it meets, or take `as_dtype`.
+
+    Attributes:
+        value: a 0-dim JAX array (float64, int64 or complex128).
+        kind: "b", "i", "f" or "c", NumPy's letters.
+        dtype: for a 0-dim CPU tensor its NumPy dtype, which ranks as a tensor without dimensions; else None.
+    """
+
+    __slots__ = ("dtype", "kind", "value")
+
+    def __init__(self, value: Any, kind: str, dtype: np.dtype | None = None):
+        self.value, self.kind, self.dtype = value, kind, dtype
+
+    def as_dtype(self, dtype: Any) -> jax.Array:
+        """The number as a 0-dim array of `dtype`."""
+        value = self.value
+        if self.kind == "c" and np.dtype(dtype).kind != "c":
+            value = value.real
+        return value.astype(dtype)
+
+
+Operand = Any  # a JAX array, a Number, or a Python number
+
+_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
+
+
+def kind_of(dtype: Any) -> str:
+    """ "b", "i", "f" or "c": the category of a NumPy or ml_dtypes dtype."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "bifc":
+        return dtype.kind
+    return "i" if dtype.kind == "u" else "f"
+
+
+def default_dtype() -> np.dtype:
+    """torch's default float dtype, as NumPy's."""
+    return to_numpy(torch.get_default_dtype())
+
+
+def _default_of(kind: str) -> torch.dtype:
+    if kind == "b":
+        return torch.bool
+    if kind == "i":
+        return torch.int64
+    default = torch.get_default_dtype()
+    if kind == "c":
+        return torch.complex128 if default is torch.float64 else torch.complex64
+    return default
+
+
+def result_dtype(*operands: Operand) -> np.dtype:
+    """The dtype that torch would compute these operands in."""
+    classes: list[torch.dtype | None] = [None, None, None]
+
+    def add(rank: int, dtype: torch.dtype) -> None:
+        old = classes[rank]
+        classes[rank] = dtype if old is None else torch.promote_types(old, dtype)
+
+    for x in operands:
+        if x is None:
+            continue
+        if isinstance(x, Number):
+            if x.dtype is None:
+                add(2, _default_of(x.kind))
+            else:
+                add(1, to_torch(x.dtype))
+        elif isinstance(x, bool | int | float | complex):
+            add(2, _default_of(kind_of(np.asarray(x).dtype)))
+        else:
+            add(0 if x.ndim else 1, to_torch(x.dtype))
+    result: torch.dtype | None = None
+    for dtype in classes:
+        if dtype is None:
+            continue
+        if result is None:
+            result = dtype
+        elif _RANK[kind_of(to_numpy(dtype))] > _RANK[kind_of(to_numpy(result))]:
+            result = torch.promote_types(result, dtype)
+    assert result is not None
+    return to_numpy(result)
+
+
+def cast(x: Operand, dtype: Any) -> jax.Array:
+    """One operand as an array of `dtype`, with torch's conversions (complex to real drops the imaginary part)."""
+    if isinstance(x, Number):
+        return x.as_dtype(dtype)
+    x = jnp.asarray(x, dtype) if isinstance(x, bool | int | float | complex) else x
+    if x.dtype == dtype:
+        return x
+    kind = np.dtype(dtype).kind
+    if x.dtype.kind == "c" and kind not in "cb":
+        x = x.real
+    return x.astype(dtype)
+
+
+def promote(*operands: Operand) -> tuple[jax.Array, ...]:
+    """The operands as arrays of their common dtype. None stays None."""
+    dtype = result_dtype(*operands)
+    return tuple(x if x is None else cast(x, dtype) for x in operands)
+
+
+def promote_float(*operands: Operand) -> tuple[jax.Array, ...]:
+    """As `promote`, integers and bools becoming the default float dtype."""
+    dtype = result_dtype(*operands)
+    if kind_of(dtype) in "bi":
+        dtype = default_dtype()
+    return tuple(x if x is None else cast(x, dtype) for x in operands)
+
+
+# The dtype to compute in: torch's "opmath". Half types are widened inside an operator and rounded once.
+_OPMATH = {"float16": np.dtype(np.float32), "bfloat16": np.dtype(np.float32)}
+
+
+def opmath(dtype: Any) -> np.dtype:
+    """float32 for float16 and bfloat16, else the dtype itself.
+
+    Example:
+        >>> opmath(np.dtype("float16"))
+        dtype('float32')
+    """
+    dtype = np.dtype(dtype)
+    return _OPMATH.get(dtype.name, dtype)
+
+
+def widen(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Arrays in their opmath dtype; the caller's result is rounded back by the dispatch."""
+    return tuple(x if x is None else x.astype(opmath(x.dtype)) for x in arrays)

@@ -1,0 +1,56 @@
+"""Where new arrays go: one JAX device (its sharding), chosen per thread with `torch.jax.device(i)`.
+
+torch sees one device, `jax:0`. The JAX devices behind it are physical placement, and placement is part of a
+buffer's Spec, so that a program compiled for one chip is never called with another's arrays.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+_index: contextvars.ContextVar[int] = contextvars.ContextVar("jaxtorch_device", default=0)
+_shardings: dict[int, Any] = {}
+
+
+def devices() -> list[Any]:
+    """JAX's local devices of its default platform."""
+    import jax
+
+    return jax.local_devices()
+
+
+def index() -> int:
+    """The index of the current device among `devices()`."""
+    return _index.get()
+
+
+def set_index(i: int) -> contextvars.Token[int]:
+    """Make device `i` current in this context.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    count = len(devices())
+    if not 0 <= i < count:
+        raise RuntimeError(
+            f"invalid jax device index {i}: JAX has {count} local device(s) here, "
+            f"so torch.jax.device takes 0 to {count - 1}."
+        )
+    return _index.set(i)
+
+
+def restore(token: contextvars.Token[int]) -> None:
+    """Undo one `set_index`."""
+    _index.reset(token)
+
+
+def current() -> Any:
+    """The sharding that new arrays get."""
+    i = _index.get()
+    sharding = _shardings.get(i)
+    if sharding is None:
+        import jax
+
+        sharding = _shardings[i] = jax.sharding.SingleDeviceSharding(devices()[i])
+    return sharding

@@ -1,0 +1,84 @@
+"""Host memory to device arrays and back. Always a copy: neither side can see the other's later writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from . import placement
+from .buffer import Buffer, Spec, buffer_of, spec_of, wrap_sized
+from .dtypes import to_numpy, to_torch
+
+# NumPy has no bfloat16 and torch hands none over, so such dtypes cross as integers of their width.
+_CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+_FOREIGN = {
+    dtype
+    for dtype in (
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+    )
+}
+
+
+def put(array: np.ndarray) -> tuple[Any, Spec]:
+    """A NumPy array that nobody else writes to, on the current device. Wide dtypes stay wide."""
+    sharding = placement.current()
+    with jax.enable_x64(True):
+        result = jax.device_put(array, sharding)
+    return result, spec_of(array.dtype, array.shape, sharding)
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Spec]:
+    """Zeros on the current device."""
+    return put(np.zeros(shape, dtype))
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A contiguous NumPy copy of a CPU tensor, with torch's exact dtype."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    dtype = to_numpy(tensor.dtype)
+    if tensor.dtype in _FOREIGN:
+        carrier = _CARRIER[tensor.dtype.itemsize][0]
+        return np.array(tensor.contiguous().view(carrier).numpy(), order="C").view(dtype)
+    return np.array(tensor.numpy(), order="C")
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A CPU tensor over a NumPy array of our own (writable, not shared)."""
+    dtype = to_torch(array.dtype)
+    if dtype in _FOREIGN:
+        return torch.from_numpy(array.view(_CARRIER[dtype.itemsize][1])).view(dtype)
+    return torch.from_numpy(array)
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy of a CPU tensor on the jax device; dtype and shape stay.
+
+    Raises:
+        TypeError: XLA has no such dtype.
+        RuntimeError: the layout is not strided (sparse, mkldnn, quantized).
+    """
+    if tensor.layout != torch.strided:
+        raise RuntimeError(
+            f"the jax device holds dense (strided) tensors, not {tensor.layout}: "
+            "call .to_dense() before moving."
+        )
+    array, spec = put(as_numpy(tensor))
+    return wrap_sized(array, spec, tensor.shape, tensor.dtype)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU copy of a device tensor, with the same strides where they are dense. Waits for the result."""
+    from ..dispatch.read import contiguous_array
+
+    return from_numpy(np.array(contiguous_array(tensor)).reshape(tensor.shape))
+
+
+__all__ = ["Buffer", "as_numpy", "buffer_of", "from_numpy", "put", "to_device", "to_host", "zeros"]

@@ -1,0 +1,1 @@
+"""The IPython extension: `%jax` and its family. No engine logic here."""

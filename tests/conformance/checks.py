@@ -1,0 +1,278 @@
+"""One entry of PyTorch's operator database on the jax device against the CPU.
+
+The CPU is the oracle, sample by sample: a sample that the CPU refuses is left out, and so is an entry with no sample
+left. Tolerances are torch's own: `torch.testing.assert_close`'s for the dtype, widened only by the overrides that the
+entry itself declares for torch's `TestCommon`. An operator whose CPU result depends on the seed (or is uninitialized
+memory) is compared by shape, dtype and device.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
+
+from torch.testing._internal.common_device_type import toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+from jaxtorch.dispatch import stats
+
+SAMPLES = 10
+
+# kind -> dtype of the samples
+KINDS = {
+    "forward": torch.float32,
+    "int64": torch.int64,
+    "bfloat16": torch.bfloat16,
+    "backward": torch.float32,
+    "in-place": torch.float32,
+    "out": torch.float32,
+    "non-contiguous": torch.float32,
+}
+
+
+@dataclass
+class Outcome:
+    """What one entry did in one kind of check.
+
+    Attributes:
+        status: "pass", "fail", or "none" where the CPU itself runs no sample.
+        via: "lowering", "decomposition" or "cpu": the least direct way that any operator took.
+        error: the first failing sample's message.
+    """
+
+    status: str
+    via: str = "lowering"
+    error: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def entry_name(op: OpInfo) -> str:
+    """The entry's name, variant included, as torch prints it."""
+    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+
+
+@functools.cache
+def entries() -> dict[str, OpInfo]:
+    """All entries by name."""
+    return {entry_name(op): op for op in op_db}
+
+
+def tolerance(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:
+    """The widest override that the entry declares for TestCommon, or nothing."""
+    widest: dict[str, float] = {}
+    for decorator in op.decorators:
+        if getattr(decorator, "cls_name", None) not in ("TestCommon", None):
+            continue
+        for inner in getattr(decorator, "decorators", [decorator]):
+            if isinstance(inner, toleranceOverride) and dtype in inner.d:
+                t = inner.d[dtype]
+                widest["atol"] = max(widest.get("atol", 0.0), t.atol)
+                widest["rtol"] = max(widest.get("rtol", 0.0), t.rtol)
+    return widest
+
+
+def _to(device: str) -> Callable[[Any], Any]:
+    def move(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        moved = x.detach().to(device) if device == "jax" else x.detach().clone()
+        if not x.is_contiguous() and device == "jax":
+            # `.to` keeps dense strides only; a sample's gaps and overlaps are part of it.
+            moved = _strided_copy(x.detach())
+        return moved.requires_grad_(x.requires_grad)
+
+    return move
+
+
+def _strided_copy(x: torch.Tensor) -> torch.Tensor:
+    if 0 in x.shape:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="jax")
+    count = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    row = x.as_strided((count,), (1,), 0).to("jax")
+    view = row.as_strided(x.shape, x.stride(), x.storage_offset())
+    return view.conj() if x.is_conj() else view
+
+
+def on(sample: SampleInput, device: str) -> SampleInput:
+    """The sample's tensors as fresh leaves on a device."""
+    return sample.transform(_to(device))
+
+
+def samples(op: OpInfo, kind: str) -> Iterator[SampleInput]:
+    """The first samples of an entry for a kind of check."""
+    dtype = KINDS[kind]
+    grad = kind == "backward"
+    torch.manual_seed(0)
+    iterator = iter(op.sample_inputs("cpu", dtype, requires_grad=grad))
+    for _, sample in zip(range(SAMPLES), iterator, strict=False):
+        yield sample.noncontiguous() if kind == "non-contiguous" else sample
+
+
+def call(op: OpInfo, kind: str, sample: SampleInput) -> Any:
+    """Run the entry as this kind of check does, on whatever device the sample is."""
+    if kind == "in-place":
+        variant = op.get_inplace()
+        target = sample.input.clone()
+        result = variant(target, *sample.args, **sample.kwargs)
+        return result, target
+    result = op(sample.input, *sample.args, **sample.kwargs)
+    result = sample.output_process_fn_grad(result)
+    if kind == "backward":
+        return gradients(result, sample)
+    return result
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Every tensor in nested containers."""
+    return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def gradients(result: Any, sample: SampleInput) -> Any:
+    """Result and gradients with respect to every leaf that asks for one, for fixed cotangents."""
+    outputs = [t for t in tensors_of(result) if t.requires_grad]
+    leaves = [
+        t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad
+    ]
+    if not outputs:
+        raise _NothingToCheck
+    generator = torch.Generator().manual_seed(1)
+    cotangents = [
+        torch.randn(o.shape, generator=generator, dtype=o.dtype).to(o.device) for o in outputs
+    ]
+    grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+    return [o.detach() for o in outputs], list(grads)
+
+
+class _NothingToCheck(Exception):
+    pass
+
+
+def applies(op: OpInfo, kind: str) -> bool:
+    """Whether the entry claims to support this kind on the CPU."""
+    if KINDS[kind] not in op.supported_dtypes("cpu"):
+        return False
+    if kind == "backward":
+        return op.supports_autograd and KINDS[kind] in op.supported_backward_dtypes("cpu")
+    if kind == "in-place":
+        return op.get_inplace() is not None
+    if kind == "out":
+        return op.supports_out
+    return True
+
+
+def compare(actual: Any, expected: Any, values: bool, **tolerances: float) -> None:
+    """Raise AssertionError where they differ."""
+    if isinstance(expected, torch.Tensor):
+        assert isinstance(actual, torch.Tensor), f"a {type(actual)} for a tensor"
+        assert actual.device.type == "jax", f"the result is on {actual.device}"
+        assert actual.shape == expected.shape, f"{actual.shape} for {expected.shape}"
+        assert actual.dtype == expected.dtype, f"{actual.dtype} for {expected.dtype}"
+        if values:
+            torch.testing.assert_close(actual.cpu(), expected, equal_nan=True, **tolerances)
+    elif isinstance(expected, list | tuple):
+        assert len(actual) == len(expected), f"{len(actual)} results for {len(expected)}"
+        for a, e in zip(actual, expected, strict=True):
+            compare(a, e, values, **tolerances)
+    elif isinstance(expected, dict):
+        for k in expected:
+            compare(actual[k], expected[k], values, **tolerances)
+    elif values:
+        torch.testing.assert_close(actual, expected, equal_nan=True, **tolerances)
+
+
+def _same(a: Any, b: Any) -> bool:
+    for x, y in zip(tensors_of(a), tensors_of(b), strict=True):
+        if x.shape != y.shape or not torch.equal(x.nan_to_num(), y.nan_to_num()):
+            return False
+    return True
+
+
+def reference(op: OpInfo, kind: str, sample: SampleInput) -> tuple[Any, bool]:
+    """The CPU's result, and whether its values can be compared (no randomness, no uninitialized memory)."""
+    torch.manual_seed(2)
+    first = call(op, kind, on(sample, "cpu"))
+    torch.manual_seed(3)
+    second = call(op, kind, on(sample, "cpu"))
+    values = not op.name.startswith(("empty", "new_empty")) and _same(first, second)
+    return first, values
+
+
+def check_out(op: OpInfo, sample: SampleInput) -> bool:
+    """`out=` of the right size, of size 0, and strided; False where the CPU takes no `out=`."""
+    expected = op(*_inputs(on(sample, "cpu")), **sample.kwargs)
+    if not isinstance(expected, torch.Tensor | tuple):
+        return False
+    single = isinstance(expected, torch.Tensor)
+    wanted = [expected] if single else list(expected)
+
+    def run(device: str, make: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        moved = on(sample, device)
+        outs = [make(torch.empty_like(w, device=device)) for w in wanted]
+        op(*_inputs(moved), **moved.kwargs, out=outs[0] if single else tuple(outs))
+        return outs
+
+    makers: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        torch.clone,
+        lambda o: o.new_empty(0),
+        lambda o: o.new_empty((*o.shape, 2))[..., 0],
+    ]
+    checked = False
+    for make in makers:
+        try:
+            on_cpu = run("cpu", make)
+        except Exception:
+            continue
+        checked = True
+        actual = run("jax", make)
+        deterministic = _same(on_cpu, run("cpu", make)) and not op.name.startswith("empty")
+        compare(actual, on_cpu, deterministic, **tolerance(op, torch.float32))
+    return checked
+
+
+def _inputs(sample: SampleInput) -> tuple[Any, ...]:
+    return (sample.input, *sample.args)
+
+
+def check(name: str, kind: str) -> Outcome:
+    """Check one entry in one kind; stops at the first sample that differs."""
+    op = entries()[name]
+    if not applies(op, kind):
+        return Outcome("none")
+    stats.reset()
+    checked = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i, sample in enumerate(samples(op, kind)):
+            try:
+                expected, values = (None, True) if kind == "out" else reference(op, kind, sample)
+            except Exception:
+                continue
+            try:
+                if kind == "out":
+                    checked |= check_out(op, sample)
+                    continue
+                torch.manual_seed(2)
+                actual = call(op, kind, on(sample, "jax"))
+                compare(actual, expected, values, **tolerance(op, KINDS[kind]))
+                checked = True
+            except Exception as error:
+                text = f"sample {i}: {type(error).__name__}: {error}"
+                return Outcome("fail", _via(), text[:600])
+    return Outcome("pass" if checked else "none", _via())
+
+
+def _via() -> str:
+    if stats.fallbacks():
+        return "cpu"
+    return "decomposition" if stats.decompositions() else "lowering"

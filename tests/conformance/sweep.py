@@ -1,0 +1,125 @@
+"""Run the conformance checks over many entries, each chunk in a process of its own, and report.
+
+    python -m tests.conformance.sweep                        # everything, with a progress bar
+    python -m tests.conformance.sweep --ops 'fft|stft'       # entries whose name matches
+    python -m tests.conformance.sweep --kinds forward,backward --failures
+
+A crash (a fault inside XLA, say) costs the entries of its chunk one retry each, alone, and is reported as theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = 900  # seconds for a chunk
+
+
+def run_chunk(names: list[str], kinds: list[str], report: object) -> dict[str, dict]:
+    """Check some entries in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.conformance.worker", ",".join(kinds)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")},
+    )
+    killer = threading.Timer(TIMEOUT, process.kill)
+    killer.start()
+    results: dict[str, dict] = {}
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n".join(names))
+    process.stdin.close()
+    for line in process.stdout:
+        if line.startswith("{"):
+            entry = json.loads(line)
+            results[entry["name"]] = entry["kinds"]
+            report(1)  # type: ignore[operator]
+    process.wait()
+    killer.cancel()
+    missing = [n for n in names if n not in results]
+    if not missing:
+        return results
+    if len(names) == 1:
+        report(1)  # type: ignore[operator]
+        crash = {"status": "fail", "via": "cpu", "error": f"process died ({process.returncode})"}
+        return {names[0]: dict.fromkeys(kinds, crash)}
+    results |= run_chunk(missing[:1], kinds, report)
+    if missing[1:]:
+        results |= run_chunk(missing[1:], kinds, report)
+    return results
+
+
+def sweep(names: list[str], kinds: list[str], jobs: int, progress: bool = True) -> dict[str, dict]:
+    """Check all these entries; entry -> kind -> outcome."""
+    from tqdm import tqdm
+
+    size = max(1, min(25, -(-len(names) // jobs)))
+    chunks = [names[i : i + size] for i in range(0, len(names), size)]
+    bar = tqdm(total=len(names), unit="entry", disable=not progress)
+    results: dict[str, dict] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        for part in pool.map(lambda c: run_chunk(c, kinds, bar.update), chunks):
+            results |= part
+    bar.close()
+    return results
+
+
+def summary(results: dict[str, dict], kinds: list[str]) -> dict[str, Counter]:
+    """Per kind: how many ran on the CPU, passed, and by which way."""
+    counts: dict[str, Counter] = {}
+    for kind in kinds:
+        c: Counter = Counter()
+        for outcome in (r[kind] for r in results.values()):
+            if outcome["status"] == "none":
+                continue
+            c["ran"] += 1
+            if outcome["status"] == "pass":
+                c["passed"] += 1
+                c[outcome["via"]] += 1
+        counts[kind] = c
+    return counts
+
+
+def main() -> None:
+    from .checks import KINDS, entries
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ops", default="", help="regular expression on entry names")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--json", help="write all outcomes here")
+    parser.add_argument("--failures", action="store_true", help="print each failure")
+    arguments = parser.parse_args()
+    kinds = arguments.kinds.split(",")
+    names = [n for n in entries() if re.search(arguments.ops, n)]
+    results = sweep(names, kinds, arguments.jobs)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(results, indent=1))
+    for name, outcome in sorted(results.items()):
+        for kind, o in outcome.items():
+            if arguments.failures and (o["status"] == "fail" or o["via"] == "cpu"):
+                print(f"{name} [{kind}] {o['status']} via {o['via']}: {o['error'][:300]}")
+    for kind, c in summary(results, kinds).items():
+        ran = max(c["ran"], 1)
+        print(
+            f"{kind:15} {c['passed']:4} of {c['ran']:4} passed ({100 * c['passed'] / ran:.1f}%), "
+            f"{c['passed'] - c['cpu']} ({100 * (c['passed'] - c['cpu']) / ran:.1f}%) without the CPU, "
+            f"{c['decomposition']} by decomposition"
+        )
+
+
+if __name__ == "__main__":
+    main()

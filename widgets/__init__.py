@@ -1,0 +1,1 @@
+"""Views for notebooks: HTML drawn from plain data. They compute nothing."""
