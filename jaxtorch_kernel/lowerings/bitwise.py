@@ -1,0 +1,49 @@
+"""Operators on the bits of integers and bools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .elementwise import lower_arithmetic
+from .promote import cast, promote
+from .registry import lower
+
+
+def _forms(name: str) -> str:
+    return f"{name}.Tensor {name}.Scalar {name}.Scalar_Tensor"
+
+
+def _shifts(name: str) -> str:
+    return f"{name}.Tensor {name}.Tensor_Scalar {name}.Scalar_Tensor"
+
+
+# XLA's shifts by the width or more (and by negative counts, read as unsigned) leave no bit but the sign's, as torch's do.
+lower_arithmetic(
+    {
+        "bitwise_not": jnp.invert,
+        _forms("bitwise_and"): jnp.bitwise_and,
+        _forms("bitwise_or"): jnp.bitwise_or,
+        _forms("bitwise_xor"): jnp.bitwise_xor,
+        _shifts("bitwise_left_shift"): jnp.left_shift,
+        _shifts("bitwise_right_shift"): jnp.right_shift,
+    }
+)
+
+
+@lower("__lshift__.Tensor", "__lshift__.Scalar")
+def lshift(self: jax.Array, other: Any) -> jax.Array:
+    self, other = promote(self, cast(other, self.dtype))
+    return self * jnp.exp2(other) if _is_float(self) else jnp.left_shift(self, other)
+
+
+@lower("__rshift__.Tensor", "__rshift__.Scalar")
+def rshift(self: jax.Array, other: Any) -> jax.Array:
+    self, other = promote(self, cast(other, self.dtype))
+    return self / jnp.exp2(other) if _is_float(self) else jnp.right_shift(self, other)
+
+
+def _is_float(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

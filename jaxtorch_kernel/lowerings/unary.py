@@ -1,0 +1,72 @@
+"""Functions of one operand that are neither tests nor special functions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .elementwise import lower_arithmetic, lower_floating
+
+
+def _is_complex(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def _sign(self: jax.Array) -> jax.Array:
+    if self.dtype == bool or _is_complex(self):
+        return self if self.dtype == bool else jnp.sign(self)
+    return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+
+
+def _reciprocal(self: jax.Array) -> jax.Array:
+    return 1 / self
+
+
+def _rsqrt(self: jax.Array) -> jax.Array:
+    return 1 / jnp.sqrt(self)
+
+
+lower_arithmetic(
+    {
+        "neg": jnp.negative,
+        "abs": jnp.abs,
+        "sign sgn": _sign,
+        "floor": jnp.floor,
+        "ceil": jnp.ceil,
+        "trunc": jnp.trunc,
+        "round": jnp.round,
+        "relu": lambda self: jnp.maximum(self, 0),
+    }
+)
+
+lower_floating(
+    {
+        "acos": jnp.arccos,
+        "acosh": jnp.arccosh,
+        "asin": jnp.arcsin,
+        "asinh": jnp.arcsinh,
+        "atan": jnp.arctan,
+        "atanh": jnp.arctanh,
+        "cos": jnp.cos,
+        "cosh": jnp.cosh,
+        "deg2rad": jnp.deg2rad,
+        "exp": jnp.exp,
+        "exp2": jnp.exp2,
+        "expm1": jnp.expm1,
+        "log": jnp.log,
+        "log10": jnp.log10,
+        "log1p": jnp.log1p,
+        "log2": jnp.log2,
+        "rad2deg": jnp.rad2deg,
+        "reciprocal": _reciprocal,
+        "rsqrt": _rsqrt,
+        "sigmoid": lax.logistic,
+        "sin": jnp.sin,
+        "sinc": jnp.sinc,
+        "sinh": jnp.sinh,
+        "sqrt": jnp.sqrt,
+        "tan": jnp.tan,
+        "tanh": jnp.tanh,
+    }
+)
