@@ -1,0 +1,59 @@
+# Everything a person does with a clone is a target of this file. `make` alone lists them.
+
+PYTHON ?= python3
+NOTEBOOK := notebooks/01_the_jax_device.ipynb
+BIN := .venv/bin
+
+# Tests compile the same programs again and again: keep them between runs (`make clean` forgets them).
+CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
+.DEFAULT_GOAL := help
+.PHONY: help lab demo test lint conformance bench clean FORCE
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+lab: .venv/lab.stamp ## open the first notebook in JupyterLab
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+
+demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01_the_jax_device.html
+	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
+
+test: .venv/test.stamp lint ## lint, then run every test, doctest and notebook
+	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
+	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal
+
+lint: .venv/test.stamp ## ruff and mypy alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+conformance: .venv/test.stamp ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour on two cores)
+	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
+
+bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
+	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
+
+clean: ## back to a fresh clone: remove .venv, build/ and every cache
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# -- the environment ----------------------------------------------------------------------------------------
+
+# `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed.
+.venv/%.stamp: pyproject.toml requirements/test.txt build/files.txt | $(BIN)/python
+	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
+		--editable '.[$*]' --config-settings editable_mode=strict
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+# A strict editable install is a tree of links to the files there were: another file needs another install. This
+# list of files changes (and is written) only when a file comes or goes.
+build/files.txt: FORCE
+	@mkdir -p build
+	@find jaxtorch_kernel magics widgets -name __pycache__ -prune -o -type f -print | sort > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
