@@ -1,0 +1,122 @@
+"""Convolutions of one to three dimensions, transposed or not, and their gradients.
+
+torch's two forms are one XLA operator: a transposed convolution is a convolution of the input dilated by the
+stride with the kernel flipped and its channel axes exchanged. Gradients come from JAX, which knows the
+transposes of that operator; only the asked ones are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .promote import opmath
+from .registry import lower
+from .vjp import vjp
+
+
+def _per_dimension(values: Sequence[int], count: int) -> list[int]:
+    """`[2]` stands for `[2, 2]`, as everywhere in torch."""
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def _convolve(
+    input: Any,
+    weight: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    dtype: Any = None,
+) -> jax.Array:
+    """A convolution without bias, accumulated in and returned as `dtype` where one is given."""
+    count = input.ndim - 2
+    stride, padding, dilation, output_padding = (
+        _per_dimension(v, count) for v in (stride, padding, dilation, output_padding)
+    )
+    pads = [(p, p) for p in padding]
+    window, inner = stride, [1] * count
+    if transposed:
+        weight = _exchange_channels(jnp.flip(weight, range(2, weight.ndim)), groups)
+        reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+        pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
+        window, inner = inner, stride
+    spatial = "DHW"[3 - count :]
+    return lax.conv_general_dilated(
+        input,
+        weight,
+        window,
+        pads,
+        lhs_dilation=inner,
+        rhs_dilation=dilation,
+        dimension_numbers=(f"NC{spatial}", f"OI{spatial}", f"NC{spatial}"),
+        feature_group_count=groups,
+        preferred_element_type=dtype,
+    )
+
+
+def _exchange_channels(weight: Any, groups: int) -> jax.Array:
+    """(in, out / groups, ...) to (out, in / groups, ...)."""
+    into, out, *window = weight.shape
+    parts = weight.reshape(groups, into // groups, out, *window).swapaxes(1, 2)
+    return parts.reshape(groups * out, into // groups, *window)
+
+
+@lower("convolution", "convolution_overrideable")
+def convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> jax.Array:
+    options = (stride, padding, dilation, transposed, output_padding, groups)
+    if bias is None:
+        return _convolve(input, weight, *options)
+    # The sum is rounded once, after the bias.
+    result = _convolve(input, weight, *options, opmath(input.dtype))
+    bias = bias.reshape(-1, *[1] * (input.ndim - 2))
+    return (result + bias.astype(result.dtype)).astype(input.dtype)
+
+
+@lower("convolution_backward")
+def convolution_backward(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    bias_sizes: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    options = (stride, padding, dilation, transposed, output_padding, groups)
+    wants_input, wants_weight, wants_bias = output_mask
+    grad_input = grad_weight = grad_bias = None
+    if wants_input:
+        (grad_input,) = vjp(lambda x: _convolve(x, weight, *options), (input,), grad_output)
+    if wants_weight:
+        (grad_weight,) = vjp(lambda w: _convolve(input, w, *options), (weight,), grad_output)
+    if wants_bias:
+        grad_bias = grad_output.sum((0, *range(2, grad_output.ndim)))
+    return grad_input, grad_weight, grad_bias
+
+
+@lower("convolution_backward_overrideable")
+def convolution_backward_overrideable(
+    grad_output: Any, input: Any, weight: Any, *options: Any
+) -> tuple[Any, Any, Any]:
+    return convolution_backward(grad_output, input, weight, None, *options)
