@@ -1,7 +1,7 @@
 """Products of matrices and vectors.
 
 Everything here is one contraction, `product`: half types are multiplied as they are and summed in
-float32, so that a result is rounded once, in the dispatch, after the scaled sum of `addmm` and its kin.
+float32, so that a result is rounded once, in the dispatch, after the scaled sum that `addmm` makes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .promote import Number, cast, opmath, widen
+from .promote import Number, cast, opmath
 from .registry import lower
 
 
@@ -28,13 +28,25 @@ def _scaled(x: jax.Array, factor: Any) -> jax.Array:
     return cast(factor, x.dtype) * x
 
 
-def accumulate(self: jax.Array, update: jax.Array, beta: Any, alpha: Any) -> jax.Array:
-    """`beta * self + alpha * update` in the latter's dtype; at `beta` 0 a NaN in `self` is no matter."""
-    self = self.astype(update.dtype)
+def _kept(self: jax.Array, beta: Any) -> jax.Array:
+    """`beta * self`; `beta` 0 forgets even a NaN."""
     kept = _scaled(self, beta)
     if isinstance(beta, Number):
-        kept = jnp.where(cast(beta, update.dtype) == 0, jnp.zeros_like(kept), kept)
-    return kept + _scaled(update, alpha)
+        kept = jnp.where(cast(beta, self.dtype) == 0, jnp.zeros_like(kept), kept)
+    return kept
+
+
+def accumulate(self: jax.Array, update: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    """`beta * self + alpha * update` in the dtype of `update`."""
+    return _kept(self.astype(update.dtype), beta) + _scaled(update, alpha)
+
+
+def _rounded(x: jax.Array) -> jax.Array:
+    """`x` with a half type's precision, which XLA would keep wider between fused operations."""
+    if opmath(x.dtype) == x.dtype:
+        return x
+    info = jnp.finfo(x.dtype)
+    return jax.lax.reduce_precision(x, info.nexp, info.nmant)
 
 
 @lower("mm", "bmm", "mv", "dot")
@@ -76,8 +88,10 @@ def addr(self: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> jax.
     dtype = np.dtype(jnp.result_type(self.dtype, vec1.dtype, vec2.dtype))
     if dtype.kind == "b":
         return _addr_bool(self, vec1, vec2, beta, alpha)
-    vec1, vec2 = widen(vec1.astype(dtype), vec2.astype(dtype))
-    return accumulate(self, vec1[:, None] * vec2, beta, alpha)
+    vec1, vec2 = vec1.astype(dtype), vec2.astype(dtype)
+    # torch rounds each step of this one to the half type.
+    update = _rounded(_rounded(_scaled(vec1, alpha))[:, None] * vec2)
+    return _rounded(_kept(self.astype(dtype), beta)) + update
 
 
 def _addr_bool(self: Any, vec1: Any, vec2: Any, beta: Any, alpha: Any) -> jax.Array:
