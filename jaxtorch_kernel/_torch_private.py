@@ -18,6 +18,9 @@ _HOOKS = {
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
+    "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
+    "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
+    "torch.serialization._get_restore_location": "decides where `torch.load` puts tensors",
 }
 
 
@@ -95,3 +98,21 @@ def put_on_storage(
     """
     _set_storage._op_dk(_CPU, tensor, storage, offset, size, stride)
     return tensor
+
+
+def default_device() -> torch.device | None:
+    """What `torch.set_default_device` was last given in this thread: None differs from the CPU, it costs nothing."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def device_block() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)` block that is open in this thread."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    base = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext) and mode is not base:
+            return mode.device
+    return None

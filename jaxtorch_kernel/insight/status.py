@@ -1,0 +1,94 @@
+"""The state of the device at one moment, as plain data. `%jax status` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """One device of JAX behind torch's `jax`.
+
+    Attributes:
+        allocated: bytes that live jax tensors hold on it.
+        peak: the most they have held.
+        limit: bytes that XLA may use; None where it sets no limit (on the CPU).
+    """
+
+    name: str
+    allocated: int
+    peak: int
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `%jax status` knows.
+
+    Attributes:
+        default_device: where tensors made without a device go.
+        default_dtype: the dtype of floats made without a dtype.
+        dtype_policy: which of torch's dtypes run as themselves.
+        compiled: number of XLA programs compiled so far, in `compile_seconds` altogether.
+        fallbacks: operator -> how often it ran on the CPU for want of a lowering.
+        options: `jaxtorch.config` as it holds here.
+    """
+
+    platform: str
+    devices: tuple[DeviceMemory, ...]
+    default_device: str
+    default_dtype: str
+    dtype_policy: str
+    compiled: int
+    compile_seconds: float
+    fallbacks: dict[str, int]
+    options: dict[str, Any]
+    versions: dict[str, str]
+
+
+def read_status() -> Status:
+    """The state now. Starts JAX if nothing has.
+
+    Example:
+        >>> from jaxtorch.insight.status import read_status
+        >>> status = read_status()
+        >>> len(status.devices) >= 1
+        True
+    """
+    import jax
+
+    import jaxtorch
+
+    from ..config import config
+    from ..dispatch import stats
+    from ..storage import placement
+
+    devices = placement.devices()
+    return Status(
+        platform=devices[0].platform,
+        devices=tuple(_memory(i, device) for i, device in enumerate(devices)),
+        default_device=str(torch.get_default_device()),
+        default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
+        dtype_policy="int64 and float64 stay as they are",
+        compiled=stats.compile_count(),
+        compile_seconds=sum(program.trace + program.xla for program in stats.compiled),
+        fallbacks=stats.fallbacks(),
+        options=asdict(config.options()),
+        versions={
+            "jaxtorch": jaxtorch.__version__,
+            "torch": torch.__version__,
+            "jax": jax.__version__,
+        },
+    )
+
+
+def _memory(index: int, device: Any) -> DeviceMemory:
+    from ..storage.buffer import usage
+
+    # Tensors that were made with another `torch.jax.device` are few: all are counted on the first.
+    held = (usage.allocated, usage.peak) if index == 0 else (0, 0)
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return DeviceMemory(str(device), *held, limit)
