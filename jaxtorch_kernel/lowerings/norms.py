@@ -1,0 +1,130 @@
+"""Norms of vectors, and the distances between rows that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..storage.dtypes import to_numpy
+from .promote import cast, widen
+from .reductions import Dims, axes_of
+from .registry import lower
+
+
+def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
+    """The p-norm over some axes, for any real p and both infinities."""
+    size = jnp.abs(x)
+    if p == 0:
+        return jnp.sum(size != 0, axes, keepdims=keepdims).astype(size.dtype)
+    if p == 1:
+        return jnp.sum(size, axes, keepdims=keepdims)
+    if p == 2:
+        return jnp.sqrt(jnp.sum(jnp.square(size), axes, keepdims=keepdims))
+    if p == np.inf:
+        return jnp.max(size, axes, keepdims=keepdims, initial=0)
+    if p == -np.inf:
+        return jnp.min(size, axes, keepdims=keepdims, initial=np.inf)
+    return jnp.sum(size**p, axes, keepdims=keepdims) ** (1 / p)
+
+
+@lower("linalg_vector_norm", static=("ord",))
+def linalg_vector_norm(
+    self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> jax.Array:
+    if dtype is not None:
+        self = cast(self, to_numpy(dtype))
+    return vector_norm(widen(self)[0], ord, axes_of(self, dim), keepdim)
+
+
+@lower("norm.ScalarOpt_dim_dtype", static=("p",))
+def norm(self: Any, p: Any, dim: Dims, keepdim: bool, dtype: Any = None) -> jax.Array:
+    return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@lower("norm.ScalarOpt_dim", static=("p",))
+def norm_dim(self: Any, p: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
+    return norm(self, p, dim, keepdim)
+
+
+@lower("norm.ScalarOpt_dtype", static=("p",))
+def norm_dtype(self: Any, p: Any, dtype: Any) -> jax.Array:
+    return norm(self, p, None, False, dtype)
+
+
+@lower("norm.Scalar", static=("p",))
+def norm_all(self: Any, p: Any = 2) -> jax.Array:
+    return norm(self, p, None, False)
+
+
+@lower("renorm", static=("p",))
+def renorm(self: Any, p: float, dim: int, maxnorm: Any) -> jax.Array:
+    (x,) = widen(self)
+    axes = [a for a in range(x.ndim) if a != dim % x.ndim]
+    norms = vector_norm(x, p, axes, True)
+    limit = cast(maxnorm, norms.dtype)
+    return x * jnp.where(norms > limit, limit / (norms + 1e-7), 1)
+
+
+# -- distances -------------------------------------------------------------------------------------
+
+
+def distance_gradient(p: float, difference: Any, distance: Any) -> jax.Array:
+    """How the p-norm of a difference changes with it; 0 where torch takes a subgradient of 0."""
+    if p == 0:
+        return jnp.zeros_like(difference)
+    size, sign = jnp.abs(difference), jnp.sign(difference)
+    if p == 1:
+        return sign
+    if p == np.inf:
+        return sign * (size == distance)
+    if p < 1:
+        slope = sign * size ** (p - 1) * distance ** (1 - p)
+        return jnp.where((size == 0) | (distance == 0), 0, slope)
+    if p == 2:
+        slope = difference / distance
+    elif p < 2:
+        slope = sign * size ** (p - 1) * distance ** (1 - p)
+    else:
+        slope = difference * size ** (p - 2) / distance ** (p - 1)
+    return jnp.where(distance == 0, 0, slope)
+
+
+@lower("_euclidean_dist")
+def euclidean_dist(x1: Any, x2: Any) -> jax.Array:
+    """By one matrix product: what torch does for more than 25 rows."""
+    squares = [jnp.sum(x * x, -1, keepdims=True) for x in (x1, x2)]
+    product = x1 @ jnp.swapaxes(x2, -1, -2)
+    squared = squares[0] + jnp.swapaxes(squares[1], -1, -2) - 2 * product
+    return jnp.sqrt(jnp.maximum(squared, 0))
+
+
+@lower("_cdist_forward", static=("p",))
+def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> jax.Array:
+    many = x1.shape[-2] > 25 or x2.shape[-2] > 25
+    if p == 2 and (compute_mode == 1 or (many and compute_mode in (None, 0))):
+        return euclidean_dist(x1, x2)
+    return vector_norm(x1[..., :, None, :] - x2[..., None, :, :], p, (-1,))
+
+
+@lower("_cdist_backward", static=("p",))
+def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> jax.Array:
+    difference = x1[..., :, None, :] - x2[..., None, :, :]
+    slope = distance_gradient(p, difference, cdist[..., None])
+    return jnp.sum(grad[..., None] * slope, -2)
+
+
+@lower("_pdist_forward", static=("p",))
+def pdist(self: Any, p: float = 2.0) -> jax.Array:
+    i, j = np.triu_indices(self.shape[0], 1)
+    return vector_norm(self[i] - self[j], p, (-1,))
+
+
+@lower("_pdist_backward", static=("p",))
+def pdist_backward(grad: Any, self: Any, p: float, pdist: Any) -> jax.Array:
+    i, j = np.triu_indices(self.shape[0], 1)
+    slope = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
+    return jnp.zeros_like(self).at[i].add(slope).at[j].add(-slope)

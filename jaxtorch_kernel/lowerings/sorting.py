@@ -1,0 +1,205 @@
+"""Sorting, order statistics, and searching in sorted rows.
+
+NaN is the largest value, as in torch. Every order here is stable, so that of equal elements the one
+with the smallest index comes first, and `descending` keeps that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .promote import kind_of, promote
+from .reductions import Pair
+from .registry import lower
+
+
+def sort_with_index(x: Any, axis: int, descending: bool = False) -> Pair:
+    """Values and int32 indices in stable order."""
+    if descending:
+        # Reversed, sorted, reversed again: equal elements are back in their first order.
+        x = jnp.flip(x, axis)
+    index = jax.lax.broadcasted_iota(np.int32, x.shape, axis)
+    values, index = jax.lax.sort((x, index), dimension=axis, is_stable=True, num_keys=1)
+    if descending:
+        values = jnp.flip(values, axis)
+        index = x.shape[axis] - 1 - jnp.flip(index, axis)
+    return values, index
+
+
+def as_row(x: Any, dim: int) -> tuple[Any, int]:
+    """The tensor, a 0-dim one as a row of one, and the axis that `dim` means."""
+    return (x, dim % x.ndim) if x.ndim else (x.reshape(1), 0)
+
+
+@lower("sort")
+def sort(self: Any, dim: int = -1, descending: bool = False) -> Pair:
+    row, axis = as_row(self, dim)
+    values, index = sort_with_index(row, axis, descending)
+    return values.reshape(self.shape), index.reshape(self.shape)
+
+
+@lower("sort.stable")
+def sort_stable(
+    self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Pair:
+    return sort(self, dim, descending)
+
+
+@lower("topk")
+def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
+    if not self.ndim:
+        return (self, jnp.zeros((), np.int32)) if k else (self[None][:0], jnp.zeros(0, np.int32))
+    axis = dim % self.ndim
+    if largest and kind_of(self.dtype) == "f":
+        # XLA's own top_k orders NaN by their sign bit.
+        positive = jnp.where(jnp.isnan(self), jnp.asarray(np.nan, self.dtype), self)
+        best = jax.lax.top_k(jnp.moveaxis(positive, axis, -1), k)
+        return jnp.moveaxis(best[0], -1, axis), jnp.moveaxis(best[1], -1, axis)
+    values, index = sort_with_index(self, axis, largest)
+    return (
+        jax.lax.slice_in_dim(values, 0, k, axis=axis),
+        jax.lax.slice_in_dim(index, 0, k, axis=axis),
+    )
+
+
+# -- order statistics ------------------------------------------------------------------------------
+
+
+def _pick(pair: Pair, position: Any, self: Any, axis: int, keepdim: bool) -> Pair:
+    """The elements of sorted rows at `position` (one for each row, kept as a dimension of 1)."""
+    picked = [jnp.take_along_axis(x, position, axis) for x in pair]
+    if not self.ndim:
+        return picked[0].reshape(()), picked[1].reshape(())
+    return tuple(picked if keepdim else [x.squeeze(axis) for x in picked])  # type: ignore[return-value]
+
+
+def _nan_count(x: Any, axis: int) -> jax.Array:
+    return jnp.sum(x != x, axis, dtype=np.int32, keepdims=True)
+
+
+@lower("median.dim")
+def median_dim(self: Any, dim: int, keepdim: bool = False) -> Pair:
+    row, axis = as_row(self, dim)
+    n, nans = row.shape[axis], _nan_count(row, axis)
+    position = jnp.where(nans > 0, n - nans, (n - 1) // 2)
+    return _pick(sort_with_index(row, axis), position, self, axis, keepdim)
+
+
+@lower("nanmedian.dim")
+def nanmedian_dim(self: Any, dim: int, keepdim: bool = False) -> Pair:
+    row, axis = as_row(self, dim)
+    position = jnp.maximum(row.shape[axis] - _nan_count(row, axis) - 1, 0) // 2
+    return _pick(sort_with_index(row, axis), position, self, axis, keepdim)
+
+
+def _of_all(over_dim: Any) -> Any:
+    def over_all(self: Any) -> jax.Array:
+        if not self.size:
+            empty = np.nan if kind_of(self.dtype) == "f" else np.iinfo(self.dtype).min
+            return jnp.full((), empty, self.dtype)
+        return over_dim(self.reshape(-1), 0)[0]
+
+    return over_all
+
+
+lower("median")(_of_all(median_dim))
+lower("nanmedian")(_of_all(nanmedian_dim))
+
+
+@lower("kthvalue")
+def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+    row, axis = as_row(self, dim)
+    position = jnp.full([1 if a == axis else n for a, n in enumerate(row.shape)], k - 1, np.int32)
+    return _pick(sort_with_index(row, axis), position, self, axis, keepdim)
+
+
+@lower("mode")
+def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Pair:
+    row, axis = as_row(self, dim)
+    values, order = sort_with_index(row, axis)
+    index = jax.lax.broadcasted_iota(np.int32, row.shape, axis)
+    starts = jnp.roll(values, 1, axis) != values
+    run_start = jax.lax.cummax(jnp.where(starts | (index == 0), index, 0), axis)
+    # The first longest run has the smallest value; the count peaks at the last element of the run.
+    position = jax.lax.argmax(index - run_start, axis, np.int32)
+    return _pick((values, order), jnp.expand_dims(position, axis), self, axis, keepdim)
+
+
+# -- searching -------------------------------------------------------------------------------------
+
+
+def search(rows: Any, values: Any, right: bool) -> jax.Array:
+    """Where in sorted rows each value belongs (int32), by bisection along the last axis.
+
+    `rows` is one row for all values, or has their leading dimensions.
+    """
+    count = rows.shape[-1]
+    if not count:
+        return jnp.zeros(values.shape, np.int32)
+
+    def halve(_: Any, bounds: Pair) -> Pair:
+        low, high = bounds
+        middle = jnp.minimum((low + high) // 2, count - 1)
+        if rows.ndim == 1:
+            found = rows[middle]
+        else:
+            found = jnp.take_along_axis(rows, middle, -1)
+        # Written so that a NaN belongs at the end.
+        before = ~(found > values if right else found >= values) & (low < high)
+        return jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
+
+    def step(i: Any, bounds: Pair) -> Pair:
+        low, high = bounds
+        new = halve(i, bounds)
+        open_ = low < high
+        return jnp.where(open_, new[0], low), jnp.where(open_, new[1], high)
+
+    start = (jnp.zeros(values.shape, np.int32), jnp.full(values.shape, count, np.int32))
+    return jax.lax.fori_loop(0, count.bit_length(), step, start)[0]
+
+
+@lower("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> jax.Array:
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
+    rows, values = promote(sorted_sequence, self)
+    return search(rows, values, right or side == "right")
+
+
+@lower("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(
+    self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
+) -> jax.Array:
+    return searchsorted(boundaries, self, out_int32, right)
+
+
+@lower("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def isin(
+    elements: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False
+) -> jax.Array:
+    elements, tests = promote(elements, test_elements)
+    tests = tests.reshape(-1)
+    if tests.size <= 16:
+        found = (elements[..., None] == tests).any(-1)
+    else:
+        tests = jnp.sort(tests)
+        slot = jnp.minimum(search(tests, elements, False), tests.size - 1)
+        found = tests[slot] == elements
+    return ~found if invert else found
+
+
+@lower("nonzero_static")
+def nonzero_static(self: Any, size: int, fill_value: int = -1) -> jax.Array:
+    coordinates = jnp.nonzero(self != 0, size=size, fill_value=fill_value)
+    return jnp.stack(coordinates, 1) if coordinates else jnp.zeros((size, 0), np.int64)

@@ -1,0 +1,63 @@
+"""Moments, log-sums and hashes over dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .promote import cast, kind_of, promote_float, widen
+from .reductions import Dims, Pair, axes_of, count_of
+from .registry import lower
+
+
+@lower("var_mean.correction")
+def var_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> Pair:
+    (x,) = widen(self)
+    axes = axes_of(x, dim)
+    count = count_of(x, axes)
+    mean = jnp.sum(x, axes, keepdims=True) / np.asarray(count, x.dtype)
+    squares = jnp.square(jnp.abs(x - mean))
+    freedom = count - cast(1 if correction is None else correction, squares.dtype)
+    variance = jnp.sum(squares, axes, keepdims=keepdim) / jnp.maximum(freedom, 0)
+    return variance, mean if keepdim else mean.squeeze(axes)
+
+
+@lower("var.correction")
+def var(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> jax.Array:
+    return var_mean(self, dim, correction, keepdim)[0]
+
+
+@lower("std.correction")
+def std(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> jax.Array:
+    return jnp.sqrt(var(self, dim, correction, keepdim))
+
+
+@lower("std_mean.correction")
+def std_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> Pair:
+    variance, mean = var_mean(self, dim, correction, keepdim)
+    return jnp.sqrt(variance), mean
+
+
+@lower("logsumexp")
+def logsumexp(self: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
+    (x,) = widen(*promote_float(self))
+    axes = axes_of(x, dim)
+    largest = jnp.max(x.real, axes, keepdims=True, initial=-np.inf)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0)
+    total = jnp.log(jnp.sum(jnp.exp(x - largest), axes, keepdims=True)) + largest
+    return total if keepdim else total.squeeze(axes)
+
+
+@lower("hash_tensor")
+def hash_tensor(self: Any, dim: Dims = (), keepdim: bool = False, mode: int = 0) -> jax.Array:
+    """The exclusive or of the elements' 64-bit patterns, floats as float64."""
+    if kind_of(self.dtype) == "f":
+        bits = jax.lax.bitcast_convert_type(self.astype(np.float64), np.uint64)
+    else:
+        bits = self.astype(np.uint64)
+    axes = axes_of(self, dim)
+    folded = jax.lax.reduce(bits, np.uint64(0), jax.lax.bitwise_xor, axes)
+    return jnp.expand_dims(folded, axes) if keepdim else folded
