@@ -9,7 +9,8 @@ import torch
 
 from .. import _torch_private as private
 from ..lowerings.registry import Lowering
-from ..storage.buffer import buffer_of, wrap, wrap_sized
+from ..storage import placement
+from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
 from ..storage.dtypes import to_numpy
 from ..storage.layout import contiguous_strides
 from ..storage.transfer import zeros
@@ -76,8 +77,10 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
     plain = stride == contiguous_strides(size)
     shape = size if plain else (count,)
     numpy_dtype = to_numpy(dtype)
-    if tracing.depth:
-        array, spec = zeros(shape, numpy_dtype)
+    if tracing.active():
+        # Staged into the trace, not a constant of it.
+        array = _zeros(shape, numpy_dtype)
+        spec = spec_of(numpy_dtype, shape, placement.current())
     else:
         made = buffer_of(_make_zeros(shape, numpy_dtype))
         array, spec = made.array, made.spec
@@ -96,7 +99,7 @@ def empty(
 ) -> Tensor:
     """`torch.empty`: zeros, which cost XLA no more than anything else it could put there."""
     check_layout(layout, pin_memory)
-    _check_index(device)
+    check_index(device)
     stride = strides_for(size, memory_format or torch.contiguous_format)
     return make_strided(size, stride, dtype or torch.get_default_dtype())
 
@@ -113,11 +116,11 @@ def empty_strided(
 ) -> Tensor:
     """`torch.empty_strided`."""
     check_layout(layout, pin_memory)
-    _check_index(device)
+    check_index(device)
     return make_strided(size, stride, dtype or torch.get_default_dtype())
 
 
-def _check_index(device: Any) -> None:
+def check_index(device: Any) -> None:
     if device is not None and device.index not in (None, 0):
         raise RuntimeError(
             f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "

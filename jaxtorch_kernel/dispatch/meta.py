@@ -20,6 +20,8 @@ def to_meta(a: Any) -> Any:
         return [to_meta(item) for item in a]
     if isinstance(a, torch.device):
         return torch.device("meta")
+    if isinstance(a, torch.Generator):
+        return None
     return a
 
 
@@ -36,7 +38,6 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
     )
     if "device" in signature.names:
         keywords["device"] = torch.device("meta")
-    keywords.pop("generator", None)
     try:
         return op(*positional, **keywords)
     except NotImplementedError:

@@ -1,0 +1,213 @@
+"""Embedding tables: look-up, bags (look-up and reduce), renormalization, and their gradients.
+
+Gradients are dense. `sparse=True` asks for a sparse gradient tensor, which the device does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .indexing import IN_BOUNDS, narrow
+from .promote import cast, widen
+from .registry import lower
+
+SUM, MEAN, MAX = 0, 1, 2
+
+
+@lower("embedding")
+def embedding(
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> jax.Array:
+    return weight.at[narrow(indices)].get(mode=IN_BOUNDS)
+
+
+def _counts(indices: Any, size: int) -> jax.Array:
+    return jnp.zeros(size, np.int32).at[indices].add(1, mode=IN_BOUNDS)
+
+
+def _table_gradient(
+    rows: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> jax.Array:
+    """Sum the gradient rows into a table, in their opmath dtype."""
+    (rows,) = widen(rows)
+    scale = indices != padding_idx
+    if scale_grad_by_freq:
+        frequency = _counts(indices, num_weights)[indices]
+        rows = rows / jnp.maximum(frequency, 1).astype(rows.dtype)[:, None]
+    rows = jnp.where(scale[:, None], rows, 0)
+    table = jnp.zeros((num_weights, rows.shape[-1]), rows.dtype)
+    return table.at[indices].add(rows, mode=IN_BOUNDS)
+
+
+@lower("embedding_dense_backward")
+def embedding_dense_backward(
+    grad_output: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> jax.Array:
+    flat = narrow(indices).reshape(-1)
+    rows = grad_output.reshape(flat.size, grad_output.shape[-1])
+    return _table_gradient(rows, flat, num_weights, padding_idx, scale_grad_by_freq)
+
+
+@lower("embedding_renorm")
+def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> jax.Array:
+    flat = narrow(indices).reshape(-1)
+    (rows,) = widen(self.at[flat].get(mode=IN_BOUNDS))
+    norm_type, max_norm = cast(norm_type, rows.dtype), cast(max_norm, rows.dtype)
+    sums = jnp.sum(jnp.abs(rows) ** norm_type, -1, keepdims=True) ** (1 / norm_type)
+    largest = jnp.max(jnp.abs(rows), -1, keepdims=True)
+    norms = jnp.where(jnp.isinf(norm_type), largest, sums)
+    shrunk = jnp.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
+    return self.at[flat].set(shrunk.astype(self.dtype), mode=IN_BOUNDS)
+
+
+# -- bags ------------------------------------------------------------------------------------------------------------
+
+
+def _bags(indices: Any, offsets: Any, include_last_offset: bool) -> tuple[jax.Array, int]:
+    """The bag of each index, and the number of bags."""
+    count = offsets.shape[0] - int(include_last_offset)
+    position = jnp.arange(indices.shape[0], dtype=np.int32)
+    return jnp.searchsorted(narrow(offsets[:count]), position, side="right") - 1, count
+
+
+@lower("_embedding_bag", "_embedding_bag_forward_only", meta=False)
+def embedding_bag(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[jax.Array, ...]:
+    """Returns the bags, and what the gradient needs: bag of each index, counts, for "max" each place's row."""
+    bag, count = _bags(indices, offsets, include_last_offset)
+    index_dtype = jnp.promote_types(indices.dtype, offsets.dtype)
+    index = narrow(indices)
+    kept = index != (padding_idx % weight.shape[0] if padding_idx >= 0 else -1)
+    (rows,) = widen(weight.at[index].get(mode=IN_BOUNDS))
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
+    sizes = jnp.zeros(count, np.int32).at[bag].add(kept.astype(np.int32), mode="drop")
+    chosen = jnp.zeros(count, index_dtype)
+    shape = (count, weight.shape[1])
+    if mode == MAX:
+        rows = jnp.where(kept[:, None], rows, -np.inf)
+        highest = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(rows, mode="drop")
+        out = jnp.where((sizes > 0)[:, None], highest, 0)
+        # The first index in the bag that reaches the maximum.
+        position = jnp.arange(index.size, dtype=np.int32)[:, None]
+        reaches = jnp.where(kept[:, None] & (rows == highest[bag]), position, index.size)
+        first = jnp.full(shape, index.size, np.int32).at[bag].min(reaches, mode="drop")
+        padded = jnp.append(index, 0)
+        chosen = padded[first].astype(index_dtype)
+    else:
+        out = (
+            jnp.zeros(shape, rows.dtype).at[bag].add(jnp.where(kept[:, None], rows, 0), mode="drop")
+        )
+        if mode == MEAN:
+            out = out / jnp.maximum(sizes, 1).astype(out.dtype)[:, None]
+    return (
+        out.astype(weight.dtype),
+        bag.astype(index_dtype),
+        sizes.astype(index_dtype),
+        chosen,
+    )
+
+
+def _bag_gradient(
+    grad: Any,
+    indices: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Any,
+    padding_idx: int,
+) -> jax.Array:
+    (wide,) = widen(grad)
+    if mode == MAX:
+        taken = jnp.where((bag_size > 0)[:, None], wide, 0)
+        table = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
+        columns = jnp.arange(grad.shape[1], dtype=np.int32)[None]
+        return (
+            table.at[narrow(maximum_indices), columns].add(taken, mode=IN_BOUNDS).astype(grad.dtype)
+        )
+    if mode == MEAN:
+        wide = wide / jnp.maximum(bag_size, 1).astype(wide.dtype)[:, None]
+    rows = wide[narrow(offset2bag)]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
+    table = _table_gradient(rows, narrow(indices), num_weights, padding_idx, scale_grad_by_freq)
+    return table.astype(grad.dtype)
+
+
+@lower("_embedding_bag_dense_backward", meta=False)
+def embedding_bag_dense_backward(
+    grad: Any,
+    indices: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Any,
+    padding_idx: int = -1,
+) -> jax.Array:
+    return _bag_gradient(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
+        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+@lower("_embedding_bag_backward", meta=False)
+def embedding_bag_backward(
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Any,
+    padding_idx: int = -1,
+) -> jax.Array:
+    if sparse:
+        raise NotImplementedError(
+            "the jax device has no sparse gradients: make the embedding with sparse=False"
+        )
+    return _bag_gradient(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
+        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+@lower("_embedding_bag_per_sample_weights_backward", meta=False)
+def embedding_bag_per_sample_weights_backward(
+    grad: Any,
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    mode: int,
+    padding_idx: int = -1,
+) -> jax.Array:
+    rows, bags = widen(weight[narrow(indices)], grad[narrow(offset2bag)])
+    dots = jnp.sum(rows * bags, -1)
+    return jnp.where(indices != padding_idx, dots, 0).astype(grad.dtype)

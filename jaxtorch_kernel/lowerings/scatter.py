@@ -1,0 +1,131 @@
+"""`gather`, `scatter` and their reductions: one index per element, along one dimension.
+
+The index may be smaller than the tensors it meets; only its own extent of them takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .indexing import IN_BOUNDS, along, narrow
+from .promote import cast, kind_of, opmath
+from .registry import lower
+
+_METHODS = {
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "multiply",
+    "prod": "multiply",
+    "amin": "min",
+    "amax": "max",
+}
+
+
+def _places(dim: int, index: Any) -> tuple[Any, ...]:
+    """Full coordinates of the elements that an index names along one dimension."""
+    grid = [jax.lax.broadcasted_iota(np.int32, index.shape, d) for d in range(index.ndim)]
+    grid[dim % index.ndim] = narrow(index)
+    return tuple(grid)
+
+
+def _extent(x: Any, index: Any) -> Any:
+    return jnp.atleast_1d(x)[tuple(slice(n) for n in index.shape)]
+
+
+@lower("gather")
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> jax.Array:
+    shape, index = index.shape, jnp.atleast_1d(index)
+    if not index.size:
+        return jnp.zeros(shape, self.dtype)
+    places = _places(dim, index)
+    return jnp.atleast_1d(self).at[places].get(mode=IN_BOUNDS).reshape(shape)
+
+
+@lower("scatter.src")
+def scatter(self: Any, dim: int, index: Any, src: Any) -> jax.Array:
+    return _scattered(self, dim, index, src, "set")
+
+
+@lower("scatter.value")
+def scatter_value(self: Any, dim: int, index: Any, value: Any) -> jax.Array:
+    return _scattered(self, dim, index, cast(value, self.dtype), "set")
+
+
+@lower("scatter.reduce")
+def scatter_reduced(self: Any, dim: int, index: Any, src: Any, reduce: str) -> jax.Array:
+    return _scattered(self, dim, index, src, _METHODS[reduce])
+
+
+@lower("scatter.value_reduce")
+def scatter_value_reduced(self: Any, dim: int, index: Any, value: Any, reduce: str) -> jax.Array:
+    return _scattered(self, dim, index, cast(value, self.dtype), _METHODS[reduce])
+
+
+@lower("scatter_add")
+def scatter_add(self: Any, dim: int, index: Any, src: Any) -> jax.Array:
+    return _scattered(self, dim, index, src, "add")
+
+
+def _scattered(self: Any, dim: int, index: Any, src: Any, method: str) -> jax.Array:
+    index = jnp.atleast_1d(index)
+    if not index.size:
+        return self
+    src = _extent(src, index) if src.ndim else src
+    place = jnp.atleast_1d(self).at[_places(dim, index)]
+    return getattr(place, method)(src, mode=IN_BOUNDS).reshape(self.shape)
+
+
+def _identity(reduce: str, dtype: Any) -> Any:
+    """What an element that takes no part starts from."""
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    kind = kind_of(dtype)
+    if kind == "b":
+        return reduce == "amin"
+    info = jnp.iinfo(dtype) if kind == "i" else None
+    if info is None:
+        return np.inf if reduce == "amin" else -np.inf
+    return info.max if reduce == "amin" else info.min
+
+
+def _reduced(self: Any, place: Any, src: Any, reduce: str, include_self: bool) -> jax.Array:
+    """`self` with `src` reduced into `place`, a subscript of it; half types are reduced in float32."""
+    wide = opmath(self.dtype)
+    start = self.astype(wide)
+    if not include_self:
+        start = start.at[place].set(np.array(_identity(reduce, wide), wide), mode=IN_BOUNDS)
+    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), mode=IN_BOUNDS)
+    if reduce != "mean":
+        return result
+    counts = jnp.full(self.shape, int(include_self), np.int32)
+    counts = jnp.maximum(counts.at[place].add(1, mode=IN_BOUNDS), 1)
+    if kind_of(wide) == "i":
+        return result // counts.astype(wide)
+    return result / counts.astype(wide)
+
+
+@lower("scatter_reduce.two")
+def scatter_reduce(
+    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> jax.Array:
+    index = jnp.atleast_1d(index)
+    if not index.size:
+        return self
+    target = jnp.atleast_1d(self)
+    places = _places(dim, index)
+    return _reduced(target, places, _extent(src, index), reduce, include_self).reshape(self.shape)
+
+
+@lower("index_reduce")
+def index_reduce(
+    self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+) -> jax.Array:
+    rows, place = along(self, dim, index)
+    return _reduced(rows, place, jnp.atleast_1d(source), reduce, include_self).reshape(self.shape)

@@ -1,0 +1,252 @@
+"""Operators that move whole tensors around: joining, splitting, repeating, flipping, triangles, blocks.
+
+Views (`permute`, `expand`, `narrow`) are no programs at all (`dispatch/views.py`); the `*_copy` forms and the
+gradients of views are torch's own composites of a view and a copy, whose offsets are run-time operands.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..dispatch.operation import operation_of
+from ..dispatch.registry import kernel
+from ..storage.buffer import buffer_of
+from .promote import cast, promote, result_dtype
+from .registry import lower
+
+Tensor = torch.Tensor
+
+
+# -- joining and splitting -------------------------------------------------------------------------------------------
+
+
+@lower("cat")
+def cat(tensors: Any, dim: int = 0) -> jax.Array:
+    dtype = result_dtype(*tensors)
+    # A row of no elements joins with tensors of any rank.
+    kept = [x for x in tensors if x.shape != (0,)]
+    if not kept:
+        return jnp.zeros(0, dtype)
+    return jnp.concatenate([cast(x, dtype) for x in kept], dim)
+
+
+@lower("stack")
+def stack(tensors: Any, dim: int = 0) -> jax.Array:
+    return jnp.stack(promote(*tensors), dim)
+
+
+@lower("_chunk_cat")
+def chunk_cat(tensors: Any, dim: int, num_chunks: int) -> jax.Array:
+    dim %= tensors[0].ndim
+    rows = []
+    for x in promote(*tensors):
+        size = -(-x.shape[dim] // num_chunks) * num_chunks
+        x = jnp.pad(x, [(0, size - n if d == dim else 0) for d, n in enumerate(x.shape)])
+        rows.append(x.reshape(*x.shape[:dim], num_chunks, -1))
+    return jnp.concatenate(rows, -1)
+
+
+@lower("block_diag")
+def block_diag(tensors: Any) -> jax.Array:
+    blocks = [jnp.atleast_2d(x) for x in promote(*tensors)]
+    width = sum(b.shape[1] for b in blocks)
+    rows, left = [], 0
+    for b in blocks:
+        rows.append(jnp.pad(b, ((0, 0), (left, width - left - b.shape[1]))))
+        left += b.shape[1]
+    return jnp.concatenate(rows)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+
+@lower("clone")
+def identity(self: Any, memory_format: Any = None) -> jax.Array:
+    return self
+
+
+@kernel("clone")
+def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    """`Tensor.clone`; like `copy_` it sees lazy conjugate and negative bits."""
+    if self.is_conj() or self.is_neg():
+        return torch.empty_like(self, memory_format=memory_format).copy_(self)
+    return operation_of(torch.ops.aten.clone.default)(self, memory_format=memory_format)  # type: ignore[no-any-return]
+
+
+def _whole_clone(self: Tensor) -> Tensor:
+    """A copy of the memory behind a tensor, seen through the same geometry."""
+    count = buffer_of(self).spec.nbytes // self.dtype.itemsize
+    memory = torch.as_strided(self, (count,), (1,), 0).clone()
+    return memory.as_strided(self.shape, self.stride(), self.storage_offset())
+
+
+@kernel("as_strided_scatter")
+def as_strided_scatter(
+    self: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> Tensor:
+    """A copy of `self` with `src` written through a view of that geometry."""
+    result = _whole_clone(self)
+    _write(result.as_strided(size, stride, storage_offset), src)
+    return result
+
+
+@kernel("select_scatter")
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of `self` with one slice replaced; like the next two, its offset is a run-time operand."""
+    result = self.clone()
+    _write(result.select(dim, index), src)
+    return result
+
+
+@kernel("slice_scatter")
+def slice_scatter(
+    self: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """A copy of `self` with a range of one dimension replaced."""
+    result = self.clone()
+    _write(torch.ops.aten.slice(result, dim, start, end, step), src)
+    return result
+
+
+@kernel("diagonal_scatter")
+def diagonal_scatter(
+    self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    """A copy of `self` with a diagonal replaced."""
+    result = self.clone()
+    _write(result.diagonal(offset, dim1, dim2), src)
+    return result
+
+
+def _write(view: Tensor, src: Tensor) -> None:
+    if view.shape != src.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(view.shape)}"
+        )
+    view.copy_(src)
+
+
+# -- order and repetition --------------------------------------------------------------------------------------------
+
+
+@lower("repeat")
+def repeat(self: Any, repeats: Any) -> jax.Array:
+    return jnp.tile(self, tuple(repeats))
+
+
+@lower("flip")
+def flip(self: Any, dims: Any) -> jax.Array:
+    return jnp.flip(self, tuple(dims)) if dims else self
+
+
+@lower("roll")
+def roll(self: Any, shifts: Any, dims: Any = ()) -> jax.Array:
+    if not dims:
+        return jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+    return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
+
+
+# -- triangles and diagonals -----------------------------------------------------------------------------------------
+
+
+@lower("tril")
+def tril(self: Any, diagonal: int = 0) -> jax.Array:
+    return jnp.tril(self, diagonal)
+
+
+@lower("triu")
+def triu(self: Any, diagonal: int = 0) -> jax.Array:
+    return jnp.triu(self, diagonal)
+
+
+@lower("diag_embed")
+def diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
+    n = self.shape[-1] + abs(offset)
+    before, after = (0, n - self.shape[-1]) if offset >= 0 else (-offset, 0)
+    rows = jnp.pad(self, [(0, 0)] * (self.ndim - 1) + [(before, after)])
+    square = jnp.where(
+        jnp.eye(n, n, offset, dtype=bool), rows[..., None], jnp.zeros((), self.dtype)
+    )
+    return jnp.moveaxis(square, (-2, -1), (dim1, dim2))
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------
+
+
+def _pair(x: Any) -> tuple[int, int]:
+    return (x[0], x[0]) if len(x) == 1 else tuple(x)
+
+
+def _windows(
+    size: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> list[tuple[slice, slice]]:
+    """For each place in the kernel the pixels of the padded image that it meets."""
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = map(_pair, (kernel_size, dilation, padding, stride))
+    oh = (size[0] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    ow = (size[1] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    return [
+        (
+            slice(i * dh, i * dh + sh * (oh - 1) + 1, sh),
+            slice(j * dw, j * dw + sw * (ow - 1) + 1, sw),
+        )
+        for i in range(kh)
+        for j in range(kw)
+    ]
+
+
+def _padded(x: Any, padding: Any) -> Any:
+    ph, pw = _pair(padding)
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(ph, ph), (pw, pw)])
+
+
+@lower("im2col")
+def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> jax.Array:
+    x = _padded(self, padding)
+    windows = _windows(self.shape[-2:], kernel_size, dilation, padding, stride)
+    columns = jnp.stack([x[..., rows, cols] for rows, cols in windows], -3)
+    batch, channels = self.shape[:-3], self.shape[-3]
+    return columns.reshape(*batch, channels * len(windows), math.prod(columns.shape[-2:]))
+
+
+@lower("col2im")
+def col2im(
+    self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> jax.Array:
+    kernel_count = math.prod(_pair(kernel_size))
+    *batch, rows, _ = self.shape
+    image = jax.ShapeDtypeStruct((*batch, rows // kernel_count, *output_size), self.dtype)
+
+    def forward(x: Any) -> Any:
+        return im2col(x, kernel_size, dilation, padding, stride)
+
+    (result,) = jax.linear_transpose(forward, image)(self)
+    return result
+
+
+@lower("unfold_backward")
+def unfold_backward(grad_in: Any, input_sizes: Any, dim: int, size: int, step: int) -> jax.Array:
+    image = jax.ShapeDtypeStruct(tuple(input_sizes), grad_in.dtype)
+
+    def forward(x: Any) -> Any:
+        if not x.ndim:
+            return x.reshape(1)
+        d = dim % x.ndim
+        count = (x.shape[d] - size) // step + 1
+        starts = np.arange(count, dtype=np.int32)[:, None] * step
+        windows = jnp.take(x, starts + np.arange(size, dtype=np.int32), d, mode="clip")
+        return jnp.moveaxis(windows, d + 1, -1)
+
+    (result,) = jax.linear_transpose(forward, image)(grad_in)
+    return result
