@@ -50,6 +50,7 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
+	$@ -m pip install --quiet --upgrade pip
 
 # A strict editable install is a tree of links to the files there were: another file needs another install. This
 # list of files changes (and is written) only when a file comes or goes.

@@ -106,7 +106,7 @@ def test_inside_a_block_it_is_refused_and_nothing_changes(shell: Any, word: str)
     if word == "off":
         run(shell, "%jax on")
     before = torch.get_default_device()
-    with torch.device("meta"), pytest.raises(UsageError, match="with torch.device"):
+    with torch.device("meta"), pytest.raises(UsageError, match=r"with torch\.device"):
         shell.run_line_magic("jax", word)
     assert torch.get_default_device() == before
 
