@@ -21,7 +21,7 @@ _SQRT_2_OVER_PI = 0.7978845608028654
 _SQRT_HALF = 0.7071067811865476
 
 
-# -- rectifiers -----------------------------------------------------------------------------------------------------
+# -- rectifiers ------------------------------------------------------------------------------------
 
 
 @lower("threshold")
@@ -66,7 +66,9 @@ def prelu_backward(grad_output: Any, self: Any, weight: Any) -> tuple[jax.Array,
     )
 
 
-@lower("rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", random=True, meta=False)
+@lower(
+    "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", random=True, meta=False
+)
 def rrelu_with_noise(
     key: Any, self: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -99,7 +101,7 @@ def elu_backward(
     return jnp.where(x <= 0, grad_output * input_scale * negative, grad_output * scale)
 
 
-# -- pieces of straight lines ---------------------------------------------------------------------------------------
+# -- pieces of straight lines ----------------------------------------------------------------------
 
 
 @lower("hardtanh")
@@ -156,7 +158,7 @@ def softshrink(self: Any, lambd: Any = 0.5) -> jax.Array:
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
 
 
-# -- smooth ones ----------------------------------------------------------------------------------------------------
+# -- smooth ones -----------------------------------------------------------------------------------
 
 
 @lower("gelu")

@@ -1,0 +1,178 @@
+"""Fused optimizer steps and gradient scaling: all parameters, gradients and states in one program.
+
+An optimizer is a rule for one parameter, in opmath; `_step` applies it at each position. Every list
+is written in place, gradients too (they come back unscaled), and nothing is where `found_inf` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .promote import cast, widen
+from .registry import lower
+
+Arrays = list[jax.Array]
+# (parameter, gradient, states..., position) -> (new parameter, new states...)
+Rule = Callable[..., tuple[jax.Array, ...]]
+
+
+def _step(
+    rule: Rule, lists: tuple[Arrays, ...], maximize: bool, grad_scale: Any, found_inf: Any
+) -> list[Arrays]:
+    """The new contents of `lists`: parameters, gradients, then states (an empty list is none)."""
+    columns = []
+    for i, old in enumerate(zip(*(items for items in lists if items), strict=True)):
+        param, grad, *states = widen(*old)
+        if grad_scale is not None:
+            grad = grad / cast(grad_scale, grad.dtype)
+        param, *states = rule(param, -grad if maximize else grad, *states, i)
+        new = [n.astype(o.dtype) for n, o in zip((param, grad, *states), old, strict=True)]
+        if found_inf is not None:
+            skip = cast(found_inf, jnp.float32) != 0
+            new = [jnp.where(skip, o, n) for n, o in zip(new, old, strict=True)]
+        columns.append(new)
+    return [list(items) for items in zip(*columns, strict=True)]
+
+
+def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
+    def adam(
+        self: Arrays,
+        grads: Arrays,
+        exp_avgs: Arrays,
+        exp_avg_sqs: Arrays,
+        max_exp_avg_sqs: Arrays,
+        state_steps: Arrays,
+        lr: Any,
+        beta1: Any,
+        beta2: Any,
+        weight_decay: Any,
+        eps: Any,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Any = None,
+        found_inf: Any = None,
+    ) -> list[Arrays]:
+        def correction(beta: Any, i: int) -> jax.Array:
+            # 1 - 0.999 ** 1 has three good digits in float32: torch computes it in float64 too.
+            return 1 - cast(beta, jnp.float64) ** state_steps[i].astype(jnp.float64)
+
+        def rule(param: Any, grad: Any, average: Any, square: Any, *rest: Any) -> Any:
+            *largest, i = rest
+            dtype = param.dtype
+            decay, rate = cast(weight_decay, dtype), cast(lr, dtype)
+            if decoupled:
+                param = param - rate * decay * param
+            else:
+                grad = grad + decay * param
+            average = average + (1 - cast(beta1, dtype)) * (grad - average)
+            kept = cast(beta2, dtype)
+            square = kept * square + (1 - kept) * grad * grad
+            largest = [jnp.maximum(m, square) for m in largest]
+            size = rate / correction(beta1, i).astype(dtype)
+            scale = jnp.sqrt(correction(beta2, i)).astype(dtype)
+            deviation = jnp.sqrt(largest[0] if amsgrad else square) / scale
+            param = param - size * average / (deviation + cast(eps, dtype))
+            return param, average, square, *largest
+
+        lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+        return _step(rule, lists, maximize, grad_scale, found_inf)
+
+    return adam
+
+
+lower("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))
+lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False)(_adam(decoupled=True))
+
+
+@lower("_fused_sgd", "_fused_sgd.tensor_lr", meta=False)
+def sgd(
+    self: Arrays,
+    grads: Arrays,
+    momentum_buffer_list: Arrays,
+    weight_decay: Any,
+    momentum: Any,
+    lr: Any,
+    dampening: Any,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Any = None,
+    found_inf: Any = None,
+) -> list[Arrays]:
+    def rule(param: Any, grad: Any, *rest: Any) -> Any:
+        *buffer, _ = rest
+        dtype = param.dtype
+        grad = grad + cast(weight_decay, dtype) * param
+        if buffer:
+            kept = cast(momentum, dtype)
+            moved = kept * buffer[0] + (1 - cast(dampening, dtype)) * grad
+            buffer = [grad if is_first_step else moved]
+            grad = grad + kept * buffer[0] if nesterov else buffer[0]
+        return param - cast(lr, dtype) * grad, *buffer
+
+    return _step(rule, (self, grads, momentum_buffer_list), maximize, grad_scale, found_inf)
+
+
+@lower("_fused_adagrad.tensor_lr", meta=False)
+def adagrad(
+    self: Arrays,
+    grads: Arrays,
+    state_sums: Arrays,
+    state_steps: Arrays,
+    lr: Any,
+    lr_decay: Any,
+    weight_decay: Any,
+    eps: Any,
+    maximize: bool,
+    grad_scale: Any = None,
+    found_inf: Any = None,
+) -> list[Arrays]:
+    def rule(param: Any, grad: Any, total: Any, i: int) -> Any:
+        dtype = param.dtype
+        grad = grad + cast(weight_decay, dtype) * param
+        total = total + grad * grad
+        rate = cast(lr, dtype) / (1 + (state_steps[i] - 1) * cast(lr_decay, dtype))
+        return param - rate.astype(dtype) * grad / (jnp.sqrt(total) + cast(eps, dtype)), total
+
+    return _step(rule, (self, grads, state_sums), maximize, grad_scale, found_inf)
+
+
+@lower("_fused_adagrad", meta=False)
+def adagrad_with_steps(
+    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, *rest: Any
+) -> list[Arrays]:
+    # This overload's schema counts the steps among what it writes; no kernel of torch changes them.
+    return [*adagrad(self, grads, state_sums, state_steps, *rest), state_steps]
+
+
+# -- gradient scaling ------------------------------------------------------------------------------
+
+
+@lower("_amp_foreach_non_finite_check_and_unscale", meta=False)
+def unscale(self: Arrays, found_inf: Any, inv_scale: Any) -> tuple[Arrays, jax.Array]:
+    finite = [jnp.all(jnp.isfinite(g)) for g in self]
+    found = jnp.where(jnp.all(jnp.stack(finite)), found_inf, 1)
+    unscaled = [(widen(g)[0] * inv_scale).astype(g.dtype) for g in self]
+    return unscaled, found
+
+
+@lower("_amp_update_scale", meta=False)
+def update_scale(
+    self: Any,
+    growth_tracker: Any,
+    found_inf: Any,
+    scale_growth_factor: Any,
+    scale_backoff_factor: Any,
+    growth_interval: int,
+) -> tuple[jax.Array, jax.Array]:
+    failed = found_inf != 0
+    successes = growth_tracker + 1
+    due = successes == growth_interval
+    grown = self * cast(scale_growth_factor, self.dtype)
+    grown = jnp.where(due & jnp.isfinite(grown), grown, self)
+    scale = jnp.where(failed, self * cast(scale_backoff_factor, self.dtype), grown)
+    return scale, jnp.where(failed | due, 0, successes)
