@@ -23,9 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "jaxtorch.config"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Options:
-    """The options and their defaults.
+    """The options and their defaults. Interned (`_changed`), so that programs are keyed by identity.
 
     Attributes:
         fallback: what an operator without a lowering does once decompositions are exhausted: "warn" runs it on
@@ -50,6 +50,15 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "fallback": ("warn", "silent", "error"),
     "matmul_precision": (None, "default", "high", "highest"),
 }
+
+
+_interned: dict[tuple[Any, ...], Options] = {}
+
+
+def _changed(options: Options, changes: dict[str, Any]) -> Options:
+    """The one Options with these fields changed."""
+    new = replace(options, **changes)
+    return _interned.setdefault(tuple(getattr(new, f.name) for f in fields(new)), new)
 
 
 class _Scope:
@@ -107,7 +116,7 @@ class Config:
     """
 
     def __init__(self) -> None:
-        self._base = Options()
+        self._base = _changed(Options(), {})
         self._open = 0
         self._lock = threading.Lock()
 
@@ -125,7 +134,7 @@ class Config:
         """Change options for the whole process; scopes that are open keep their own."""
         self._check(changes)
         with self._lock:
-            self._base = replace(self._base, **changes)
+            self._base = _changed(self._base, changes)
 
     def options(self) -> Options:
         """The options in force here."""
@@ -133,7 +142,7 @@ class Config:
             return self._base
         options = self._base
         for entry in torch._C._get_obj_in_tls(_KEY):
-            options = replace(options, **entry)
+            options = _changed(options, entry)
         return options
 
     def __getattr__(self, name: str) -> Any:

@@ -1,9 +1,9 @@
 """Operators whose result's size depends on values: read the size, then run a program of that size.
 
 XLA's shapes are static, so that each size would be a program of its own. Instead the second program
-fills a buffer whose size is rounded up to a power of two, and the result is a view of its beginning:
-ten masks of one shape compile a handful of programs, not ten. Inside a trace there is no size to
-read, and the operator raises.
+fills a buffer whose size is rounded up to a power of two, and the result is a view of its
+beginning: ten masks of one shape compile a handful of programs, not ten. Inside a trace there is no
+size to read, and the operator raises.
 """
 
 from __future__ import annotations
@@ -143,3 +143,85 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     if not count:
         return torch.empty((0,), dtype=self.dtype, device="jax")
     return first_rows(_masked_select_program(self, mask, rounded(count, size.numel())), count)
+
+
+# -- counting and repeating ------------------------------------------------------------------------
+
+
+def _extent(x: Any) -> jax.Array:
+    return jnp.stack([jnp.min(x), jnp.max(x)])
+
+
+def _bincount(x: Any, weights: Any, size: int) -> jax.Array:
+    values = jnp.ones(x.shape, np.int64) if weights is None else weights
+    if values.dtype != np.float32 and weights is not None:
+        values = values.astype(np.float64)
+    return jnp.zeros(size, values.dtype).at[x].add(values)
+
+
+def _total(x: Any) -> jax.Array:
+    return jnp.stack([jnp.sum(x, dtype=np.int64), jnp.min(x, initial=0).astype(np.int64)])
+
+
+def _repeat_interleave(repeats: Any, size: int) -> jax.Array:
+    index = jnp.arange(repeats.shape[0], dtype=repeats.dtype)
+    return jnp.repeat(index, repeats, total_repeat_length=size)
+
+
+_extent_program = program(_extent)
+_bincount_program = program(_bincount)
+_total_program = program(_total)
+_repeat_interleave_program = program(_repeat_interleave)
+
+
+@kernel_with_out("bincount", "bincount.out")
+def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each integer from 0 on occurs, or the sum of its weights."""
+    if self.dim() != 1 or self.is_floating_point() or self.is_complex():
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if weights is not None and weights.shape != self.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    if not self.numel():
+        return torch.zeros(minlength, dtype=torch.int64, device="jax")
+    low, high = map(int, read(_extent_program(self), "bincount"))
+    if low < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    size = max(high + 1, minlength)
+    return first_rows(_bincount_program(self, weights, rounded(size)), size)
+
+
+@kernel_with_out("repeat_interleave.Tensor", "repeat_interleave.Tensor_out")
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """Each index as often as `repeats` says. With `output_size` nothing need be read."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if output_size is not None:
+        return _repeat_interleave_program(repeats, output_size)  # type: ignore[no-any-return]
+    total, low = map(int, read(_total_program(repeats), "repeat_interleave"))
+    if low < 0:
+        raise RuntimeError("repeats can not be negative")
+    return first_rows(_repeat_interleave_program(repeats, rounded(total)), total)
+
+
+def _equal(x: Any, y: Any) -> jax.Array:
+    return jnp.all(x == y)
+
+
+_equal_program = program(_equal)
+
+
+@kernel("equal")
+def equal(self: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same size and values, as a Python bool."""
+    if self.dtype != other.dtype:
+        raise RuntimeError(
+            f"Expected object of data type {self.dtype} but got data type {other.dtype} for "
+            "argument 'other' in call to equal"
+        )
+    if self.shape != other.shape:
+        return False
+    return bool(read(_equal_program(self, other), "equal"))

@@ -14,3 +14,11 @@ def explain(error: Exception, name: str) -> Exception:
             f"held; `del` what is not needed, or use smaller batches. XLA says: {text}"
         )
     return RuntimeError(f"XLA failed in aten::{name}: {text}")
+
+
+def mixed_devices(name: str, other: torch.device) -> Exception:
+    """torch's complaint about operands on several devices."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"jax:0 and {other}! (in {name}) Move one of them: `.to('jax')` or `.cpu()`."
+    )

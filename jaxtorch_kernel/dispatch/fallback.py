@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,9 @@ def _decomposition(op: torch._ops.OpOverload, signature: Signature) -> Any:
     return found
 
 
+_running = threading.local()
+
+
 class _Decomposed:
     """An operator run by torch's own decomposition, as one program; on the CPU if it cannot be traced."""
 
@@ -74,10 +78,26 @@ class _Decomposed:
         self.op = op
         self.signature = Signature(op)
         self.on_cpu = False
-        traced = Lowering(over_tensors(decomposition, self.signature), decomposed=True)
+        functional = self.signature.functional
+        assert functional is not None
+        self.functional = functional
+        traced = Lowering(over_tensors(self.decompose, Signature(functional)), decomposed=True)
+        self.decomposition = decomposition
         self.operation = Operation(op, traced)
 
+    def decompose(self, *args: Any, **kwargs: Any) -> Any:
+        """The decomposition, refused where it needs the operator itself (`fill` by `full_like` by `fill`)."""
+        running = _running.__dict__.setdefault("ops", set())
+        if self.functional in running:
+            raise Untraceable(f"torch decomposes {self.functional} into itself")
+        running.add(self.functional)
+        try:
+            return self.decomposition(*args, **kwargs)
+        finally:
+            running.discard(self.functional)
+
     def result_types(self, args: list[Any]) -> Any:
+        """As `Operation.result_types`."""
         return self.operation.result_types(args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,8 +124,6 @@ def over_tensors(function: Callable[..., Any], signature: Signature | None = Non
         tensors = [_to_tensor(a) for a in args]
         split = len(tensors) - len(keyword_names) if keyword_names else len(tensors)
         keywords = dict(zip(keyword_names, tensors[split:], strict=False)) if keyword_names else {}
-        if signature is not None and signature.is_out:
-            keywords = {k: v for k, v in keywords.items() if k != "out"}
         with tracing.tracing(), torch.no_grad(), torch.device("jax"):
             result = function(*tensors[:split], **keywords)
         return _to_arrays(result)

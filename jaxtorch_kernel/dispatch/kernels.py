@@ -51,7 +51,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _import_all() -> None:
     from .. import lowerings
-    from . import copying, dynamic, factories, views  # noqa: F401  (they fill KERNELS)
+    from . import copying, dynamic, factories, unique, views  # noqa: F401  (they fill KERNELS)
 
     for module in pkgutil.iter_modules(lowerings.__path__):
         importlib.import_module(f"{lowerings.__name__}.{module.name}")
@@ -78,18 +78,35 @@ def _register(library: Any) -> None:
 
 
 def _register_one(library: Any, op: Any) -> None:
-    from .operation import operation_of
+    from .operation import hot_path, operation_of
 
     name = short_name(op)
     if name in KERNELS or name in _done or _is_composite(op):
         return
     _done.add(name)
 
-    # The Operation is made at the first call: making two thousand of them would cost the first user 100 ms.
-    def first(*args: Any, **kwargs: Any) -> Any:
-        return operation_of(op)(*args, **kwargs)
+    kernel = hot_path(lambda: operation_of(op))
+    if any(_sees(op, key) for key in ("Conjugate", "Negative")):
+        kernel = _resolving(kernel)
+    library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
 
-    library.impl(_dispatcher_name(name), first, "PrivateUse1")
+
+def _sees(op: Any, key: str) -> bool:
+    return private.has_kernel(f"aten::{_dispatcher_name(short_name(op))}", key)
+
+
+def _resolving(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """For the operators that torch lets see lazy conjugate and negative bits (`mm`, `clone`): resolve them first."""
+
+    def resolve(a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and (a.is_conj() or a.is_neg()):
+            return a.resolve_conj().resolve_neg()
+        return a
+
+    def resolved(*args: Any, **kwargs: Any) -> Any:
+        return kernel(*map(resolve, args), **kwargs)
+
+    return resolved
 
 
 _done: set[str] = set()
@@ -109,8 +126,12 @@ def _siblings(op: Any) -> list[Any]:
 
 
 def _is_composite(op: Any) -> bool:
-    """A composite of autograd: a kernel of ours would cut it off from its gradient."""
-    return private.has_kernel(f"aten::{short_name(op)}".removesuffix(".default"), "CompositeImplicitAutograd")
+    """A composite of autograd: a kernel of ours would cut it off from its gradient.
+
+    One with a CPU kernel beside the composite (`silu_backward`) is meant to have kernels.
+    """
+    name = f"aten::{short_name(op)}".removesuffix(".default")
+    return private.has_kernel(name, "CompositeImplicitAutograd") and not private.has_kernel(name, "CPU")
 
 
 def _dispatcher_name(name: str) -> str:

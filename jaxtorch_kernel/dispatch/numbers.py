@@ -6,6 +6,7 @@ transfer of eight bytes, never a compile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -36,3 +37,14 @@ def operand(kind: str, values: tuple[Any, ...]) -> Any:
         return _operand(kind, values, signs, placement.index())
     except OverflowError:
         raise RuntimeError(f"value cannot be converted to int64 without overflow: {values}") from None
+
+
+def number_operands(
+    kinds: list[str], numbers: list[tuple[str, Any]], make: Callable[..., Any] | None = None
+) -> list[Any]:
+    """One vector for each kind of number; `make(values, dtype)` where they must not be device arrays."""
+    result = []
+    for kind in kinds:
+        values = tuple([v for k, v in numbers if k == kind])
+        result.append(operand(kind, values) if make is None else make(values, KINDS[kind]))
+    return result

@@ -19,9 +19,9 @@ from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of
 from ..storage.dtypes import to_numpy
 from . import tracing
-from .errors import explain
+from .errors import explain, mixed_devices
 from .meta import call_meta
-from .numbers import operand
+from .numbers import number_operands
 from .program import (
     Fresh,
     NumberSlot,
@@ -29,7 +29,6 @@ from .program import (
     Slot,
     build_lock,
     flatten,
-    number_operands,
     single,
     wrap_result,
 )
@@ -39,16 +38,21 @@ from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signatu
 Tensor = torch.Tensor
 _default_dtype = torch.get_default_dtype
 
-class _Call:
-    """A call taken apart: what the key, the program and the run need of it."""
+class Call:
+    """A call taken apart: its key, and what the program is run with."""
 
-    __slots__ = ("buffers", "key", "numbers", "tensors")
+    __slots__ = ("args", "buffers", "key", "numbers", "tensors")
 
-    def __init__(self, key: list[Any]):
-        self.key = key
-        self.tensors: list[Tensor] = []
-        self.buffers: list[Buffer] = []
-        self.numbers: list[tuple[str, Any]] = []
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        key: list[Any],
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        numbers: list[tuple[str, Any]],
+    ):
+        self.args, self.key = args, key
+        self.tensors, self.buffers, self.numbers = tensors, buffers, numbers
 
 
 class Operation:
@@ -82,144 +86,109 @@ class Operation:
             kinds = [STATIC if k in (NUMBER, NUMBERS) else k for k in kinds]
         self.kinds = tuple(kinds)
         self.written = self.signature.written if self.signature is not None else ()
-        self.special = bool(self.written) or lowering.random or op is None
-
-    # -- the hot path ---------------------------------------------------------------------------------------------
+        # A factory has no tensor that would tell its program's placement.
+        factory = TENSOR not in kinds and TENSORS not in kinds
+        self.special = bool(self.written) or lowering.random or factory
+        self.call = hot_path(lambda: self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            assert self.signature is not None
-            args = self.signature.complete(args, kwargs)
-        key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
-        tensors: list[Tensor] = []
-        buffers: list[Buffer] = []
-        call: _Call | None = None
-        kinds = self.kinds
-        if self.op is None:
-            kinds = tuple(_kind(a) for a in args)
-        for kind, a in zip(kinds, args, strict=False):
-            if kind == TENSOR and isinstance(a, Tensor):
-                storage = a.untyped_storage()
-                buffer = getattr(storage, "buffer", None)
-                if buffer is not None:
-                    tensors.append(a)
-                    buffers.append(buffer)
-                    key += (buffer.spec, a.dtype, a.shape, a.stride())
-                    continue
-            if call is None:
-                call = _Call(key)
-                call.tensors = tensors
-                call.buffers = buffers
-            self._describe(kind, a, call)
-        numbers = call.numbers if call is not None else ()
-        if self.special:
-            return self._special(args, key, tensors, buffers, numbers)
-        program = self.programs.get(tuple(key))
-        if program is None:
-            if printing() and self.op is not None:
-                return self._on_cpu(args)
-            program = self._build(args, key, tensors, buffers, numbers)
-        if program.single and not numbers and not program.checked and not tracing.depth:
-            call_compiled = program._call or program.compiled()
-            try:
-                (out,) = call_compiled(*[b.array for b in buffers])
-            except jax.errors.JaxRuntimeError as error:
-                raise explain(error, self.name) from None
-            leaf = program.only
-            result = _create(leaf.size, leaf.dtype)
-            result.untyped_storage().buffer = Buffer(out, leaf.spec, program)
-            return result
-        operands = [b.array for b in buffers]
-        outputs = self._run(program, args, key, tensors, buffers, numbers, operands)
-        return _results(program, outputs, tensors)
+        return self.call(*args, **kwargs)
 
     # -- describing -------------------------------------------------------------------------------------------------
 
-    def _describe(self, kind: int, a: Any, call: _Call) -> None:
-        key = call.key
+    def describe(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: list[Any],
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        numbers: list[tuple[str, Any]],
+    ) -> tuple[Any, ...]:
+        """Fill key and operands from any call; returns the arguments in schema order."""
+        if kwargs:
+            assert self.signature is not None
+            args = self.signature.complete(args, kwargs)
+        for kind, a in zip(self.kinds or map(_kind, args), args, strict=False):
+            self._describe(kind, a, key, tensors, buffers, numbers)
+        return args
+
+    def _describe(
+        self,
+        kind: int,
+        a: Any,
+        key: list[Any],
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        numbers: list[tuple[str, Any]],
+    ) -> None:
+        """Add one argument to the key and to the operands."""
         if a is None:
             key.append(None)
         elif kind == TENSOR and isinstance(a, Tensor):
-            self._describe_tensor(a, call)
+            device = a.device.type
+            if device == "cpu" and a.dim() == 0:
+                key += ("0-dim", a.dtype)
+                numbers.append((_letter(a), a.item()))
+                return
+            if device == "cpu" and self.copy_cpu:
+                a = a.to("jax")
+            elif device != "jax":
+                raise mixed_devices(self.name, a.device)
+            buffer = buffer_of(a)
+            tensors.append(a)
+            buffers.append(buffer)
+            key += (buffer.spec, a.dtype, a.shape, a.stride())
         elif kind == NUMBER or kind == TENSOR:
             # torch hands a Python number in a tensor's place over as what it is.
-            self._describe_number(a, call)
+            letter = _NUMBER_KINDS.get(type(a))
+            if letter is None:
+                key.append(_exact(a))
+            else:
+                key.append(letter)
+                numbers.append((letter, a))
         elif kind == TENSORS or kind == NUMBERS:
             key.append(len(a))
             inner = TENSOR if kind == TENSORS else NUMBER
             for item in a:
-                self._describe(inner, item, call)
+                self._describe(inner, item, key, tensors, buffers, numbers)
         elif kind == STATIC:
             # 1 == 1.0 == True, and they are different programs.
             key.append(tuple(map(_exact, a)) if isinstance(a, list | tuple) else _exact(a))
 
-    def _describe_number(self, a: Any, call: _Call) -> None:
-        kind = _NUMBER_KINDS.get(type(a))
-        if kind is None:
-            call.key.append(_exact(a))
-        else:
-            call.key.append(kind)
-            call.numbers.append((kind, a))
-
-    def _describe_tensor(self, a: Tensor, call: _Call) -> None:
-        device = a.device.type
-        if device == "jax":
-            buffer = buffer_of(a)
-            call.tensors.append(a)
-            call.buffers.append(buffer)
-            call.key += (buffer.spec, a.dtype, a.shape, a.stride())
-        elif a.dim() == 0 and device == "cpu":
-            call.key += ("0-dim", a.dtype)
-            call.numbers.append((_letter(a), a.item()))
-        elif self.copy_cpu and device == "cpu":
-            self._describe_tensor(a.to("jax"), call)
-        else:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"jax:0 and {a.device}! (in {self.name}) Move one of them: `.to('jax')` or `.cpu()`."
-            )
-
     # -- writes and random numbers -----------------------------------------------------------------------------------
 
-    def _special(
-        self,
-        args: tuple[Any, ...],
-        key: list[Any],
-        tensors: list[Tensor],
-        buffers: list[Buffer],
-        numbers: Any,
-    ) -> Any:
+    def run_special(self, call: Call) -> Any:
+        key, buffers = call.key, call.buffers
         if self.written and len(buffers) > 1:
             key.append(tuple([buffers.index(b) for b in buffers]))
         if self.lowering.random or not buffers:
-            key.append(placement.index())
+            key.append(placement.current())
         program = self.programs.get(tuple(key))
         if program is None:
-            if printing() and self.op is not None:
-                return self._on_cpu(args)
-            if self.signature is not None and self.signature.is_out and self._resize_outputs(args):
-                return self(*args)
-            program = self._build(args, key, tensors, buffers, numbers)
-        if program.written:
-            for i in program.targets:
-                _own(buffers[i])
+            if self.op is not None and printing():
+                return self.on_cpu(call.args)
+            if self.signature is not None and self.signature.is_out:
+                if self._resize_outputs(call.args):
+                    return self(*call.args)
+            program = self.build(call)
+        for i in program.targets:
+            _own(buffers[i])
         operands = [buffers[i].array for i in program.unique]
         generator = None
         if self.lowering.random:
             from ..device.rng import source
 
-            generator = source(_generator_in(self.kinds, args))
+            generator = source(_generator_in(self.kinds, call.args))
             operands.insert(0, generator.key)
-        outputs = self._run(program, args, key, tensors, buffers, numbers, operands)
+        outputs = list(self.run(program, call, operands))
         if generator is not None:
-            *outputs, generator.key = outputs
-        if not program.written:
-            return _results(program, outputs, tensors)
-        for i, array, spec in zip(program.targets, outputs, program.new_specs, strict=True):
-            buffers[i].write(array, spec)
-        return program.structure([], tensors)
+            generator.key = outputs.pop()
+        for i, spec in zip(reversed(program.targets), reversed(program.new_specs), strict=True):
+            buffers[i].write(outputs.pop(), spec)
+        return _results(program, outputs, call.tensors)
 
-    def _on_cpu(self, args: tuple[Any, ...]) -> Any:
+    def on_cpu(self, args: tuple[Any, ...]) -> Any:
         from .fallback import on_cpu
 
         assert self.op is not None
@@ -257,49 +226,38 @@ class Operation:
 
     def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Size and dtype of each result of a functional call, without running it."""
-        key: list[Any] = [config.options(), _default_dtype()]
-        call = _Call(key)
-        for kind, a in zip(self.kinds, args, strict=False):
-            self._describe(kind, a, call)
-        program = self._build(tuple(args), key, call.tensors, call.buffers, call.numbers, False)
+        call = Call(tuple(args), [config.options(), _default_dtype()], [], [], [])
+        self.describe(call.args, {}, call.key, call.tensors, call.buffers, call.numbers)
+        program = self.build(call, keep=False)
         return [(leaf.size, leaf.dtype) for leaf in program.leaves if leaf is not None]
 
     # -- a cache miss ---------------------------------------------------------------------------------------------
 
-    def _build(
-        self,
-        args: tuple[Any, ...],
-        key: list[Any],
-        tensors: list[Tensor],
-        buffers: list[Buffer],
-        numbers: Any,
-        keep: bool = True,
-        gather: bool = False,
-    ) -> Program:
+    def build(self, call: Call, keep: bool = True, gather: bool = False) -> Program:
         with build_lock:
-            frozen = tuple(key)
+            frozen = tuple(call.key)
             program = self.programs.get(frozen)
             if program is not None:
                 return program
-            options: Options = key[0]
+            options: Options = call.key[0]
+            args = call.args
             kinds = self.kinds if self.op is not None else tuple(_kind(a) for a in args)
             given = len(args)
             if self.signature is not None:
                 args = self.signature.complete(args, {})
             position = _Positions()
-            # An argument left at its default is no operand: the key shows that it was left out.
-            template = [
+            outs = self.written if self.signature is not None and self.signature.is_out else ()
+            slots = [
+                # An argument left at its default is no operand: the key shows that it was left out.
                 _template(kind if i < given else STATIC, a, position)
                 for i, (kind, a) in enumerate(zip(kinds, args, strict=True))
-                if kind != GENERATOR
             ]
-            written, structure = self._effects(kinds, args, tensors)
-            if self.signature is not None and self.signature.is_out:
-                outs = set(self.written)
-                generators = [i for i, k in enumerate(kinds) if k == GENERATOR]
-                kept = [i for i in range(len(args)) if i not in generators]
-                template = [t for i, t in zip(kept, template, strict=True) if i not in outs]
-            metas = self._metas(kinds, args)
+            template = [
+                slot
+                for i, slot in enumerate(slots)
+                if kinds[i] != GENERATOR and i not in outs
+            ]
+            written, structure = self._effects(args, call.tensors)
             precision = options.matmul_precision or _TORCH_PRECISION.get(
                 torch.get_float32_matmul_precision()
             )
@@ -307,10 +265,10 @@ class Operation:
                 self.name,
                 self.lowering,
                 template,
-                tensors,
-                buffers,
-                [kind for kind, _ in numbers],
-                metas,
+                call.tensors,
+                call.buffers,
+                [kind for kind, _ in call.numbers],
+                self._metas(args),
                 written,
                 precision,
                 gather,
@@ -320,11 +278,12 @@ class Operation:
                 self.programs[frozen] = program
             return program
 
-    def _metas(self, kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:
+    def _metas(self, args: tuple[Any, ...]) -> Any:
+        """Meta tensors for the fresh results; raises torch's own errors for bad arguments."""
         signature = self.signature
         if signature is None or not self.lowering.meta:
             return None
-        if not signature.written:
+        if not signature.written or signature.fresh:
             return call_meta(signature.op, signature, args)
         if signature.is_out:
             return None  # checked in `_resize_outputs`, with the functional overload
@@ -332,8 +291,7 @@ class Operation:
         if functional is None:
             call_meta(signature.op, signature, args)
             return None
-        result = call_meta(functional, Signature(functional), args)
-        self._check_in_place(result, args)
+        self._check_in_place(call_meta(functional, Signature(functional), args), args)
         return None
 
     def _check_in_place(self, result: Any, args: tuple[Any, ...]) -> None:
@@ -352,17 +310,12 @@ class Operation:
                 )
 
     def _effects(
-        self, kinds: tuple[int, ...], args: tuple[Any, ...], tensors: list[Tensor]
+        self, args: tuple[Any, ...], tensors: list[Tensor]
     ) -> tuple[list[int], Callable[[list[Any], list[Tensor]], Any]]:
         """Which described tensors are written, and how the operator's return value is put together."""
         signature = self.signature
         if signature is None:
             return [], _plain_structure
-        if not signature.written:
-            lists = signature.returns_list
-            if lists == (False,):
-                return [], single
-            return [], (list if lists == (True,) else tuple_of)  # type: ignore[return-value]
         ids = {id(t): i for i, t in enumerate(tensors)}
         written = [
             ids[id(t)]
@@ -370,47 +323,103 @@ class Operation:
             for t in flatten(list(args[i]) if isinstance(args[i], list | tuple) else args[i])
             if t is not None
         ]
-        count = len(signature.op._schema.returns)
-        if count == 0:
+        lists = signature.returns_list
+        if not written or signature.fresh:
+            if lists == (False,):
+                return written, single
+            return written, list_of if lists == (True,) else tuple_of
+        if not lists:
             return written, _nothing
-        if signature.returns_list == (True,):
+        if lists == (True,):
             return written, lambda _, ts: [ts[i] for i in written]
-        if count == 1:
+        if len(lists) == 1:
             only = written[0]
             return written, lambda _, ts: ts[only]
         return written, lambda _, ts: tuple(ts[i] for i in written)
 
-    def _run(
-        self,
-        program: Program,
-        args: tuple[Any, ...],
-        key: list[Any],
-        tensors: list[Tensor],
-        buffers: list[Buffer],
-        numbers: Any,
-        operands: list[Any],
-    ) -> Any:
+    def run(self, program: Program, call: Call, operands: list[Any]) -> Any:
         """Call the executable, or inline the function where a trace is running."""
         if program.checked:
             starts: list[int] = []
             for i, p in program.checked:
-                own = p.starts(tensors[i].storage_offset())
+                own = p.starts(call.tensors[i].storage_offset())
                 if own is None:
-                    key.append("gather")
-                    program = self._build(args, key, tensors, buffers, numbers, gather=True)
-                    return self._run(program, args, key, tensors, buffers, numbers, operands)
+                    call.key.append("gather")
+                    return self.run(self.build(call, gather=True), call, operands)
                 starts += own
             if program.views:
                 operands.append(np.array(starts, np.int32))
-        if numbers:
-            operands += number_operands(program.number_kinds, numbers)
-        if tracing.depth and tracing.is_traced(operands):
+        if tracing.active():
             with jax.enable_x64(True):
-                return program.function(*operands)
+                numbers = number_operands(program.number_kinds, call.numbers, np.array)
+                return program.function(*operands, *numbers)
+        if call.numbers:
+            operands += number_operands(program.number_kinds, call.numbers)
         try:
             return (program._call or program.compiled())(*operands)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
+
+
+def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
+    """The kernel that torch calls: describe, look up, run, wrap.
+
+    A closure, because an attribute of `self` costs 30 ns and a method one more frame, and `find` makes the Operation
+    at the first call, because making two thousand of them would cost the first user 100 ms.
+    """
+    operation: Any = None
+    programs: dict[tuple[Any, ...], Program] = {}
+    special = False
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal operation, programs, special
+        if operation is None:
+            operation = find()
+            if isinstance(operation, Operation):
+                programs, special = operation.programs, operation.special
+            else:
+                programs, special = {}, True
+        key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
+        tensors: list[Tensor] = []
+        buffers: list[Buffer] = []
+        numbers: list[tuple[str, Any]] = []
+        if special:
+            if not isinstance(operation, Operation):
+                return operation(*args, **kwargs)
+            args = operation.describe(args, kwargs, key, tensors, buffers, numbers)
+            return operation.run_special(Call(args, key, tensors, buffers, numbers))
+        try:
+            # Most calls are tensors alone; the first argument that is none ends this and starts over.
+            for a in args:
+                buffer = a.untyped_storage().buffer
+                tensors.append(a)
+                buffers.append(buffer)
+                key += (buffer.spec, a.dtype, a.shape, a.stride())
+            plain = not kwargs
+        except AttributeError:
+            plain = False
+        if not plain:
+            del key[2:], tensors[:], buffers[:]
+            args = operation.describe(args, kwargs, key, tensors, buffers, numbers)
+        program = programs.get(tuple(key))
+        if program is None:
+            if printing():
+                return operation.on_cpu(args)
+            program = operation.build(Call(args, key, tensors, buffers, numbers))
+        operands = [b.array for b in buffers]
+        if program.checked or numbers or tracing.depth or not program.single:
+            call = Call(args, key, tensors, buffers, numbers)
+            return _results(program, operation.run(program, call, operands), tensors)
+        try:
+            (out,) = (program._call or program.compiled())(*operands)
+        except jax.errors.JaxRuntimeError as error:
+            raise explain(error, program.name) from None
+        leaf = program.only
+        result = _create(leaf.size, leaf.dtype)
+        result.untyped_storage().buffer = Buffer(out, leaf.spec, program)
+        return result
+
+    return kernel
 
 
 _NUMBER_KINDS = {int: "i", float: "f", complex: "c"}

@@ -26,14 +26,14 @@ import torch
 
 from .. import _torch_private as private
 from .._jax_private import fast_call
-from ..lowerings.promote import Number
+from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
 from ..storage import placement
 from ..storage.buffer import Buffer, Spec, spec_of, wrap
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from . import stats
-from .numbers import KINDS, operand
+from .numbers import KINDS
 from .schema import Signature
 
 build_lock = threading.RLock()
@@ -117,6 +117,8 @@ class Program:
         self.leaves: list[Fresh | None] = []
         self.new_specs: list[Spec] = []
         self.single = False
+        self.only: Any = None
+        self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
         self.sizes = [tuple(t.shape) for t in tensors]
         self.dtypes = [t.dtype for t in tensors]
@@ -155,7 +157,14 @@ class Program:
             result = self._lowered(own_key, *arguments)
         else:
             result = self._lowered(*arguments)
-        outputs = self._write(result, bases, slices) if self.written else self._fresh(result)
+        values = list(result) if isinstance(result, list | tuple) else [result]
+        # Fresh results come first, then the new values of what is written, as the schema lists them.
+        writes = []
+        if self.written:
+            leaves = flatten(values)
+            split = len(leaves) - len(self.written)
+            values, writes = leaves[:split], leaves[split:]
+        outputs = self._fresh(values) + self._write(writes, bases, slices)
         return tuple(outputs) if new_key is None else (*outputs, new_key)
 
     def _lowered(self, *arguments: Any) -> Any:
@@ -189,7 +198,7 @@ class Program:
                     stride = meta.stride()
             else:
                 dtype = to_torch(value.dtype)
-            value = value.astype(to_numpy(dtype)) if value.dtype != to_numpy(dtype) else value
+            value = convert(value, to_numpy(dtype))
             order = memory_order(size, stride) if stride is not None else None
             if order is not None:
                 value = value.transpose(order)
@@ -201,19 +210,14 @@ class Program:
             self.leaves = leaves
         return outputs
 
-    def _write(self, result: Any, bases: list[Any], slices: list[Any]) -> list[Any]:
+    def _write(self, values: list[Any], bases: list[Any], slices: list[Any]) -> list[Any]:
         """The buffers after the writes, one for each distinct buffer written."""
         current = dict(enumerate(bases))
-        values = [v for v in flatten(result) if v is not None]
         for index, value in zip(self.written, values, strict=True):
             operand_index = self.operand_of[index]
             owner = self.operand_of.index(operand_index)
             base = current[owner]
-            dtype = to_numpy(self.dtypes[index])
-            if value.dtype != dtype:
-                if value.dtype.kind == "c" and dtype.kind not in "cb":
-                    value = value.real
-                value = value.astype(dtype)
+            value = convert(value, to_numpy(self.dtypes[index]))
             p = self.plans[index]
             if p is None:
                 current[owner] = jnp.broadcast_to(value, self.sizes[index])
@@ -253,11 +257,7 @@ class Program:
         started = time.perf_counter()
         jitted = jax.jit(
             _named(self.function, self.name),
-            donate_argnums=tuple(
-                i + int(self.lowering.random) for i in self._written_operands()
-            )
-            if self.written
-            else (),
+            donate_argnums=tuple(i + int(self.lowering.random) for i in self._written_operands()),
         )
         with jax.enable_x64(True):
             self._traced = jitted.trace(*self._avals())
@@ -267,23 +267,20 @@ class Program:
             outs.pop()
         where = self.specs[0].placement if self.specs else placement.current()
         specs = [spec_of(np.dtype(o.dtype), tuple(o.shape), where) for o in outs]
-        if self.written:
-            self.new_specs = specs
-            self.targets = [self.operand_of.index(o) for o in self._written_operands()]
-            return
+        self.targets = [self.operand_of.index(o) for o in self._written_operands()]
         iterator = iter(specs)
         for leaf in self.leaves:
             if leaf is not None:
                 leaf.spec = next(iterator)
-        leaf = self.leaves[0] if len(self.leaves) == 1 else None
+        self.new_specs = list(iterator)
         self.single = (
-            leaf is not None
-            and leaf.stride is None
+            len(self.leaves) == 1
+            and self.leaves[0] is not None
+            and self.leaves[0].stride is None
             and self.structure is single
-            and not self.lowering.random
         )
-        if leaf is not None:
-            self.only = leaf
+        if self.single:
+            self.only = self.leaves[0]
 
     def compiled(self) -> Callable[..., Any]:
         """The executable, compiled at the first call that is not inside a trace."""
@@ -326,11 +323,6 @@ def wrap_result(leaf: Fresh, array: Any) -> torch.Tensor:
         return wrap(array, leaf.spec, leaf.size, leaf.dtype)
     base = wrap(array, leaf.spec, leaf.size, leaf.dtype)
     return private.as_strided(base, leaf.size, leaf.stride)
-
-
-def number_operands(kinds: list[str], numbers: list[tuple[str, Any]]) -> list[Any]:
-    """One vector for each kind of number."""
-    return [operand(kind, tuple(v for k, v in numbers if k == kind)) for kind in kinds]
 
 
 __all__ = ["Fresh", "Number", "NumberSlot", "Program", "Signature", "Slot", "build_lock"]

@@ -41,6 +41,7 @@ class Signature:
         written: positions of the arguments the operator writes (`add_`'s self, `out=`).
         is_out: they are `out` arguments, which are resized to fit and returned.
         is_view: some result shares memory with an argument that is not written.
+        fresh: it returns new tensors, besides what it writes (`native_batch_norm`).
         functional: the overload with the same arguments that writes nothing, or None.
     """
 
@@ -60,6 +61,7 @@ class Signature:
         self.is_view = any(
             r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
+        self.fresh = any(r.alias_info is None for r in schema.returns)
         self.returns_list = tuple(str(r.type).startswith("List") for r in schema.returns)
         self.functional = _functional(op, self) if self.written else op
 

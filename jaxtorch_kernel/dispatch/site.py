@@ -38,8 +38,8 @@ def user_line() -> str:
 
 def printing() -> bool:
     """Whether torch is formatting a tensor: its dozen small operators are not worth a compilation each."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(6):
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(8):
         if frame is None:
             return False
         if frame.f_code.co_filename.endswith("_tensor_str.py"):

@@ -1,11 +1,12 @@
 """Whether a trace is running: then programs are inlined into it instead of called.
 
 `depth` is a plain integer for the whole process, so that the hot path asks one attribute. While it is above zero
-a kernel also looks whether its own operands are tracers (`is_traced`): another thread's eager work goes on.
+a kernel also asks whether the trace is its own thread's: another thread's eager work goes on.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 
 depth = 0
+_own = threading.local()
 
 
 @contextmanager
@@ -20,19 +22,17 @@ def tracing() -> Iterator[None]:
     """Hold while torch code runs over tracers."""
     global depth
     depth += 1
+    _own.depth = getattr(_own, "depth", 0) + 1
     try:
         yield
     finally:
         depth -= 1
+        _own.depth -= 1
 
 
-def is_traced(operands: Any) -> bool:
-    """Whether a trace is open in this thread that these operands belong to."""
-    return any(isinstance(x, jax.core.Tracer) for x in operands) or not _eager()
-
-
-def _eager() -> bool:
-    return bool(jax.core.trace_ctx.is_top_level()) if hasattr(jax.core, "trace_ctx") else True
+def active() -> bool:
+    """Whether this thread is tracing."""
+    return depth > 0 and getattr(_own, "depth", 0) > 0
 
 
 def forbid(array: Any, what: str) -> None:

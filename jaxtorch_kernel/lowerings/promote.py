@@ -102,17 +102,26 @@ def result_dtype(*operands: Operand) -> np.dtype:
     return to_numpy(result)
 
 
-def cast(x: Operand, dtype: Any) -> jax.Array:
-    """One operand as an array of `dtype`, with torch's conversions (complex to real drops the imaginary part)."""
-    if isinstance(x, Number):
-        return x.as_dtype(dtype)
-    x = jnp.asarray(x, dtype) if isinstance(x, bool | int | float | complex) else x
+def convert(x: jax.Array, dtype: Any) -> jax.Array:
+    """An array in another dtype as torch converts: complex drops the imaginary part, float8_e4m3fn saturates."""
     if x.dtype == dtype:
         return x
-    kind = np.dtype(dtype).kind
-    if x.dtype.kind == "c" and kind not in "cb":
+    dtype = np.dtype(dtype)
+    if x.dtype.kind == "c" and dtype.kind not in "cb":
         x = x.real
+    if dtype == np.dtype(jnp.float8_e4m3fn):
+        largest = float(jnp.finfo(dtype).max)
+        x = jnp.clip(x, -largest, largest)
     return x.astype(dtype)
+
+
+def cast(x: Operand, dtype: Any) -> jax.Array:
+    """One operand, of whatever sort, as an array of `dtype`."""
+    if isinstance(x, Number):
+        return x.as_dtype(dtype)
+    if isinstance(x, bool | int | float | complex):
+        return jnp.asarray(x, dtype)
+    return convert(x, dtype)
 
 
 def promote(*operands: Operand) -> tuple[jax.Array, ...]:

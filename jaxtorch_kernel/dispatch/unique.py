@@ -1,0 +1,136 @@
+"""`torch.unique` and its kin: rows are sorted and numbered, their count is read, then gathered.
+
+The first program finds for every row (an element, or a slice along a dimension) the number of its
+group; the second, of a size rounded up as in `dynamic.py`, takes the first row of each group.
+A NaN equals nothing, so that each is a group of its own, as on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .dynamic import first_rows, program, read, rounded
+from .registry import kernel
+
+Tensor = torch.Tensor
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+def _lexicographic(rows: Any) -> jax.Array:
+    """The stable order of rows, by one stable sort for each column from the last to the first."""
+    order = jnp.arange(rows.shape[0], dtype=np.int32)
+    columns = rows.shape[1]
+
+    def by_column(i: Any, order: Any) -> Any:
+        column = rows[order, columns - 1 - i]
+        return jax.lax.sort((column, order), is_stable=True, num_keys=1)[1]
+
+    return jax.lax.fori_loop(0, columns, by_column, order)
+
+
+def _groups(x: Any, dim: int | None, ordered: bool) -> tuple[Any, ...]:
+    """Rows in order, each one's original index and group, and how many groups there are."""
+    rows = x.reshape(-1, 1) if dim is None else jnp.moveaxis(x, dim, 0).reshape(x.shape[dim], -1)
+    order = _lexicographic(rows) if ordered else jnp.arange(rows.shape[0], dtype=np.int32)
+    rows = rows[order]
+    starts = (rows[1:] != rows[:-1]).any(1)
+    group = jnp.concatenate([jnp.zeros(1, np.int32), jnp.cumsum(starts, dtype=np.int32)])
+    return rows, order, group, group[-1] + 1
+
+
+def _firsts(rows: Any, order: Any, group: Any, size: int) -> tuple[Any, ...]:
+    """The first row of each group, the group of each original row, and the groups' sizes."""
+    index = jnp.arange(rows.shape[0], dtype=np.int32)
+    first = jnp.full(size, rows.shape[0] - 1, np.int32).at[group].min(index)
+    inverse = jnp.zeros(rows.shape[0], np.int64).at[order].set(group.astype(np.int64))
+    return rows[first], inverse, jnp.zeros(size, np.int64).at[group].add(1)
+
+
+_groups_program = program(_groups)
+_firsts_program = program(_firsts)
+
+
+def _unique(
+    self: Tensor,
+    dim: int | None,
+    ordered: bool,
+    return_inverse: bool,
+    return_counts: bool,
+    name: str,
+) -> Triple:
+    dim = None if dim is None or not self.dim() else dim % self.dim()
+    along = self.shape if dim is None else self.shape[dim : dim + 1]
+    none = torch.empty(0, dtype=torch.int64, device="jax")
+    if not self.numel():
+        if dim is not None and self.shape[dim]:
+            raise RuntimeError("There are 0 sized dimensions, and they aren't selected")
+        inverse = torch.empty(along, dtype=torch.int64, device="jax") if return_inverse else none
+        size = (0,) if dim is None else self.shape
+        return torch.empty(size, dtype=self.dtype, device="jax"), inverse, none
+    rows, order, group, count_tensor = _groups_program(self, dim, ordered)
+    count = int(read(count_tensor, name))
+    size = rounded(count, rows.shape[0])
+    firsts, inverse, counts = _firsts_program(rows, order, group, size)
+    values = first_rows(firsts, count)
+    if dim is None:
+        values = values.view(count)
+    else:
+        rest = [n for d, n in enumerate(self.shape) if d != dim]
+        values = values.view(count, *rest).movedim(0, dim)
+    return (
+        values,
+        inverse.view(along) if return_inverse else none,
+        first_rows(counts, count) if return_counts else none,
+    )
+
+
+@kernel("_unique2")
+def unique2(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Triple:
+    """The distinct elements in order."""
+    return _unique(self, None, True, return_inverse, return_counts, "unique")
+
+
+@kernel("_unique")
+def unique(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The same without counts."""
+    return _unique(self, None, True, return_inverse, False, "unique")[:2]
+
+
+@kernel("unique_dim")
+def unique_dim(
+    self: Tensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Triple:
+    """The distinct slices along a dimension, in order."""
+    return _unique(self, dim, True, return_inverse, return_counts, "unique")
+
+
+@kernel("unique_consecutive")
+def unique_consecutive(
+    self: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Triple:
+    """The first of each run of equal elements, or of equal slices along a dimension."""
+    return _unique(self, dim, False, return_inverse, return_counts, "unique_consecutive")
+
+
+@kernel("unique_dim_consecutive")
+def unique_dim_consecutive(
+    self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Triple:
+    """The same, along a dimension that must be given."""
+    return _unique(self, dim, False, return_inverse, return_counts, "unique_consecutive")

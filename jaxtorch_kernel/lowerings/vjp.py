@@ -1,0 +1,24 @@
+"""Backward operators by differentiating the forward lowering with `jax.vjp`.
+
+XLA removes what the cotangent does not need, so that this costs what a hand-written backward costs where the
+operator is linear or recomputation is cheap (convolutions, pooling, normalization).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def vjp(function: Callable[..., Any], primals: tuple[Any, ...], cotangents: Any) -> tuple[Any, ...]:
+    """Gradients of `function` at `primals` (arrays of floating or complex dtype), conjugated as torch's are.
+
+    Args:
+        function: takes the primals, returns an array or a tuple of arrays.
+        cotangents: of the same structure as what it returns; cast to the dtypes it returns.
+    """
+    out, pullback = jax.vjp(function, *primals)
+    cotangents = jax.tree.map(lambda c, o: c.astype(o.dtype).conj(), cotangents, out)
+    return tuple(g.conj() for g in pullback(cotangents))
