@@ -1,0 +1,352 @@
+"""Pooling: maxima with their indices, averages, and their gradients; fixed, adaptive and fractional windows.
+
+A maximum over a window of several dimensions is taken one dimension at a time, each step carrying the flat index
+of the maximum along: k + k elements are looked at instead of k * k, and of equal values the first in row-major
+order wins, of NaNs the last, as torch's CPU kernels have it. Windows along one dimension are `Windows`: the
+positions where they start, and how many elements they have; so that fixed, adaptive and fractional pooling differ in
+nothing else. The gradient goes where the indices say, by one scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .promote import kind_of, widen
+from .registry import lower
+from .vjp import vjp
+
+# Windows up to this size are unrolled, so that XLA fuses their elements; longer ones are looped over.
+_UNROLLED = 16
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows along one dimension.
+
+    Attributes:
+        first: position of each window's first element inside the input; a NumPy vector, or a JAX array with the
+            batch dimensions before it where the windows are drawn at random.
+        start: position of each window's start, which padding may put before `first`.
+        last: position of each window's last element inside the input.
+        length: elements of the longest window.
+        step: distance of the elements.
+        stride: distance of the windows, or None where it varies.
+    """
+
+    first: Any
+    start: Any
+    last: Any
+    length: int
+    step: int = 1
+    stride: int | None = None
+
+
+def fixed(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Windows:
+    """Windows of one size at regular distances."""
+    start = np.arange(out) * stride - padding
+    first = start + (-np.minimum(start, 0) + dilation - 1) // dilation * dilation
+    return Windows(first, start, np.full(out, size - 1), kernel, dilation, stride)
+
+
+def adaptive(size: int, out: int) -> Windows:
+    """Windows that divide `size` into `out` parts, overlapping where they must."""
+    start = np.arange(out) * size // out
+    end = -(-(np.arange(out) + 1) * size // out)
+    return Windows(start, start, end - 1, int((end - start).max(initial=1)))
+
+
+def _elements(x: Any, axis: int, windows: Windows, j: Any, fill: Any) -> jax.Array:
+    """The j-th element of every window; `fill` where padding is."""
+    out = windows.start.shape[-1]
+    if windows.stride is not None and isinstance(j, int):
+        low = int(windows.start[0]) + j * windows.step
+        high = low + (out - 1) * windows.stride + 1
+        config = [(0, 0, 0)] * x.ndim
+        config[axis] = (max(-low, 0), max(high - x.shape[axis], 0), 0)
+        padded = lax.pad(x, fill, config)
+        low = max(low, 0)
+        return lax.slice_in_dim(padded, low, low + (out - 1) * windows.stride + 1, windows.stride, axis)
+    # An element past either end is one of the window itself, which changes no maximum.
+    return _take(x, jnp.clip(windows.start + j * windows.step, windows.first, windows.last), axis)
+
+
+def _take(x: Any, positions: Any, axis: int) -> jax.Array:
+    if positions.ndim == 1:
+        return jnp.take(x, positions.astype(np.int32), axis=axis)
+    shape = [1] * x.ndim
+    shape[axis] = positions.shape[-1]
+    batch = positions.ndim - 1
+    shape[:batch] = positions.shape[:batch]
+    return jnp.take_along_axis(x, positions.reshape(shape), axis=axis)
+
+
+def _lowest(dtype: Any) -> Any:
+    return -jnp.inf if kind_of(dtype) == "f" else jnp.iinfo(dtype).min
+
+
+def _max_along(x: Any, index: Any, axis: int, windows: Windows, weight: int) -> tuple[Any, Any]:
+    """Maxima over windows of one dimension, and their flat indices (`index` of the element + position * weight)."""
+    lowest = jnp.asarray(_lowest(x.dtype), x.dtype)
+    zero = jnp.zeros((), np.int32)
+    shape = [1] * x.ndim
+    shape[axis] = windows.start.shape[-1]
+    shape[: windows.start.ndim - 1] = windows.start.shape[:-1]
+
+    def at(j: Any) -> tuple[Any, Any]:
+        position = jnp.clip(windows.start + j * windows.step, windows.first, windows.last)
+        flat = position.astype(np.int32).reshape(shape) * weight
+        return _elements(x, axis, windows, j, lowest), _elements(index, axis, windows, j, zero) + flat
+
+    def step(j: Any, best: tuple[Any, Any]) -> tuple[Any, Any]:
+        value, where = at(j)
+        better = value > best[0]
+        if kind_of(x.dtype) == "f":
+            better |= jnp.isnan(value)
+        return jnp.where(better, value, best[0]), jnp.where(better, where, best[1])
+
+    first = jnp.asarray(windows.first)
+    where = _take(index, first, axis) + first.astype(np.int32).reshape(shape) * weight
+    best = (jnp.full(where.shape, lowest), where)
+    if windows.length > _UNROLLED:
+        return lax.fori_loop(0, windows.length, step, best)
+    for j in range(windows.length):
+        best = step(j, best)
+    return best
+
+
+def max_pool(x: Any, windows: Sequence[Windows]) -> tuple[Any, Any]:
+    """Maxima over windows of the last dimensions, and their indices into those dimensions laid flat."""
+    index = jnp.zeros(x.shape, np.int32)
+    weights = np.cumprod([1, *x.shape[: x.ndim - len(windows) : -1]])
+    for i, w in enumerate(reversed(windows)):
+        x, index = _max_along(x, index, x.ndim - 1 - i, w, int(weights[i]))
+    return x, index.astype(np.int64)
+
+
+def _per_dimension(values: Sequence[int], count: int, default: Sequence[int] = ()) -> list[int]:
+    values = list(values) or list(default)
+    return values * count if len(values) == 1 else values
+
+
+def _pooled_size(
+    size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> int:
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    out = -(-span // stride) + 1 if ceil_mode else span // stride + 1
+    # The last window has to start inside the input or its left padding.
+    return out - 1 if ceil_mode and (out - 1) * stride >= size + padding else out
+
+
+def _max_pool_fixed(
+    self: Any,
+    count: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+) -> tuple[Any, Any]:
+    kernel = _per_dimension(kernel_size, count)
+    stride = _per_dimension(stride, count, kernel)
+    padding = _per_dimension([padding] if isinstance(padding, int) else padding, count)
+    dilation = _per_dimension([dilation] if isinstance(dilation, int) else dilation, count)
+    windows = []
+    for n, k, s, p, d in zip(self.shape[-count:], kernel, stride, padding, dilation, strict=True):
+        windows.append(fixed(n, _pooled_size(n, k, s, p, d, ceil_mode), k, s, p, d))
+    return max_pool(self, windows)
+
+
+@lower("max_pool2d_with_indices")
+def max_pool2d_with_indices(
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Any, Any]:
+    return _max_pool_fixed(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@lower("max_pool3d_with_indices")
+def max_pool3d_with_indices(
+    self: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Any, Any]:
+    return _max_pool_fixed(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
+    count = len(output_size)
+    sizes = zip(self.shape[-count:], output_size, strict=True)
+    return max_pool(self, [adaptive(n, o) for n, o in sizes])
+
+
+lower("adaptive_max_pool2d", "adaptive_max_pool3d")(_adaptive_max_pool)
+
+
+def _fractional_max_pool(
+    self: Any, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: Any
+) -> tuple[Any, Any]:
+    count = len(output_size)
+    samples = random_samples.reshape(*self.shape[:-count], count)
+    windows = []
+    for d, (kernel, out) in enumerate(zip(kernel_size, output_size, strict=True)):
+        # torch draws the 2-d windows of the width first, the 3-d ones of the depth.
+        sample = samples[..., d if count == 3 else 1 - d, None]
+        room = self.shape[d - count] - kernel
+        start = jnp.full((*sample.shape[:-1], out), room, np.int32)
+        if out > 1:
+            alpha = jnp.asarray(room, sample.dtype) / (out - 1)
+            place = jnp.arange(out - 1, dtype=np.int32).astype(sample.dtype)
+            drawn = jnp.trunc((place + sample) * alpha) - jnp.trunc(sample * alpha)
+            start = start.at[..., :-1].set(drawn.astype(np.int32))
+        windows.append(Windows(start, start, start + kernel - 1, kernel))
+    return max_pool(self, windows)
+
+
+lower("fractional_max_pool2d", "fractional_max_pool3d")(_fractional_max_pool)
+
+
+# -- where the gradient of a maximum goes ---------------------------------------------------------------------------
+
+
+def _put(values: Any, indices: Any, size: Sequence[int], add: bool) -> jax.Array:
+    """Zeros whose last dimensions are `size`, with `values` at flat `indices` into those."""
+    count = len(size)
+    batch = values.shape[: values.ndim - count]
+    rows = int(np.prod(batch))
+    flat = jnp.zeros((rows, int(np.prod(size))), values.dtype)
+    shape = (rows, int(np.prod(values.shape[values.ndim - count :])))
+    row = jnp.arange(rows, dtype=np.int32)[:, None]
+    place = flat.at[row, indices.reshape(shape).astype(np.int32)]
+    values = values.reshape(shape)
+    return (place.add(values) if add else place.set(values)).reshape(*batch, *size)
+
+
+def _max_pool_backward(count: int) -> Any:
+    def backward(grad_output: Any, self: Any, *options: Any) -> jax.Array:
+        (grad,) = widen(grad_output)
+        return _put(grad, options[-1], self.shape[-count:], add=True)
+
+    return backward
+
+
+for _count in (2, 3):
+    lower(
+        f"max_pool{_count}d_with_indices_backward",
+        f"adaptive_max_pool{_count}d_backward",
+        f"fractional_max_pool{_count}d_backward",
+    )(_max_pool_backward(_count))
+
+
+@lower("max_unpool2d", "max_unpool3d")
+def max_unpool(self: Any, indices: Any, output_size: Sequence[int], *options: Any) -> jax.Array:
+    return _put(self, indices, output_size, add=False)
+
+
+# -- averages -------------------------------------------------------------------------------------------------------
+
+
+def _avg_pool(
+    self: Any,
+    count: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> jax.Array:
+    kernel = _per_dimension(kernel_size, count)
+    stride = _per_dimension(stride, count, kernel)
+    padding = _per_dimension([padding] if isinstance(padding, int) else padding, count)
+    pads, divisor = [], np.ones((), np.int32)
+    for n, k, s, p in zip(self.shape[-count:], kernel, stride, padding, strict=True):
+        out = _pooled_size(n, k, s, p, 1, ceil_mode)
+        start = np.arange(out) * s - p
+        # A window counts the padding, but not what `ceil_mode` lets it reach beyond it.
+        edges = (-p, n + p) if count_include_pad else (0, n)
+        inside = np.minimum(start + k, edges[1]) - np.maximum(start, edges[0])
+        divisor = divisor[..., None] * inside
+        pads.append((p, max((out - 1) * s + k - n - p, 0)))
+    outer = self.ndim - count
+    (x,) = widen(self)
+    total = lax.reduce_window(
+        x,
+        np.zeros((), x.dtype),  # NumPy's, so that JAX sees a sum and can differentiate it
+        lax.add,
+        (1,) * outer + tuple(kernel),
+        (1,) * outer + tuple(stride),
+        [(0, 0)] * outer + pads,
+    )
+    over = jnp.asarray(divisor if divisor_override is None else divisor_override, x.dtype)
+    if kind_of(x.dtype) == "f":
+        return total / over
+    return lax.div(total, jnp.broadcast_to(over, total.shape))
+
+
+def _register_avg_pool(count: int) -> None:
+    @lower(f"avg_pool{count}d")
+    def forward(
+        self: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> jax.Array:
+        options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        return _avg_pool(self, count, *options)
+
+    @lower(f"avg_pool{count}d_backward")
+    def backward(grad_output: Any, self: Any, *options: Any) -> jax.Array:
+        return vjp(lambda x: _avg_pool(x, count, *options), (self,), grad_output)[0]
+
+
+for _count in (2, 3):
+    _register_avg_pool(_count)
+
+
+def _adaptive_avg_pool(self: Any, output_size: Sequence[int]) -> jax.Array:
+    (x,) = widen(self)
+    for axis, out in enumerate(output_size, self.ndim - len(output_size)):
+        size = x.shape[axis]
+        if out and size % out == 0:
+            x = x.reshape(*x.shape[:axis], out, size // out, *x.shape[axis + 1 :]).mean(axis + 1)
+            continue
+        windows = adaptive(size, out)
+        position = windows.start[:, None] + np.arange(windows.length)
+        inside = position <= windows.last[:, None]
+        shape = [*inside.shape, *[1] * (x.ndim - axis - 1)]
+        taken = jnp.take(x, np.minimum(position, size - 1).astype(np.int32), axis=axis)
+        length = inside.sum(1).astype(x.dtype).reshape(out, *shape[2:])
+        x = jnp.where(inside.reshape(shape), taken, 0).sum(axis + 1) / length
+    return x.astype(self.dtype)
+
+
+lower("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")(_adaptive_avg_pool)
+
+
+def _adaptive_avg_pool_backward(count: int) -> Any:
+    def backward(grad_output: Any, self: Any) -> jax.Array:
+        size = grad_output.shape[-count:]
+        return vjp(lambda x: _adaptive_avg_pool(x, size), (self,), grad_output)[0]
+
+    return backward
+
+
+for _count in (2, 3):
+    lower(f"_adaptive_avg_pool{_count}d_backward")(_adaptive_avg_pool_backward(_count))

@@ -1,0 +1,176 @@
+"""Resizing images: nearest, linear and cubic interpolation, with and without antialiasing, and their gradients.
+
+Every one of these is separable and linear: along one dimension, each output element is a weighted sum of a few input
+elements (`Taps`), whose positions and weights follow from the sizes alone. They are NumPy constants of the program,
+computed in float32 as torch's CPU kernels do (a rounding decides which neighbour is nearest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .promote import kind_of, widen
+from .registry import lower
+from .vjp import vjp
+
+Scale = float | None
+
+
+class Taps(NamedTuple):
+    """For each output element: the positions it reads (out, taps) and their weights (None: all 1)."""
+
+    positions: np.ndarray
+    weights: np.ndarray | None
+
+
+def _ratio(size: int, out: int, scale: Scale, align_corners: bool) -> np.floating:
+    """Input elements for one output element."""
+    if align_corners:
+        return np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
+    if scale is not None and scale > 0:
+        return np.float32(1.0 / scale)
+    return np.float32(size) / np.float32(out)
+
+
+def _sources(size: int, out: int, scale: Scale, align_corners: bool) -> np.ndarray:
+    """Where each output element lies among the input's."""
+    ratio = _ratio(size, out, scale, align_corners)
+    place = np.arange(out, dtype=np.float32)
+    if align_corners:
+        return place * ratio
+    half = np.float32(0.5)
+    return (place + half) * ratio - half
+
+
+def nearest(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+    place = np.arange(out, dtype=np.float32)
+    source = np.floor(place * _ratio(size, out, scale, False)).astype(np.int32)
+    return Taps(np.minimum(source, size - 1)[:, None], None)
+
+
+def nearest_exact(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+    place = np.arange(out, dtype=np.float32) + np.float32(0.5)
+    source = np.floor(place * _ratio(size, out, scale, False)).astype(np.int32)
+    return Taps(np.minimum(source, size - 1)[:, None], None)
+
+
+def linear(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+    source = np.maximum(_sources(size, out, scale, align_corners), np.float32(0))
+    low = np.minimum(source.astype(np.int32), size - 1)
+    weight = np.clip(source - low.astype(np.float32), 0, 1)
+    positions = np.stack([low, np.minimum(low + 1, size - 1)], 1)
+    return Taps(positions, np.stack([1 - weight, weight], 1))
+
+
+def _cubic_kernel(x: Any, a: float) -> Any:
+    x = abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def cubic(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+    source = _sources(size, out, scale, align_corners)
+    low = np.floor(source)
+    offsets = np.arange(-1, 3, dtype=np.float32)
+    weights = _cubic_kernel((source - low)[:, None] - offsets, np.float32(-0.75))
+    positions = np.clip(low[:, None] + offsets, 0, size - 1).astype(np.int32)
+    return Taps(positions, weights)
+
+
+def _lanczos_kernel(x: Any) -> Any:
+    return np.where(abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+_FILTERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "bilinear": (2, lambda x: np.maximum(1 - abs(x), 0)),
+    "bicubic": (4, lambda x: _cubic_kernel(x, -0.5)),
+    "lanczos": (6, _lanczos_kernel),
+}
+
+
+def _antialiased(filter: str) -> Callable[[int, int, bool, Scale], Taps]:
+    width, kernel = _FILTERS[filter]
+
+    def taps(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+        ratio = _ratio(size, out, scale, align_corners).astype(np.float64)
+        support = width / 2 * max(ratio, 1.0)
+        center = ratio * (np.arange(out) + 0.5)
+        low = np.maximum((center - support + 0.5).astype(np.int64), 0)
+        high = np.minimum((center + support + 0.5).astype(np.int64), size)
+        place = low[:, None] + np.arange(max((high - low).max(), 1))
+        weights = kernel((place - center[:, None] + 0.5) / max(ratio, 1.0))
+        weights = np.where(place < high[:, None], weights, 0)
+        weights /= weights.sum(1, keepdims=True)
+        return Taps(np.minimum(place, size - 1).astype(np.int32), weights)
+
+    return taps
+
+
+def _resize(
+    x: Any,
+    output_size: Sequence[int],
+    method: Callable[[int, int, bool, Scale], Taps],
+    align_corners: bool,
+    scales: Sequence[Scale],
+) -> jax.Array:
+    dtype = x.dtype
+    (x,) = widen(x)
+    if kind_of(dtype) == "i" and method not in (nearest, nearest_exact):
+        x = x.astype(np.float32)
+    # The innermost dimension first, as torch does: it is the cheapest to read.
+    for d in reversed(range(len(output_size))):
+        axis = d + 2
+        size, out = x.shape[axis], output_size[d]
+        positions, weights = method(size, out, align_corners, scales[d])
+        if weights is None:
+            x = jnp.take(x, positions[:, 0], axis=axis)
+            continue
+        shape = (*weights.shape, *[1] * (x.ndim - axis - 1))
+        taken = jnp.take(x, positions, axis=axis)
+        # torch keeps the weights in the image's dtype, half types included.
+        weights = jnp.asarray(weights, x.dtype if kind_of(dtype) == "i" else dtype).astype(x.dtype)
+        x = (taken * weights.reshape(shape)).sum(axis + 1)
+    if kind_of(dtype) == "i" and kind_of(x.dtype) == "f":
+        info = jnp.iinfo(dtype)
+        x = jnp.clip(jnp.round(x), info.min, info.max)
+    return x.astype(dtype)
+
+
+def _register(name: str, count: int, method: Callable[..., Taps], has_corners: bool) -> None:
+    """The forward and backward operators of one method, `count` dimensions."""
+    scale_names = ["scales"] if count == 1 else [f"scales_{c}" for c in "dhw"[3 - count :]]
+
+    def options(arguments: tuple[Any, ...]) -> tuple[bool, list[Scale]]:
+        given = list(arguments)
+        corners = given.pop(0) if has_corners else False
+        return corners, given + [None] * (count - len(given))
+
+    @lower(name, static=scale_names)
+    def forward(self: Any, output_size: Sequence[int], *arguments: Any) -> jax.Array:
+        return _resize(self, output_size, method, *options(arguments))
+
+    @lower(f"{name}_backward", static=scale_names)
+    def backward(
+        grad_output: Any, output_size: Sequence[int], input_size: Sequence[int], *arguments: Any
+    ) -> jax.Array:
+        def resize(x: Any) -> jax.Array:
+            return _resize(x, output_size, method, *options(arguments))
+
+        (grad,) = widen(grad_output)
+        return vjp(resize, (jnp.zeros(input_size, grad.dtype),), grad)[0]
+
+
+for _count in (1, 2, 3):
+    _register(f"upsample_nearest{_count}d", _count, nearest, False)
+    _register(f"_upsample_nearest_exact{_count}d", _count, nearest_exact, False)
+for _count, _name in enumerate(("linear1d", "bilinear2d", "trilinear3d"), 1):
+    _register(f"upsample_{_name}", _count, linear, True)
+_register("upsample_bicubic2d", 2, cubic, True)
+for _name in _FILTERS:
+    _register(f"_upsample_{_name}2d_aa", 2, _antialiased(_name), True)
