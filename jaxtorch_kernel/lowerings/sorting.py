@@ -201,5 +201,6 @@ def isin(
 
 @lower("nonzero_static")
 def nonzero_static(self: Any, size: int, fill_value: int = -1) -> jax.Array:
-    coordinates = jnp.nonzero(self != 0, size=size, fill_value=fill_value)
-    return jnp.stack(coordinates, 1) if coordinates else jnp.zeros((size, 0), np.int64)
+    if not self.ndim:
+        return jnp.zeros((size, 0), np.int64)
+    return jnp.stack(jnp.nonzero(self != 0, size=size, fill_value=fill_value), 1)
