@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating
+from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
 from .promote import cast, kind_of, result_dtype
 from .registry import lower
 
@@ -56,19 +56,20 @@ def lerp(self: Any, end: Any, weight: Any) -> jax.Array:
     return jnp.where(near_self, self + weight * (end - self), end - (end - self) * (1 - weight))
 
 
-# -- quotients --------------------------------------------------------------------------------------------------------
+# -- quotients -------------------------------------------------------------------------------------
 
 
 @lower("div.Tensor_mode", "div.Scalar_mode")
 def div_mode(self: Any, other: Any, rounding_mode: str | None) -> jax.Array:
     if rounding_mode is None:
         return jnp.true_divide(*floating(self, other))
+    dtype = result_dtype(self, other)
     self, other = arithmetic(self, other)
     if rounding_mode == "floor":
         return _floor_divide(self, other)
     if kind_of(self.dtype) == "i":
         return lax.div(*jnp.broadcast_arrays(self, other))
-    return jnp.trunc(self / other)
+    return jnp.trunc(rounded(self / other, dtype))
 
 
 @lower("floor_divide", "floor_divide.Scalar")
@@ -108,11 +109,12 @@ lower_floating(
         "atan2": jnp.arctan2,
         "logaddexp": jnp.logaddexp,
         "logaddexp2": jnp.logaddexp2,
+        "copysign.Tensor copysign.Scalar": jnp.copysign,
     }
 )
 
 
-# -- bounds -----------------------------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
 @lower("clamp", "clamp.Tensor")
@@ -133,7 +135,7 @@ def clamp_max(self: Any, max: Any) -> jax.Array:
     return clamp(self, None, max)
 
 
-# -- powers -----------------------------------------------------------------------------------------------------------
+# -- powers ----------------------------------------------------------------------------------------
 
 # Up to here an integer exponent is unrolled into products.
 _MOST_UNROLLED = 16
@@ -142,11 +144,7 @@ _MOST_UNROLLED = 16
 @lower("pow.Tensor_Scalar", static=("exponent",))
 def pow_number(self: Any, exponent: Any) -> jax.Array:
     (self,) = arithmetic(cast(self, result_dtype(self, exponent)))
-    whole = (
-        exponent.imag == 0 and exponent.real == int(exponent.real)
-        if _is_finite(exponent)
-        else False
-    )
+    whole = exponent.imag == 0 and float(exponent.real).is_integer()
     if whole and (kind_of(self.dtype) == "i" or abs(exponent) <= _MOST_UNROLLED):
         return lax.integer_pow(self, int(exponent.real))
     if exponent == 0.5:
@@ -154,10 +152,6 @@ def pow_number(self: Any, exponent: Any) -> jax.Array:
     if exponent == -0.5:
         return 1 / jnp.sqrt(self)
     return jnp.power(self, cast(exponent, self.dtype))
-
-
-def _is_finite(number: complex) -> bool:
-    return abs(number) < float("inf")
 
 
 @lower("pow.Tensor_Tensor", "pow.Scalar")

@@ -20,7 +20,8 @@ def _shifts(name: str) -> str:
     return f"{name}.Tensor {name}.Tensor_Scalar {name}.Scalar_Tensor"
 
 
-# XLA's shifts by the width or more (and by negative counts, read as unsigned) leave no bit but the sign's, as torch's do.
+# XLA's shifts by the width or more (and by negative counts, read as unsigned) leave no bit but the
+# sign's, as torch's do.
 lower_arithmetic(
     {
         "bitwise_not": jnp.invert,

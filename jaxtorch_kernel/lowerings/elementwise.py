@@ -1,6 +1,7 @@
-"""What every elementwise family shares: operands in the dtype to compute in, and tables of functions made lowerings.
+"""What elementwise families share: operands in the dtype to compute in, and lowerings made from tables.
 
-Half types are computed in float32 and rounded once, by the dispatch, to the dtype that torch gives the result.
+Half types are computed in float32 and rounded once, by the dispatch, to the dtype that torch gives
+the result.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from .promote import Number, Operand, cast, default_dtype, kind_of, opmath, result_dtype
 from .registry import lower
@@ -34,6 +37,12 @@ def floating(*operands: Operand) -> tuple[jax.Array, ...]:
     """As `arithmetic`, integers and bools becoming the default float dtype."""
     dtype = result_dtype(*operands)
     return _computed(operands, default_dtype() if kind_of(dtype) in "bi" else dtype)
+
+
+def rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    """Round to the precision of `dtype`, in between; a cast there and back would be optimized away."""
+    info = jnp.finfo(dtype)
+    return lax.reduce_precision(x, info.nexp, info.nmant)
 
 
 def lower_arithmetic(table: Mapping[str, Function]) -> None:

@@ -1,0 +1,35 @@
+"""Building complex numbers and taking them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .elementwise import floating, lower_arithmetic
+from .promote import promote
+from .registry import lower
+
+
+@lower("complex")
+def complex(real: Any, imag: Any) -> jax.Array:
+    return lax.complex(*jnp.broadcast_arrays(*promote(real, imag)))
+
+
+@lower("polar")
+def polar(abs: Any, angle: Any) -> jax.Array:
+    abs, angle = promote(abs, angle)
+    return complex(abs * jnp.cos(angle), abs * jnp.sin(angle))
+
+
+@lower("angle")
+def angle(self: Any) -> jax.Array:
+    (self,) = floating(self)
+    if jnp.iscomplexobj(self):
+        return jnp.arctan2(self.imag, self.real)
+    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.pi, 0.0))
+
+
+lower_arithmetic({"_conj_physical": jnp.conj})

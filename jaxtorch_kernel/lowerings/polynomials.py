@@ -1,0 +1,97 @@
+"""Orthogonal polynomials, by their recurrences in the degree.
+
+The degree is an operand, elementwise, so that one loop runs to the highest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .elementwise import lower_floating
+
+# (k, x, p of degree k - 1, p of degree k) -> p of degree k + 1
+Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of polynomials: p of degree 0 is 1."""
+
+    first: Callable[[jax.Array], jax.Array]
+    step: Step
+    shifted: bool = False  # defined on (0, 1) instead of (-1, 1)
+
+
+def _chebyshev(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+    return 2 * x * p - before
+
+
+def _hermite_h(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+    return 2 * (x * p - k * before)
+
+
+def _hermite_he(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+    return x * p - k * before
+
+
+def _laguerre(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+    return ((2 * k + 1 - x) * p - k * before) / (k + 1)
+
+
+def _legendre(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+    return ((2 * k + 1) * x * p - k * before) / (k + 1)
+
+
+_CHEBYSHEV = {
+    "t": lambda x: x,
+    "u": lambda x: 2 * x,
+    "v": lambda x: 2 * x - 1,
+    "w": lambda x: 2 * x + 1,
+}
+
+_FAMILIES = {
+    "hermite_polynomial_h": Family(lambda x: 2 * x, _hermite_h),
+    "hermite_polynomial_he": Family(lambda x: x, _hermite_he),
+    "laguerre_polynomial_l": Family(lambda x: 1 - x, _laguerre),
+    "legendre_polynomial_p": Family(lambda x: x, _legendre),
+}
+for _kind, _first in _CHEBYSHEV.items():
+    _FAMILIES[f"chebyshev_polynomial_{_kind}"] = Family(_first, _chebyshev)
+    _FAMILIES[f"shifted_chebyshev_polynomial_{_kind}"] = Family(_first, _chebyshev, shifted=True)
+
+
+def _evaluate(family: Family, x: jax.Array, n: jax.Array) -> jax.Array:
+    x, n = jnp.broadcast_arrays(x, jnp.trunc(n))
+    if family.shifted:
+        x = 2 * x - 1
+
+    def more(state: tuple[jax.Array, ...]) -> jax.Array:
+        k, *_ = state
+        return k < jnp.max(n, initial=0)
+
+    def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        k, before, p, result = state
+        before, p = p, family.step(k, x, before, p)
+        return k + 1, before, p, jnp.where(n == k + 1, p, result)
+
+    one = jnp.ones_like(x)
+    first = family.first(x)
+    result = jnp.where(n == 0, one, jnp.where(n == 1, first, jnp.zeros_like(x)))
+    start = (jnp.ones((), x.dtype), one, first, result)
+    return lax.while_loop(more, advance, start)[3]
+
+
+lower_floating(
+    {
+        f"special_{name} special_{name}.n_scalar special_{name}.x_scalar": partial(
+            _evaluate, family
+        )
+        for name, family in _FAMILIES.items()
+    }
+)

@@ -1,0 +1,65 @@
+"""The parts and neighbours of floating-point numbers: fractions, exponents, decimals, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .elementwise import arithmetic, floating, lower_arithmetic
+from .promote import cast, kind_of, promote
+from .registry import lower
+
+
+def _frac(self: jax.Array) -> jax.Array:
+    return self - jnp.trunc(self)
+
+
+def _heaviside(self: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
+
+
+lower_arithmetic({"frac": _frac, "heaviside": _heaviside})
+
+
+@lower("round.decimals")
+def round_decimals(self: jax.Array, decimals: int) -> jax.Array:
+    if kind_of(self.dtype) == "i":
+        return self
+    (self,) = arithmetic(self)
+    scale = 10 ** abs(decimals)
+    if decimals < 0:
+        return jnp.round(self / scale) * scale
+    return jnp.round(self * scale) / scale
+
+
+@lower("frexp.Tensor")
+def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
+    mantissa, exponent = jnp.frexp(*arithmetic(self))
+    return mantissa, exponent
+
+
+@lower("ldexp.Tensor")
+def ldexp(self: Any, other: Any) -> jax.Array:
+    self, power = floating(self, jnp.exp2(*floating(other)))
+    return self * power
+
+
+@lower("nextafter")
+def nextafter(self: Any, other: Any) -> jax.Array:
+    return jnp.nextafter(*promote(self, other))
+
+
+@lower("nan_to_num")
+def nan_to_num(self: jax.Array, nan: Any, posinf: Any, neginf: Any) -> jax.Array:
+    if kind_of(self.dtype) in "bi":
+        return self
+    if kind_of(self.dtype) == "c":
+        parts = (nan_to_num(part, nan, posinf, neginf) for part in (self.real, self.imag))
+        return jax.lax.complex(*parts)
+    limits = jnp.finfo(self.dtype)
+    numbers = zip((nan, posinf, neginf), (0.0, float(limits.max), float(limits.min)), strict=True)
+    nan, posinf, neginf = (cast(d if x is None else x, self.dtype) for x, d in numbers)
+    self = jnp.where(jnp.isnan(self), nan, self)
+    return jnp.where(jnp.isposinf(self), posinf, jnp.where(jnp.isneginf(self), neginf, self))

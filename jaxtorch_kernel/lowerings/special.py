@@ -1,0 +1,102 @@
+"""Special functions that JAX has: gamma, error, zeta and modified Bessel functions, entropies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special
+
+from .elementwise import floating, lower_floating
+from .promote import Number, cast
+from .registry import lower
+
+
+def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
+    product = self * jnp.log(jnp.where(self == 0, 1, other))
+    return jnp.where(jnp.isnan(other), other, product)
+
+
+def _xlog1py(self: jax.Array, other: jax.Array) -> jax.Array:
+    product = self * jnp.log1p(jnp.where(self == 0, 0, other))
+    return jnp.where(jnp.isnan(other), other, product)
+
+
+def _entr(self: jax.Array) -> jax.Array:
+    return jnp.where(self < 0, -jnp.inf, -_xlogy(self, self))
+
+
+def _digamma(self: jax.Array) -> jax.Array:
+    return jnp.where(self == 0, -jnp.copysign(jnp.inf, self), lax.digamma(self))
+
+
+def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
+    return special.zeta(self, other)
+
+
+def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
+    inside = jnp.isfinite(x) & (x != 0)
+    return jnp.where(inside, jnp.sin(x) / x, jnp.where(x == 0, 1.0, x * 0)).astype(x.dtype)
+
+
+lower_floating(
+    {
+        "digamma": _digamma,
+        "erf": lax.erf,
+        "erfc": lax.erfc,
+        "erfinv": lax.erf_inv,
+        "i0 special_modified_bessel_i0": special.i0,
+        "igamma": lax.igamma,
+        "igammac": lax.igammac,
+        "lgamma": lax.lgamma,
+        "special_entr": _entr,
+        "special_erfcx": special.erfcx,
+        "special_i0e": special.i0e,
+        "special_i1 special_modified_bessel_i1": special.i1,
+        "special_i1e": special.i1e,
+        "special_log_ndtr": special.log_ndtr,
+        "special_ndtri": special.ndtri,
+        "special_spherical_bessel_j0": _spherical_bessel_j0,
+        "special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar": _xlog1py,
+        "special_zeta special_zeta.self_scalar special_zeta.other_scalar": _zeta,
+        "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other": _xlogy,
+    }
+)
+
+
+@lower("polygamma")
+def polygamma(n: int, self: Any) -> jax.Array:
+    (self,) = floating(self)
+    if n == 0:
+        return _digamma(self)
+    order = jnp.asarray(n + 1, self.dtype)
+    sign = 1 if n % 2 else -1
+    return sign * jnp.exp(lax.lgamma(order)) * special.zeta(order, self)
+
+
+def _bounds(eps: Number | float, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Where `logit` clamps its argument: nowhere for a negative eps."""
+    eps = cast(eps, dtype)
+    off = eps < 0
+    return jnp.where(off, -jnp.inf, eps), jnp.where(off, jnp.inf, 1 - eps)
+
+
+@lower("logit")
+def logit(self: Any, eps: Number | float | None = None) -> jax.Array:
+    (self,) = floating(self)
+    if eps is not None:
+        self = jnp.clip(self, *_bounds(eps, self.dtype))
+    return jnp.log(self / (1 - self))
+
+
+@lower("logit_backward")
+def logit_backward(grad_output: Any, self: Any, eps: Number | float | None = None) -> jax.Array:
+    grad_output, self = floating(grad_output, self)
+    gradient = grad_output / (self * (1 - self))
+    gradient = jnp.where((self < 0) | (self > 1), jnp.nan, gradient)
+    if eps is None:
+        return gradient
+    low, high = _bounds(eps, self.dtype)
+    return jnp.where((self < low) | (self > high), 0, gradient)
