@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from ..device.storages import adopt
 from ..lowerings.registry import Lowering
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
 from ..storage.dtypes import to_numpy
-from ..storage.layout import contiguous_strides
+from ..storage.layout import contiguous_strides, memory_is
 from ..storage.transfer import zeros
 from . import tracing
 from .operation import Operation
@@ -183,7 +184,7 @@ def _set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
     """
     buffer = buffer_of(tensor)
     storage = tensor.untyped_storage()
-    if storage.nbytes() < buffer.spec.nbytes:
+    if private.reported_bytes(storage) < buffer.spec.nbytes:
         storage = private.make_storage(buffer.spec.nbytes)
         storage.buffer = buffer  # type: ignore[attr-defined]
     private.put_on_storage(tensor, storage, offset, size, stride)
@@ -238,7 +239,9 @@ def _storage_bytes(storage: Any) -> int:
 def _set(self: Tensor, storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
     buffer = getattr(storage, "buffer", None)
     nbytes = _storage_bytes(storage)
-    if storage.nbytes() < nbytes:
+    if private.reported_bytes(storage) < nbytes:
         storage = private.make_storage(nbytes)
         storage.buffer = buffer
+    if buffer is not None and not offset and memory_is(tuple(size), tuple(stride)):
+        adopt(storage, self.dtype, tuple(size))
     return private.put_on_storage(self, storage, offset, size, stride)

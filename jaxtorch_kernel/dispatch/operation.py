@@ -36,6 +36,7 @@ from .site import printing
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
 
 Tensor = torch.Tensor
+_letter_of = {int: "i", float: "f", complex: "c"}.get
 _default_dtype = torch.get_default_dtype
 
 class Call:
@@ -96,24 +97,14 @@ class Operation:
 
     # -- describing -------------------------------------------------------------------------------------------------
 
-    def describe(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        key: list[Any],
-        tensors: list[Tensor],
-        buffers: list[Buffer],
-        numbers: list[tuple[str, Any]],
-    ) -> tuple[Any, ...]:
-        """Fill key and operands from any call; returns the arguments in schema order."""
-        if kwargs:
-            assert self.signature is not None
-            args = self.signature.complete(args, kwargs)
-        for kind, a in zip(self.kinds or map(_kind, args), args, strict=False):
-            self._describe(kind, a, key, tensors, buffers, numbers)
-        return args
+    def complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in schema order, defaults filled in where keywords were given."""
+        if not kwargs:
+            return args
+        assert self.signature is not None
+        return self.signature.complete(args, kwargs)
 
-    def _describe(
+    def describe(
         self,
         kind: int,
         a: Any,
@@ -139,9 +130,9 @@ class Operation:
             tensors.append(a)
             buffers.append(buffer)
             key += (buffer.spec, a.dtype, a.shape, a.stride())
-        elif kind == NUMBER or kind == TENSOR:
+        elif kind <= NUMBER:
             # torch hands a Python number in a tensor's place over as what it is.
-            letter = _NUMBER_KINDS.get(type(a))
+            letter = _letter_of(type(a))
             if letter is None:
                 key.append(_exact(a))
             else:
@@ -151,7 +142,7 @@ class Operation:
             key.append(len(a))
             inner = TENSOR if kind == TENSORS else NUMBER
             for item in a:
-                self._describe(inner, item, key, tensors, buffers, numbers)
+                self.describe(inner, item, key, tensors, buffers, numbers)
         elif kind == STATIC:
             # 1 == 1.0 == True, and they are different programs.
             key.append(tuple(map(_exact, a)) if isinstance(a, list | tuple) else _exact(a))
@@ -227,7 +218,8 @@ class Operation:
     def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Size and dtype of each result of a functional call, without running it."""
         call = Call(tuple(args), [config.options(), _default_dtype()], [], [], [])
-        self.describe(call.args, {}, call.key, call.tensors, call.buffers, call.numbers)
+        for kind, a in zip(self.kinds, args, strict=False):
+            self.describe(kind, a, call.key, call.tensors, call.buffers, call.numbers)
         program = self.build(call, keep=False)
         return [(leaf.size, leaf.dtype) for leaf in program.leaves if leaf is not None]
 
@@ -368,61 +360,64 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
     at the first call, because making two thousand of them would cost the first user 100 ms.
     """
     operation: Any = None
+    kinds: tuple[int, ...] = ()
     programs: dict[tuple[Any, ...], Program] = {}
-    special = False
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal operation, programs, special
+        nonlocal operation, kinds, programs
         if operation is None:
             operation = find()
             if isinstance(operation, Operation):
-                programs, special = operation.programs, operation.special
-            else:
-                programs, special = {}, True
+                kinds, programs = operation.kinds, operation.programs
+        if kwargs or not kinds:
+            if not isinstance(operation, Operation):
+                return operation(*args, **kwargs)
+            args = operation.complete(args, kwargs)
         key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         numbers: list[tuple[str, Any]] = []
-        if special:
-            if not isinstance(operation, Operation):
-                return operation(*args, **kwargs)
-            args = operation.describe(args, kwargs, key, tensors, buffers, numbers)
+        for kind, a in zip(kinds or map(_kind, args), args):  # noqa: B905  (the keyword costs 60 ns)
+            letter = _letter_of(type(a))
+            if letter is None:
+                if kind == TENSOR and a is not None:
+                    buffer = getattr(a.untyped_storage(), "buffer", None)
+                    if buffer is not None:
+                        tensors.append(a)
+                        buffers.append(buffer)
+                        key += (buffer.spec, a.dtype, a.shape, a.stride())
+                        continue
+            elif kind <= NUMBER:
+                key.append(letter)
+                numbers.append((letter, a))
+                continue
+            operation.describe(kind, a, key, tensors, buffers, numbers)
+        if operation.special:
             return operation.run_special(Call(args, key, tensors, buffers, numbers))
-        try:
-            # Most calls are tensors alone; the first argument that is none ends this and starts over.
-            for a in args:
-                buffer = a.untyped_storage().buffer
-                tensors.append(a)
-                buffers.append(buffer)
-                key += (buffer.spec, a.dtype, a.shape, a.stride())
-            plain = not kwargs
-        except AttributeError:
-            plain = False
-        if not plain:
-            del key[2:], tensors[:], buffers[:]
-            args = operation.describe(args, kwargs, key, tensors, buffers, numbers)
         program = programs.get(tuple(key))
         if program is None:
             if printing():
                 return operation.on_cpu(args)
             program = operation.build(Call(args, key, tensors, buffers, numbers))
         operands = [b.array for b in buffers]
-        if program.checked or numbers or tracing.depth or not program.single:
+        if program.checked or numbers or tracing.depth:
             call = Call(args, key, tensors, buffers, numbers)
-            return _results(program, operation.run(program, call, operands), tensors)
-        try:
-            (out,) = (program._call or program.compiled())(*operands)
-        except jax.errors.JaxRuntimeError as error:
-            raise explain(error, program.name) from None
+            outputs = operation.run(program, call, operands)
+        else:
+            try:
+                outputs = (program._call or program.compiled())(*operands)
+            except jax.errors.JaxRuntimeError as error:
+                raise explain(error, program.name) from None
+        if not program.single:
+            return _results(program, outputs, tensors)
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = Buffer(out, leaf.spec, program)
+        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, program)
         return result
 
     return kernel
 
 
-_NUMBER_KINDS = {int: "i", float: "f", complex: "c"}
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _create = torch._C._acc.create_empty_tensor
 _operations: dict[Any, Operation] = {}
@@ -463,8 +458,8 @@ def _template(kind: int, a: Any, position: _Positions) -> Any:
             return position.next_number(_letter(a), to_numpy(a.dtype))
         position.tensor += 1
         return Slot(position.tensor - 1)
-    if kind == NUMBER or kind == TENSOR:
-        letter = _NUMBER_KINDS.get(type(a), "")
+    if kind <= NUMBER:
+        letter = _letter_of(type(a))
         return position.next_number(letter) if letter else a
     if kind in (TENSORS, NUMBERS):
         inner = TENSOR if kind == TENSORS else NUMBER

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 # Kinds of arguments. Plain integers: the hot path compares them once per argument.
+# At and below NUMBER stands what a plain number may take the place of.
 TENSOR = 0
-TENSORS = 1  # Tensor[], Tensor?[]
-NUMBER = 2  # Scalar, float, and their optionals
+NUMBER = 1  # Scalar, float, and their optionals
+TENSORS = 2  # Tensor[], Tensor?[]
 NUMBERS = 3  # Scalar[], float[]
 GENERATOR = 4
 STATIC = 5
