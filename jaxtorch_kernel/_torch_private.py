@@ -52,6 +52,7 @@ check()
 DEVICE = torch.device("jax", 0)
 
 create_empty_tensor = torch._C._acc.create_empty_tensor
+reported_bytes = torch._C.StorageBase.nbytes  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 _META = DispatchKey.Meta

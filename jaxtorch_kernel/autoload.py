@@ -30,17 +30,19 @@ def register() -> None:
         return
     import torch
 
-    from .device.registration import name_device
+    from .device import registration
 
-    name_device()
+    registration.name_device()
     _registered = True
     library = torch.library.Library("_", "IMPL")
     library.fallback(_first_call, "PrivateUse1")
-    _libraries.append(library)
+    kernels = torch.library.Library("aten", "IMPL")
+    registration.install(kernels)
+    _libraries.extend([library, kernels])
 
 
 def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has no kernel of its own on the device."""
-    from .dispatch.kernels import install
+    from .device.registration import first_use
 
-    return install()(op, *args, **kwargs)
+    return first_use()(op, *args, **kwargs)

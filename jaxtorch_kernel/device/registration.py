@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 from torch.utils import backend_registration
@@ -48,3 +52,54 @@ def name_device() -> None:
         "jax", module, _Hooks(), _Guard()
     )
     sys.modules["torch.jax"] = module
+
+
+_libraries: list[Any] = []
+_OTHER_LAYOUTS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+    "QuantizedPrivateUse1": "quantized",
+    "NestedTensorPrivateUse1": "nested",
+}
+
+
+def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError(
+        f"{op._schema.name}: the jax device holds dense (strided) tensors only, no {kind} ones. Keep this tensor on "
+        "the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
+    )
+
+
+def install(library: Any) -> None:
+    """What torch must know from the start, before any tensor of the device: `library` gets the kernels."""
+    from . import accelerator, methods, pinning, processes, storages
+
+    for key, kind in _OTHER_LAYOUTS.items():
+        refusal = torch.library.Library("_", "IMPL")
+        refusal.fallback(functools.partial(_refuse_layout, kind), key)
+        _libraries.append(refusal)
+    accelerator.install()
+    methods.install(library)
+    pinning.install(library)
+    processes.install()
+    storages.install()
+
+
+_first_use_lock = threading.RLock()
+_run: Callable[..., Any] | None = None
+
+
+def first_use() -> Callable[..., Any]:
+    """Start jax and the rest of the device, once; returns the function that runs any operator."""
+    global _run
+    with _first_use_lock:
+        if _run is None:
+            from ..dispatch.kernels import install as install_operators
+            from ..storage import placement
+            from . import amp, fork
+
+            placement.devices()
+            fork.start()
+            amp.install()
+            _run = install_operators()
+    return _run

@@ -69,7 +69,7 @@ def source(generator: Any) -> Any:
     return Source(high << 32 | low)
 
 
-def seed_all(seed: int) -> None:
+def seed_all_sources(seed: int) -> None:
     """Seed every device's source."""
     global _default_seed
     _default_seed = seed
@@ -106,3 +106,54 @@ def set_state(state: torch.Tensor) -> None:
     found = default()
     found.seed(int(words[:2].copy().view(np.uint64)[0]))
     found.key = _put_key(words[2:].copy())
+
+
+# -- the functions of `torch.jax` ---------------------------------------------------------------------------------
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the source of every JAX device. `torch.manual_seed` calls it."""
+    seed_all_sources(int(seed))
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the random numbers of the jax device."""
+    seed_all_sources(int(seed))
+
+
+def seed() -> int:
+    """Seed from the operating system; returns the seed."""
+    value = fresh_seed()
+    seed_all_sources(value)
+    return value
+
+
+def seed_all() -> int:
+    """As `seed`."""
+    return seed()
+
+
+def initial_seed() -> int:
+    """The seed that the current source started from."""
+    return default().initial_seed
+
+
+def get_rng_state(device: Any = "jax") -> torch.Tensor:
+    """The state of the current source, a ByteTensor on the CPU."""
+    return get_state()
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """`[get_rng_state()]`: torch sees one jax device."""
+    return [get_state()]
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
+    """Go on from a state that `get_rng_state` gave."""
+    set_state(new_state)
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    """Go on from what `get_rng_state_all` gave."""
+    (state,) = new_states
+    set_state(state)

@@ -1,0 +1,71 @@
+"""What becomes of the device in a forked process.
+
+JAX's threads do not survive a fork: the first computation in the child would wait for ever. So, once jax runs, a
+child of this process gets an error that says so from every operator of the device, and the CPU as its default device: a
+forked `DataLoader` worker does its work on CPU tensors and never notices. JAX's own warning at each fork, which
+fears the deadlock that cannot happen now, is not shown.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, NoReturn
+
+import torch
+
+started = False  # jax runs in this process
+forked = False  # this process was forked from one where jax ran
+
+_MESSAGE = (
+    "Cannot use the jax device in a forked process: JAX's threads do not survive a fork. Work on CPU tensors here "
+    "(a DataLoader's workers should), or start the process with the 'spawn' method: "
+    "DataLoader(..., multiprocessing_context='spawn'), torch.multiprocessing.set_start_method('spawn')."
+)
+_filters: Any = None
+
+
+def start() -> None:
+    """Call once jax's backends are up: hooks run at a fork in reverse order, and ours must precede JAX's."""
+    global started
+    if started:
+        return
+    started = True
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_hide_warning, after_in_parent=_show_warning, after_in_child=_in_child
+        )
+
+
+def _hide_warning() -> None:
+    global _filters
+    _filters = list(warnings.filters)
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+
+
+def _show_warning() -> None:
+    global _filters
+    warnings.filters[:] = _filters
+    _filters = None
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _in_child() -> None:
+    global forked
+    _show_warning()
+    forked = True
+    # The doors to JAX: running an operator, reading an array, making one.
+    from ..dispatch import operation, read
+    from ..storage import placement
+
+    operation.Operation.__call__ = _refuse  # type: ignore[method-assign, assignment]
+    read.buffer_of = _refuse  # type: ignore[assignment]
+    placement.current = placement.devices = _refuse  # type: ignore[assignment]
+    if torch.get_default_device().type == "jax":
+        torch.set_default_device("cpu")
+        if torch.get_default_device().type == "jax":
+            torch.device("cpu").__enter__()  # inside a `with torch.device("jax")` of the parent
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(_MESSAGE)

@@ -1,0 +1,80 @@
+"""What `torch.Tensor` learns for tensors of the device; for every other tensor the methods are torch's own.
+
+* `numpy.asarray(x)` copies to the host, so that matplotlib and scikit-learn take jax tensors as they are. An explicit
+  `x.numpy()`, which promises shared memory, stays torch's error with its advice to call `.cpu()` first.
+* `__dlpack__` and `__dlpack_device__` export the device's array: torch's would hand out a pointer to nothing.
+
+`.data = ` across devices, hence `module.to("jax")` with parameters that stay the same objects, needs no method: torch
+asks the operator `_has_compatible_shallow_copy_type` whether it may, and the device has a kernel for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from torch.overrides import has_torch_function_unary
+
+Tensor = torch.Tensor
+
+_array = Tensor.__array__
+_dlpack = Tensor.__dlpack__
+_dlpack_device = Tensor.__dlpack_device__
+
+
+def _is_jax(tensor: Tensor) -> bool:
+    return tensor.device.type == "jax" and not has_torch_function_unary(tensor)
+
+
+def __array__(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not _is_jax(self):
+        return _array(self, *args, **kwargs)
+    if self.requires_grad:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    kwargs.pop("copy", None)  # it is always a copy
+    return _array(self.cpu().resolve_conj().resolve_neg(), *args, **kwargs)
+
+
+def __dlpack__(self: Tensor, **options: Any) -> Any:
+    if not _is_jax(self):
+        return _dlpack(self, **options)
+    from .dlpack import export
+
+    return export(self, **options)
+
+
+def __dlpack_device__(self: Tensor) -> Any:
+    if not _is_jax(self):
+        return _dlpack_device(self)
+    from .dlpack import device_of
+
+    return device_of(self)
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """A capsule of a tensor's memory, for the other library's `from_dlpack`."""
+    return tensor.__dlpack__() if _is_jax(tensor) else torch._C._to_dlpack(tensor)
+
+
+def _compatible(self: Tensor, other: Tensor) -> bool:
+    """Whether `self.data = other` may be: between strided tensors, as for torch's own devices."""
+    return self.layout == other.layout == torch.strided and not (
+        self.is_quantized or other.is_quantized
+    )
+
+
+def install(library: Any) -> None:
+    """Add the methods, and the kernel of `_has_compatible_shallow_copy_type` to `library`."""
+    library.impl("_has_compatible_shallow_copy_type", _compatible, "PrivateUse1")
+    for method, original in (
+        (__array__, _array),
+        (__dlpack__, _dlpack),
+        (__dlpack_device__, _dlpack_device),
+    ):
+        method.__doc__ = original.__doc__
+        method.__qualname__ = f"Tensor.{method.__name__}"
+        setattr(Tensor, method.__name__, method)
+    torch.utils.dlpack.to_dlpack = to_dlpack

@@ -1,0 +1,36 @@
+"""`pin_memory` beside the device: accepted, recorded, and a plain copy.
+
+Page-locked memory makes copies to a GPU asynchronous; XLA reads any host memory and takes its own copy of it. So
+that `DataLoader(pin_memory=True)` and `x.pin_memory()` work as they do beside cuda, a pinned tensor is a copy whose
+Storage is marked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    copy = self.clone()
+    copy.untyped_storage().pinned = True  # type: ignore[attr-defined]
+    return copy
+
+
+def _is_pinned(self: Tensor, device: Any = None) -> bool:
+    return getattr(self.untyped_storage(), "pinned", False)
+
+
+def _pin_device_tensor(self: Tensor, device: Any = None) -> Tensor:
+    raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+
+
+def install(library: Any) -> None:
+    """Register the kernels of both operators."""
+    library.impl("_pin_memory", _pin_memory, "CPU")
+    library.impl("is_pinned", _is_pinned, "CPU")
+    library.impl("_pin_memory", _pin_device_tensor, "PrivateUse1")
+    library.impl("is_pinned", lambda self, device=None: False, "PrivateUse1")

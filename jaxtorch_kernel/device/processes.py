@@ -1,0 +1,34 @@
+"""Jax tensors in another process: through `torch.multiprocessing` they travel as CPU tensors.
+
+Device memory cannot be shared with another process, unlike cuda's. A queue, a spawned worker's dataset or its
+results get a copy, which is put on the device again at first use; the sender's tensor and the receiver's are two.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+
+def _rebuild(cls: type, host: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    tensor = host.to("jax")
+    if cls is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _reduce(tensor: torch.Tensor) -> Any:
+    if tensor.device.type != "jax":
+        return reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        return reductions.reduce_tensor(tensor)  # torch's error
+    return _rebuild, (type(tensor), tensor.detach().cpu(), tensor.requires_grad)
+
+
+def install() -> None:
+    """Register with the pickler that `torch.multiprocessing` and `DataLoader` use."""
+    for cls in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(cls, _reduce)

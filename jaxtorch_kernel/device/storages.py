@@ -1,0 +1,162 @@
+"""`torch.UntypedStorage` on the device, which is what saving, loading and `copy.deepcopy` work with.
+
+A Storage of the device owns no memory; its data is the Buffer that hangs on it (`storage/buffer.py`). torch's C++ would
+read through its address, or allocate where there is no allocator (a crash), so that the methods below are answered
+here for the device and go to torch for every other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+UntypedStorage = torch.UntypedStorage
+_Base: Any = torch._C.StorageBase
+
+
+def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    if device is None:
+        return _Base.__new__(cls, *args, **kwargs)
+    device = torch.device(device)
+    if device.type != "jax":
+        return _Base.__new__(cls, *args, device=device, **kwargs)
+    content = args[0] if args else kwargs.pop("size", 0)
+    if isinstance(content, int):
+        return _from_bytes(np.zeros(content, np.uint8))
+    return _from_bytes(np.array(list(content), np.uint8))
+
+
+def _from_bytes(content: np.ndarray) -> UntypedStorage:
+    """A Storage of the device over a uint8 array nobody else writes to."""
+    from .. import _torch_private as private
+    from ..storage.buffer import Buffer
+    from ..storage.transfer import put
+
+    storage = private.make_storage(content.nbytes)
+    storage.buffer = Buffer(*put(content))  # type: ignore[attr-defined]
+    return storage
+
+
+def _nbytes(self: UntypedStorage) -> int:
+    # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`).
+    buffer = getattr(self, "buffer", None)
+    return int(_Base.nbytes(self) if buffer is None else buffer.spec.nbytes)
+
+
+def _clone(self: UntypedStorage) -> UntypedStorage:
+    buffer = getattr(self, "buffer", None)
+    if buffer is None:
+        return _clone_of_torch(self)
+    from .. import _torch_private as private
+    from ..storage.buffer import Buffer
+
+    # The array is shared: whoever writes first makes its own (`dispatch.operation`).
+    storage = private.make_storage(buffer.spec.nbytes)
+    storage.buffer = Buffer(buffer.array, buffer.spec)  # type: ignore[attr-defined]
+    return storage
+
+
+_clone_of_torch = UntypedStorage.clone
+
+
+def _cpu(self: UntypedStorage) -> UntypedStorage:
+    buffer = getattr(self, "buffer", None)
+    if buffer is None:
+        return _cpu_of_torch(self)
+    from ..dispatch import tracing
+
+    tracing.forbid(buffer.array, "copied to the CPU")
+    content = np.array(buffer.array).reshape(-1).view(np.uint8)
+    return torch.from_numpy(content).untyped_storage()
+
+
+_cpu_of_torch = UntypedStorage.cpu
+
+
+def _getitem(self: UntypedStorage, index: Any) -> Any:
+    return _getitem_of_torch(_cpu(self) if self.device.type == "jax" else self, index)
+
+
+_getitem_of_torch = UntypedStorage.__getitem__
+
+
+def _setitem(self: UntypedStorage, index: Any, value: Any) -> None:
+    if self.device.type != "jax":
+        _Base.__setitem__(self, index, value)
+        return
+    torch.empty(0, dtype=torch.uint8, device="jax").set_(self)[index] = value
+
+
+def _tolist(self: UntypedStorage) -> list[int]:
+    return list(_cpu(self))
+
+
+def _write_file(self: UntypedStorage, *args: Any) -> Any:
+    return _Base._write_file(_cpu(self) if self.device.type == "jax" else self, *args)
+
+
+def _set_from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
+    if self.device.type != "jax":
+        return _Base._set_from_file(self, *args)  # type: ignore[no-any-return]
+    from ..storage.transfer import put
+
+    host = UntypedStorage(_nbytes(self))
+    _Base._set_from_file(host, *args)
+    content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(host).numpy().copy()
+    buffer = self.buffer  # type: ignore[attr-defined]
+    buffer.write(*put(content.view(buffer.spec.dtype).reshape(buffer.spec.shape)))
+    return self
+
+
+def _resize(self: UntypedStorage, size: int) -> Any:
+    if self.device.type != "jax":
+        return _Base.resize_(self, size)
+    raise RuntimeError(
+        "a Storage on the jax device has a fixed size: use `tensor.resize_(...)`, or make a new tensor"
+    )
+
+
+_METHODS = {
+    "__new__": staticmethod(_new),
+    "__len__": _nbytes,
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "nbytes": _nbytes,
+    "size": _nbytes,
+    "clone": _clone,
+    "cpu": _cpu,
+    "tolist": _tolist,
+    "resize_": _resize,
+    "_set_from_file": _set_from_file,
+    "_write_file": _write_file,
+}
+
+
+def install() -> None:
+    """Give `torch.UntypedStorage` the methods."""
+    for name, method in _METHODS.items():
+        setattr(UntypedStorage, name, method)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
+
+
+def adopt(storage: Any, dtype: torch.dtype, shape: Any) -> None:
+    """Give a Storage of bytes the dtype and shape of the first tensor that covers it.
+
+    A loaded Storage knows neither. Views would reinterpret bytes at each use; the array is converted once instead.
+    """
+    from ..storage.dtypes import to_numpy
+    from ..storage.transfer import put
+
+    buffer = storage.buffer
+    wanted = to_numpy(dtype)
+    if buffer.spec.dtype != np.uint8 or wanted == np.uint8:
+        return
+    count = 1
+    for n in shape:
+        count *= n
+    if count * wanted.itemsize == buffer.spec.nbytes:
+        buffer.write(*put(np.array(buffer.array).reshape(-1).view(wanted).reshape(shape)))

@@ -1,0 +1,225 @@
+"""Streams and events of `torch.jax`.
+
+XLA runs what it is given in the order of data: an operator waits for its inputs, whoever asked for it. So there is
+one stream, and waiting for another stream or event is never needed for a right result. An event remembers which
+arrays were still being computed when it was recorded; one watcher thread waits for them, in the order of the
+records, and takes the time.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+
+def _pending() -> list[Any]:
+    """The arrays of this process that are not computed yet."""
+    import jax
+
+    return [a for a in jax.live_arrays() if not a.is_deleted() and not a.is_ready()]
+
+
+def _wait(array: Any) -> None:
+    """Wait for one array; one that was donated meanwhile has been computed, or will be by its new owner."""
+    try:
+        array.block_until_ready()
+    except RuntimeError:
+        if not array.is_deleted():
+            raise
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until everything that was asked of the device is done.
+
+    Raises:
+        RuntimeError: a computation failed on the device; the message is XLA's.
+    """
+    import jax
+
+    for array in _pending():
+        _wait(array)
+    jax.effects_barrier()
+
+
+class _Watcher:
+    """The thread that waits for recorded events. Started by the first timed record."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, event: Event) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="jax-events", daemon=True)
+                self._thread.start()
+        self._queue.put(event)
+
+    def _run(self) -> None:
+        while True:
+            event = self._queue.get()
+            event._finish()
+            del event
+
+
+_watcher = _Watcher()
+
+
+class Event(torch.Event):
+    """A point in the device's work, as `torch.cuda.Event`.
+
+    Args:
+        enable_timing: whether `elapsed_time` may be asked.
+        blocking, interprocess: taken for compatibility; waiting always blocks, events stay in their process.
+    """
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Event:
+        if interprocess:
+            raise RuntimeError("a jax event belongs to its process: interprocess=True is not there")
+        return super().__new__(cls, device="jax", enable_timing=enable_timing)
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ):
+        self._timed = enable_timing
+        self._arrays: list[weakref.ref[Any]] = []
+        self._done = threading.Event()
+        self._done.set()
+        self._time: float | None = None
+        self._error: Exception | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Mark what the device has been asked to do up to here."""
+        # Weak: an event must not keep memory alive, nor keep an in-place operator from donating it.
+        self._arrays = [weakref.ref(a) for a in _pending()]
+        self._error = None
+        self._time = None
+        self._done.clear()
+        if self._timed:
+            _watcher.watch(self)
+
+    def _finish(self) -> None:
+        for reference in self._arrays:
+            array = reference()
+            if array is not None:
+                try:
+                    _wait(array)
+                except Exception as error:
+                    self._error = error
+        self._time = time.perf_counter()
+        self._arrays = []
+        self._done.set()
+
+    def synchronize(self) -> None:
+        """Wait for the marked work.
+
+        Raises:
+            RuntimeError: that work failed on the device.
+        """
+        if self._timed:
+            self._done.wait()
+        elif not self._done.is_set():
+            self._finish()
+        if self._error is not None:
+            raise self._error
+
+    def query(self) -> bool:
+        """Whether the marked work is done."""
+        if self._done.is_set():
+            return True
+        if self._timed:
+            return False
+        arrays = [a for a in (r() for r in self._arrays) if a is not None]
+        return all(a.is_deleted() or a.is_ready() for a in arrays)
+
+    def wait(self, stream: Any = None) -> None:
+        """Make a stream wait for this event: nothing to do, operators wait for their inputs."""
+
+    def elapsed_time(self, end_event: Event) -> float:  # type: ignore[override]
+        """Milliseconds from this event to `end_event`; waits for both.
+
+        Raises:
+            RuntimeError: one of them was made without `enable_timing=True`, or never recorded.
+        """
+        times = []
+        for event in (self, end_event):
+            if not event._timed:
+                raise RuntimeError("both events must be made with Event(enable_timing=True)")
+            event.synchronize()
+            if event._time is None:
+                raise RuntimeError("both events must be recorded before their distance is asked")
+            times.append(event._time)
+        return (times[1] - times[0]) * 1e3
+
+    def __repr__(self) -> str:
+        return f"<torch.jax.Event {'done' if self.query() else 'pending'}>"
+
+
+class Stream(torch.Stream):
+    """The device's one stream. Any number of objects may stand for it."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        return super().__new__(cls, device="jax", priority=0)
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any):
+        pass
+
+    def synchronize(self) -> None:
+        """As `torch.jax.synchronize`."""
+        synchronize()
+
+    def query(self) -> bool:
+        """Whether everything asked so far is done."""
+        return not _pending()
+
+    def record_event(self, event: Any = None) -> Event:
+        """Record `event`, or a new one."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        """Nothing to do: operators wait for their inputs."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """Nothing to do: there is one stream."""
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The device's stream."""
+    return Stream()
+
+
+current_stream = default_stream
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Nothing to do: there is one stream."""
+
+
+@contextmanager
+def stream(stream: torch.Stream | None) -> Iterator[None]:
+    """A scope of that stream; there is one, so that it changes nothing."""
+    yield
+
+
+__all__ = [
+    "Event",
+    "Stream",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
