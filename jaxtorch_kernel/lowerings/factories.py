@@ -23,6 +23,8 @@ from .registry import Lowering, lower
 Tensor = torch.Tensor
 Function = Callable[..., Any]
 
+_INT64 = 4  # how a schema's default spells torch.int64
+
 
 def overload(name: str) -> torch._ops.OpOverload:
     """The operator that the table of lowerings calls `name`."""
@@ -57,6 +59,8 @@ def _checked(function: Function, trailing: list[str]) -> Function:
         check_layout(given["layout"], given["pin_memory"])
         check_index(given["device"])
         dtype = given["dtype"]
+        if dtype == _INT64:
+            dtype = torch.int64
         return function(*own, None if dtype is None else to_numpy(dtype))
 
     return lowering

@@ -20,10 +20,14 @@ import torch
 os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
 
 from torch.testing._internal.common_device_type import toleranceOverride
+from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from jaxtorch.dispatch import stats
+
+# The database runs its samplers under one seed of its own, which would make their CPU results look deterministic.
+common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 SAMPLES = 10
 
@@ -106,7 +110,10 @@ def _strided_copy(x: torch.Tensor) -> torch.Tensor:
 
 def on(sample: SampleInput, device: str) -> SampleInput:
     """The sample's tensors as fresh leaves on a device."""
-    return sample.transform(_to(device))
+    moved = sample.transform(_to(device))
+    if "device" in moved.kwargs:  # factories
+        moved.kwargs = {**moved.kwargs, "device": device}
+    return moved
 
 
 def samples(op: OpInfo, kind: str) -> Iterator[SampleInput]:
