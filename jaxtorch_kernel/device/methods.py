@@ -66,9 +66,14 @@ def _compatible(self: Tensor, other: Tensor) -> bool:
     )
 
 
+def _record_stream(self: Tensor, stream: Any) -> None:
+    """Nothing to record: XLA frees an array when its last reader is done."""
+
+
 def install(library: Any) -> None:
-    """Add the methods, and the kernel of `_has_compatible_shallow_copy_type` to `library`."""
+    """Add the methods to `torch.Tensor`, and the two kernels to `library`."""
     library.impl("_has_compatible_shallow_copy_type", _compatible, "PrivateUse1")
+    library.impl("record_stream", _record_stream, "PrivateUse1")
     for method, original in (
         (__array__, _array),
         (__dlpack__, _dlpack),

@@ -11,6 +11,7 @@ from ..lowerings.registry import Lowering
 from ..storage.layout import memory_order
 from ..storage.transfer import from_numpy, to_device
 from . import tracing
+from .factories import check_index
 from .operation import Operation
 from .read import contiguous_array
 from .registry import kernel
@@ -68,6 +69,8 @@ def to_copy(
 ) -> Tensor:
     """`Tensor.to`: to, from and on the device."""
     target = self.device if device is None else device
+    if target.type == "jax":
+        check_index(target)
     dtype = self.dtype if dtype is None else dtype
     if target.type == "meta":
         return torch.empty_strided(self.shape, self.stride(), dtype=dtype, device="meta")

@@ -122,6 +122,11 @@ def empty_strided(
 
 
 def check_index(device: Any) -> None:
+    """Refuse `jax:1` and above.
+
+    Raises:
+        RuntimeError: torch has no such device.
+    """
     if device is not None and device.index not in (None, 0):
         raise RuntimeError(
             f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "
