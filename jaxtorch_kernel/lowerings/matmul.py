@@ -127,9 +127,15 @@ def scaled_mm(
     result = product(self, mat2, jnp.float32) * scale_a * scale_b
     if bias is not None:
         result = result + bias.astype(jnp.float32)
-    if scale_result is not None:
-        result = result * scale_result
+    if scale_result is not None and out_dtype.itemsize == 1:
+        result = result / scale_result
     return result
+
+
+@lower("_weight_int8pack_mm")
+def weight_int8pack_mm(self: Any, mat2: Any, scales: Any) -> jax.Array:
+    """A linear layer whose int8 weights have one scale for each output feature."""
+    return product(self, mat2.T.astype(self.dtype)) * scales
 
 
 @lower("_trilinear")

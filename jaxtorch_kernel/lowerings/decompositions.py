@@ -1,0 +1,91 @@
+"""Factorizations: Cholesky, QR, SVD, eigenvalues. LU is in `lu.py`, LDL in `ldl.py`.
+
+JAX calls the same LAPACK routines as torch where it runs on the CPU, so that signs and phases agree there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import linalg
+
+from .lu import eliminate, first_true
+from .registry import lower
+
+
+def nothing(like: Any) -> jax.Array:
+    """torch's result for "not computed": no elements."""
+    return jnp.zeros((0,), like.dtype)
+
+
+@lower("linalg_cholesky_ex")
+def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> Any:
+    a = self.mT.conj() if upper else self
+    factor = linalg.cholesky(a, symmetrize_input=False)
+    info = jnp.zeros(self.shape[:-2], np.int32)
+    if self.size:
+        failed = jnp.isnan(factor).any()
+        info = jax.lax.cond(failed, _failing_minor, lambda _: info, a)
+    factor = jnp.tril(factor)
+    return (factor.mT.conj() if upper else factor), info
+
+
+def _failing_minor(a: jax.Array) -> jax.Array:
+    """The order of the first leading minor that is not positive, or 0; reads the lower triangle."""
+    strict = jnp.tril(a, -1)
+    diagonal = jnp.eye(a.shape[-1], dtype=a.dtype) * jnp.real(a)
+    pivots = jnp.diagonal(eliminate(strict + strict.mT.conj() + diagonal), axis1=-2, axis2=-1)
+    return first_true(~(pivots.real > 0))
+
+
+@lower("linalg_qr")
+def qr(A: Any, mode: str = "reduced") -> Any:
+    if mode == "r":
+        return nothing(A), linalg.qr(A, full_matrices=False)[1]
+    return linalg.qr(A, full_matrices=mode == "complete")
+
+
+@lower("geqrf")
+def geqrf(self: Any) -> Any:
+    transposed, tau = jnp.linalg.qr(self, mode="raw")
+    return transposed.mT, tau
+
+
+@lower("linalg_householder_product")
+def householder_product(input: Any, tau: Any) -> jax.Array:
+    return linalg.householder_product(input, tau)
+
+
+@lower("ormqr")
+def ormqr(
+    self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False
+) -> jax.Array:
+    return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
+
+
+@lower("_linalg_svd")
+def svd(
+    A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
+) -> Any:
+    if not compute_uv:
+        return nothing(A), linalg.svd(A, compute_uv=False), nothing(A)
+    return linalg.svd(A, full_matrices=full_matrices)
+
+
+@lower("_linalg_eigh")
+def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
+    vectors, values = linalg.eigh(A, lower=UPLO in "Ll", symmetrize_input=False)
+    return values, vectors if compute_v else nothing(A)
+
+
+@lower("linalg_eig")
+def eig(self: Any) -> Any:
+    return linalg.eig(self, compute_left_eigenvectors=False)
+
+
+@lower("_linalg_eigvals")
+def eigvals(self: Any) -> jax.Array:
+    return linalg.eig(self, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]

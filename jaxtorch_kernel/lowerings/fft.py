@@ -1,0 +1,49 @@
+"""Fourier transforms: the three operators that all of `torch.fft`, `stft` and `istft` are made of.
+
+XLA transforms up to three dimensions at a time, the last of which may be the real one; further
+dimensions follow in complex steps. torch's `normalization` is 0 for none, 1 for 1/sqrt(n) and 2 for
+1/n, whichever the direction; the names that jax.numpy gives to these differ with the direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .registry import lower
+
+_FORWARD = ("backward", "ortho", "forward")
+_INVERSE = ("forward", "ortho", "backward")
+
+
+def _complex(x: jax.Array, dims: list[int], normalization: int, forward: bool) -> jax.Array:
+    """The complex transform over `dims`."""
+    transform = jnp.fft.fftn if forward else jnp.fft.ifftn
+    norm = (_FORWARD if forward else _INVERSE)[normalization]
+    for i in range(0, len(dims), 3):
+        x = transform(x, axes=dims[i : i + 3], norm=norm)
+    return x
+
+
+@lower("_fft_c2c")
+def fft_c2c(self: Any, dim: list[int], normalization: int, forward: bool) -> jax.Array:
+    return _complex(self, dim, normalization, forward)
+
+
+@lower("_fft_r2c")
+def fft_r2c(self: Any, dim: list[int], normalization: int, onesided: bool) -> jax.Array:
+    if not onesided:
+        dtype = jnp.result_type(self.dtype, jnp.complex64)
+        return _complex(self.astype(dtype), dim, normalization, True)
+    *rest, last = dim
+    half = jnp.fft.rfft(self, axis=last, norm=_FORWARD[normalization])
+    return _complex(half, rest, normalization, True)
+
+
+@lower("_fft_c2r")
+def fft_c2r(self: Any, dim: list[int], normalization: int, last_dim_size: int) -> jax.Array:
+    *rest, last = dim
+    half = _complex(self, rest, normalization, False)
+    return jnp.fft.irfft(half, n=last_dim_size, axis=last, norm=_INVERSE[normalization])

@@ -1,0 +1,222 @@
+"""Operators of linear algebra that are more than one program: they look at `info` or at strides.
+
+torch factors the transpose of a contiguous real matrix, to save itself a copy, and its gradient
+formulas count on finding those factors (`_TRANSPOSING`). Whether a matrix was singular or positive is
+known only when the factorization has run (`check_errors`); inside a trace nobody can look, and
+the result is whatever the factorization left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..dispatch import tracing
+from ..dispatch.operation import Operation, operation_of
+from ..dispatch.registry import kernel
+from ..dispatch.schema import Signature, short_name
+from ..storage import placement
+from . import lu
+from .registry import Lowering
+from .solvers import cholesky_inverse, least_squares
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+
+@kernel("_linalg_check_errors")
+def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Raise torch's own error for the first factorization that failed. Waits for `infos`."""
+    if not tracing.active():
+        torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)  # type: ignore[attr-defined]
+
+
+def _transposing(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    plain = Operation(op, Lowering(function))
+    transposed = Operation(op, Lowering(functools.partial(function, transposed=True)))
+
+    def run(A: Tensor, *args: Any, **kwargs: Any) -> Any:
+        other_way = A.is_contiguous() and not A.is_complex()
+        return (transposed if other_way else plain)(A, *args, **kwargs)
+
+    return run
+
+
+def _checking(op: Any, run: Callable[..., Any], api_name: str) -> Callable[..., Any]:
+    names = [r.name for r in op._schema.returns]
+
+    def checked(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+        result = run(A, *args, check_errors=check_errors, **kwargs)
+        if check_errors:
+            info = result[names.index("info")]
+            aten._linalg_check_errors(info, api_name, is_matrix=A.dim() == 2)
+        return result
+
+    return checked
+
+
+_TRANSPOSING: dict[Any, Callable[..., Any]] = {
+    aten._linalg_det.default: lu.det,
+    aten._linalg_slogdet.default: lu.slogdet,
+    aten._linalg_solve_ex.default: lu.solve_ex,
+}
+# Operators that take `check_errors`, and the name that torch's message gives them.
+_CHECKING: dict[Any, str] = {
+    aten.linalg_cholesky_ex.default: "linalg.cholesky_ex",
+    aten.linalg_cholesky_ex.L: "linalg.cholesky_ex",
+    aten.linalg_inv_ex.default: "linalg.inv_ex",
+    aten.linalg_inv_ex.inverse: "linalg.inv_ex",
+    aten.linalg_lu_factor_ex.default: "torch.linalg.lu_factor_ex",
+    aten.linalg_lu_factor_ex.out: "torch.linalg.lu_factor_ex",
+    aten.linalg_ldl_factor_ex.default: "torch.linalg.ldl_factor_ex",
+    aten.linalg_ldl_factor_ex.out: "torch.linalg.ldl_factor_ex",
+    aten._linalg_solve_ex.default: "torch.linalg.solve_ex",
+    aten._linalg_solve_ex.result: "torch.linalg.solve_ex",
+}
+
+
+def _later(op: Any) -> Callable[..., Any]:
+    # An Operation may only be made once all lowerings are registered.
+    return lambda *args, **kwargs: operation_of(op)(*args, **kwargs)
+
+
+for _op in {**_TRANSPOSING, **_CHECKING}:
+    _run = _transposing(_op, _TRANSPOSING[_op]) if _op in _TRANSPOSING else _later(_op)
+    kernel(short_name(_op))(_checking(_op, _run, _CHECKING[_op]) if _op in _CHECKING else _run)
+
+
+@kernel("cholesky")
+def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    """The factor, or torch's error where the matrix is not positive-definite."""
+    factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
+    return factor  # type: ignore[no-any-return]
+
+
+@kernel("cholesky.out")
+def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+    """The same into a tensor that is resized."""
+    return _into(out, cholesky(self, upper))
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+_inverse_of_factor = Operation(aten.cholesky_inverse.default, Lowering(cholesky_inverse))
+_first_zero = Operation(None, Lowering(lu.first_zero_pivot), "cholesky_inverse")
+
+
+@kernel("cholesky_inverse")
+def checked_cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of the matrix whose factor this is, or torch's error for a zero on the diagonal."""
+    inverse = _inverse_of_factor(self, upper)
+    aten._linalg_check_errors(_first_zero(self), "cholesky_inverse", is_matrix=self.dim() == 2)
+    return inverse  # type: ignore[no-any-return]
+
+
+@kernel("cholesky_inverse.out")
+def cholesky_inverse_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+    """The same into a tensor that is resized."""
+    return _into(out, checked_cholesky_inverse(self, upper))
+
+
+def _with_eigenvalues(op: Any) -> Callable[..., Any]:
+    """JAX has eigenvalues of a general matrix on the CPU and on GPUs; elsewhere torch's CPU finds them."""
+    on_device = _later(op)
+    signature = Signature(op)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from ..dispatch.fallback import on_cpu
+
+        platform = placement.devices()[placement.index()].platform
+        if platform in ("cpu", "gpu"):
+            return on_device(*args, **kwargs)
+        return on_cpu(op, signature, args, kwargs)
+
+    return run
+
+
+for _op in (
+    aten.linalg_eig.default,
+    aten.linalg_eig.out,
+    aten._linalg_eigvals.default,
+    aten.linalg_eigvals.out,
+):
+    kernel(short_name(_op))(_with_eigenvalues(_op))
+
+
+_least_squares = Operation(None, Lowering(least_squares), "linalg_lstsq")
+_DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
+
+
+@kernel("linalg_lstsq")
+def lstsq(
+    self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Least squares; which of the four results have elements depends on the driver, as in torch."""
+    driver = driver or "gelsy"
+    vector = _check_least_squares(self, b, driver)
+    right = b.unsqueeze(-1) if vector else b
+    rcond = None if rcond is None else float(rcond)
+    solution, residuals, rank, singular = _least_squares(self, right, rcond, driver)
+    m, n = self.shape[-2:]
+    overdetermined = m > n and driver != "gelsy"
+    if overdetermined and driver != "gels":
+        overdetermined = bool((rank == n).all())
+    return (
+        solution.squeeze(-1) if vector else solution,
+        residuals if overdetermined else residuals.new_empty(0),
+        rank if driver != "gels" else rank.new_empty(0),
+        singular if driver in ("gelsd", "gelss") else singular.new_empty(0),
+    )
+
+
+@kernel("linalg_lstsq.out")
+def lstsq_out(
+    self: Tensor,
+    b: Tensor,
+    rcond: float | None = None,
+    *,
+    driver: str | None = None,
+    solution: Tensor,
+    residuals: Tensor,
+    rank: Tensor,
+    singular_values: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same, resizing what is given."""
+    outs = (solution, residuals, rank, singular_values)
+    for out, result in zip(outs, lstsq(self, b, rcond, driver=driver), strict=True):
+        _into(out, result)
+    return outs
+
+
+def _check_least_squares(a: Tensor, b: Tensor, driver: str) -> bool:
+    """Whether `b` is a vector for each matrix in `a`.
+
+    Raises:
+        RuntimeError: torch's own for shapes, dtypes or a driver that do not fit.
+    """
+
+    def require(condition: bool, text: str) -> None:
+        if not condition:
+            raise RuntimeError(f"torch.linalg.lstsq: {text}")
+
+    require(a.dim() >= 2, "input must have at least 2 dimensions.")
+    require(b.dim() >= 1, "other must have at least 1 dimension.")
+    expected = f"got input's dtype {_type_name(a)} and other's dtype {_type_name(b)}"
+    require(a.dtype == b.dtype, f"Expected input and other to have the same dtype, but {expected}")
+    require(driver in _DRIVERS, f"parameter `driver` should be one of ({', '.join(_DRIVERS)})")
+    vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and a.shape[:-1] == b.shape)
+    which = -1 if vector else -2
+    require(a.shape[-2] == b.shape[which], f"input.size(-2) should match other.size({which})")
+    return vector
+
+
+def _type_name(x: Tensor) -> str:
+    return x.type().split(".")[-1].removesuffix("Tensor")

@@ -1,0 +1,61 @@
+"""Functions of a matrix and products of vectors that are no plain contraction."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .promote import promote, widen
+from .registry import lower
+
+# The 1-norm up to which twenty terms of the exponential series are exact to rounding.
+_SERIES_LIMIT = {"float32": 3.0, "float64": 1.0}
+
+
+@lower("linalg_matrix_exp")
+def matrix_exp(self: Any) -> jax.Array:
+    """Scaling by a power of two, the Taylor series, and squaring: products of matrices only."""
+    if not self.size:
+        return self
+    (a,) = widen(self)
+    norm = jnp.abs(a).sum(-2).max(-1)
+    halvings = jnp.ceil(jnp.log2(norm / _SERIES_LIMIT[norm.dtype.name]))
+    halvings = jnp.where(jnp.isfinite(halvings), jnp.maximum(halvings, 0), 0).astype(np.int32)
+    scale = jnp.ldexp(jnp.ones_like(norm), -halvings)
+    series = _exponential_series(a * scale[..., None, None].astype(a.dtype))
+
+    def square(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        i, x = state
+        return i + np.int32(1), jnp.where((i < halvings)[..., None, None], x @ x, x)
+
+    last = halvings.max()
+    return jax.lax.while_loop(lambda s: s[0] < last, square, (np.int32(0), series))[1]
+
+
+def _exponential_series(a: jax.Array) -> jax.Array:
+    """The sum of a^k / k! for k < 20, as a polynomial of degree 4 in a^4 (Paterson and Stockmeyer)."""
+    squared = a @ a
+    powers = (jnp.eye(a.shape[-1], dtype=a.dtype), a, squared, squared @ a)
+    fourth = squared @ squared
+    total = jnp.zeros_like(a)
+    for start in range(16, -1, -4):
+        block = sum(x / math.factorial(start + k) for k, x in enumerate(powers))
+        total = total @ fourth + block
+    return total
+
+
+@lower("linalg_cross")
+def cross(self: Any, other: Any, dim: int = -1) -> jax.Array:
+    self, other = jnp.broadcast_arrays(*promote(self, other))
+    following = [jnp.roll(x, -1, dim) for x in (self, other)]
+    # The third component of the product comes first here, and is rolled into its place.
+    return jnp.roll(self * following[1] - following[0] * other, -1, dim)
+
+
+@lower("trace")
+def trace(self: Any) -> jax.Array:
+    return jnp.trace(self)
