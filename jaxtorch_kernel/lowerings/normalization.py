@@ -236,8 +236,8 @@ def batch_norm_no_training(
     momentum: Any,
     eps: Any,
 ) -> Results:
-    # torch's CPU kernel saves no statistics here: the backward uses the running ones.
-    none = jnp.zeros((0,), input.dtype)
+    # No statistics are saved here, as the backward uses the running ones; of that size, as torch's Meta says.
+    none = jnp.zeros(input.shape[1:2], input.dtype)
     return _evaluate(input, weight, bias, running_mean, running_var, eps), none, none
 
 
