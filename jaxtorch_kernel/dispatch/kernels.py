@@ -66,6 +66,9 @@ def _overload(name: str) -> Any:
 def _register(library: Any) -> None:
     for name, kernel in KERNELS.items():
         library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
+        if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
+            # A composite kept whole: what its kernel calls brings the gradients.
+            library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name in list(LOWERINGS):
         op = _overload(name)
         if op is None:

@@ -2,7 +2,8 @@
 
 Every one of these is separable and linear: along one dimension, each output element is a weighted sum of a few input
 elements (`Taps`), whose positions and weights follow from the sizes alone. They are NumPy constants of the program,
-computed in float32 as torch's CPU kernels do (a rounding decides which neighbour is nearest).
+computed in float32 as torch's CPU kernels do (a rounding decides which neighbour is nearest) and, for most methods,
+kept in the image's dtype: in bfloat16 that is what tells two elements apart or not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class Taps(NamedTuple):
     weights: np.ndarray | None
 
 
+# (size, out, align_corners, scale, dtype of the weights) -> taps
+Method = Callable[[int, int, bool, Scale, Any], Taps]
+
+
 def _ratio(size: int, out: int, scale: Scale, align_corners: bool) -> np.floating:
     """Input elements for one output element."""
     if align_corners:
@@ -47,24 +52,24 @@ def _sources(size: int, out: int, scale: Scale, align_corners: bool) -> np.ndarr
     return (place + half) * ratio - half
 
 
-def nearest(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+def nearest(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -> Taps:
     place = np.arange(out, dtype=np.float32)
     source = np.floor(place * _ratio(size, out, scale, False)).astype(np.int32)
     return Taps(np.minimum(source, size - 1)[:, None], None)
 
 
-def nearest_exact(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+def nearest_exact(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -> Taps:
     place = np.arange(out, dtype=np.float32) + np.float32(0.5)
     source = np.floor(place * _ratio(size, out, scale, False)).astype(np.int32)
     return Taps(np.minimum(source, size - 1)[:, None], None)
 
 
-def linear(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+def linear(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -> Taps:
     source = np.maximum(_sources(size, out, scale, align_corners), np.float32(0))
     low = np.minimum(source.astype(np.int32), size - 1)
-    weight = np.clip(source - low.astype(np.float32), 0, 1)
+    weight = np.clip(source - low.astype(np.float32), 0, 1).astype(dtype).astype(np.float32)
     positions = np.stack([low, np.minimum(low + 1, size - 1)], 1)
-    return Taps(positions, np.stack([1 - weight, weight], 1))
+    return Taps(positions, np.stack([1 - weight, weight], 1).astype(dtype))
 
 
 def _cubic_kernel(x: Any, a: float) -> Any:
@@ -74,13 +79,13 @@ def _cubic_kernel(x: Any, a: float) -> Any:
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-def cubic(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+def cubic(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -> Taps:
     source = _sources(size, out, scale, align_corners)
     low = np.floor(source)
     offsets = np.arange(-1, 3, dtype=np.float32)
     weights = _cubic_kernel((source - low)[:, None] - offsets, np.float32(-0.75))
     positions = np.clip(low[:, None] + offsets, 0, size - 1).astype(np.int32)
-    return Taps(positions, weights)
+    return Taps(positions, weights.astype(dtype))
 
 
 def _lanczos_kernel(x: Any) -> Any:
@@ -94,10 +99,10 @@ _FILTERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 }
 
 
-def _antialiased(filter: str) -> Callable[[int, int, bool, Scale], Taps]:
+def _antialiased(filter: str) -> Method:
     width, kernel = _FILTERS[filter]
 
-    def taps(size: int, out: int, align_corners: bool, scale: Scale) -> Taps:
+    def taps(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -> Taps:
         ratio = _ratio(size, out, scale, align_corners).astype(np.float64)
         support = width / 2 * max(ratio, 1.0)
         center = ratio * (np.arange(out) + 0.5)
@@ -107,7 +112,7 @@ def _antialiased(filter: str) -> Callable[[int, int, bool, Scale], Taps]:
         weights = kernel((place - center[:, None] + 0.5) / max(ratio, 1.0))
         weights = np.where(place < high[:, None], weights, 0)
         weights /= weights.sum(1, keepdims=True)
-        return Taps(np.minimum(place, size - 1).astype(np.int32), weights)
+        return Taps(np.minimum(place, size - 1).astype(np.int32), weights.astype(dtype))
 
     return taps
 
@@ -115,7 +120,7 @@ def _antialiased(filter: str) -> Callable[[int, int, bool, Scale], Taps]:
 def _resize(
     x: Any,
     output_size: Sequence[int],
-    method: Callable[[int, int, bool, Scale], Taps],
+    method: Method,
     align_corners: bool,
     scales: Sequence[Scale],
 ) -> jax.Array:
@@ -123,26 +128,27 @@ def _resize(
     (x,) = widen(x)
     if kind_of(dtype) == "i" and method not in (nearest, nearest_exact):
         x = x.astype(np.float32)
+    # The one method whose weights torch never rounds.
+    exact = method is linear and len(output_size) == 2
+    weights_dtype = x.dtype if exact or kind_of(dtype) == "i" else dtype
     # The innermost dimension first, as torch does: it is the cheapest to read.
     for d in reversed(range(len(output_size))):
         axis = d + 2
         size, out = x.shape[axis], output_size[d]
-        positions, weights = method(size, out, align_corners, scales[d])
+        positions, weights = method(size, out, align_corners, scales[d], weights_dtype)
         if weights is None:
             x = jnp.take(x, positions[:, 0], axis=axis)
             continue
         shape = (*weights.shape, *[1] * (x.ndim - axis - 1))
         taken = jnp.take(x, positions, axis=axis)
-        # torch keeps the weights in the image's dtype, half types included.
-        weights = jnp.asarray(weights, x.dtype if kind_of(dtype) == "i" else dtype).astype(x.dtype)
-        x = (taken * weights.reshape(shape)).sum(axis + 1)
+        x = (taken * weights.astype(x.dtype).reshape(shape)).sum(axis + 1)
     if kind_of(dtype) == "i" and kind_of(x.dtype) == "f":
         info = jnp.iinfo(dtype)
         x = jnp.clip(jnp.round(x), info.min, info.max)
     return x.astype(dtype)
 
 
-def _register(name: str, count: int, method: Callable[..., Taps], has_corners: bool) -> None:
+def _register(name: str, count: int, method: Method, has_corners: bool) -> None:
     """The forward and backward operators of one method, `count` dimensions."""
     scale_names = ["scales"] if count == 1 else [f"scales_{c}" for c in "dhw"[3 - count :]]
 

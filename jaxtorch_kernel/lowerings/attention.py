@@ -1,0 +1,310 @@
+"""Attention: `scaled_dot_product_attention` as one operation, and the fused layers of `nn.Transformer`.
+
+torch would take `scaled_dot_product_attention` apart into a dozen operators here, because the table in which it looks up a
+device's fused attention is filled from C++ only. So the composite has a kernel of its own, which calls the operator that torch
+keeps for other devices (`_scaled_dot_product_fused_attention_overrideable`): autograd knows its gradient. torch's choice of backends
+(`torch.nn.attention.sdpa_kernel`) is respected: without `OVERRIDEABLE`, and with dropout, the parts run one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..dispatch.operation import Operation
+from ..dispatch.registry import kernel
+from .promote import cast, widen
+from .registry import Lowering, lower
+from .vjp import vjp
+
+Tensor = torch.Tensor
+
+
+def _softmax(logits: Any) -> jax.Array:
+    """Softmax over the last axis; a row that is masked everywhere is zeros, not NaNs."""
+    highest = jnp.max(logits, -1, keepdims=True, initial=-jnp.inf)
+    powers = jnp.exp(logits - jax.lax.stop_gradient(jnp.where(highest == -jnp.inf, 0, highest)))
+    total = powers.sum(-1, keepdims=True)
+    return powers / jnp.where(total == 0, 1, total)
+
+
+def attend(
+    query: Any, key: Any, value: Any, bias: Any = None, is_causal: bool = False, scale: Any = None
+) -> jax.Array:
+    """softmax(query @ key.T * scale + bias) @ value, accumulated and normalized in float32 at least.
+
+    Args:
+        query: (..., heads, L, E); key and value (..., heads or a divisor of it, S, E).
+        bias: added to the logits; or bools, False where attention is forbidden.
+        scale: 1 / sqrt(E) by default.
+    """
+    if query.ndim > 2 and key.ndim > 2 and 1 < query.shape[-3] // max(key.shape[-3], 1):
+        if key.shape[-3] > 1:
+            key = jnp.repeat(key, query.shape[-3] // key.shape[-3], -3)
+    if query.ndim > 2 and value.ndim > 2 and 1 < value.shape[-3] < query.shape[-3]:
+        value = jnp.repeat(value, query.shape[-3] // value.shape[-3], -3)
+    wide = widen(query)[0].dtype
+    scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+    logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=wide)
+    logits = logits * cast(scale, wide)
+    if is_causal:
+        allowed = jnp.tri(*logits.shape[-2:], dtype=bool)
+        logits = jnp.where(allowed, logits, -jnp.inf)
+    if bias is not None and bias.dtype == bool:
+        logits = jnp.where(bias, logits, -jnp.inf)
+    elif bias is not None:
+        logits = logits + bias.astype(wide)
+    weights = _softmax(logits).astype(value.dtype)
+    return jnp.matmul(weights, value, preferred_element_type=wide).astype(query.dtype)
+
+
+def _attend_backward(
+    grad: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    mask: tuple[bool, ...],
+    is_causal: bool,
+    scale: Any,
+) -> list[Any]:
+    """The gradients that `mask` asks for, None for the others."""
+    given = [query, key, value, bias]
+    wanted = [i for i, asked in enumerate(mask) if asked]
+
+    def forward(*primals: Any) -> jax.Array:
+        inputs = list(given)
+        for i, x in zip(wanted, primals, strict=True):
+            inputs[i] = x
+        return attend(*inputs, is_causal, scale)
+
+    found = vjp(forward, tuple(given[i] for i in wanted), grad)
+    grads: list[Any] = [None] * 4
+    for i, g in zip(wanted, found, strict=True):
+        grads[i] = g
+    return grads
+
+
+_forward = Operation(None, Lowering(attend), "scaled_dot_product_attention")
+_backward = Operation(None, Lowering(_attend_backward), "scaled_dot_product_attention_backward")
+
+
+@kernel("_scaled_dot_product_fused_attention_overrideable")
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """The attention, and what torch's autograd wants to keep of it: nothing, it is computed anew."""
+    if dropout_p:
+        raise RuntimeError("fused attention on the jax device has no dropout: use dropout_p=0.0")
+    out = _forward(query, key, value, attn_bias, is_causal, scale)
+    return out, None, None, None, query.shape[-2], key.shape[-2], None, None, None
+
+
+@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
+def fused_attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    grad_input_mask: Sequence[bool],
+    *rest: Any,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    is_causal = rest[7]
+    mask = tuple(grad_input_mask)
+    return tuple(_backward(grad_out, query, key, value, attn_bias, mask, is_causal, scale))
+
+
+@kernel("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The composite, kept whole."""
+    _validate(query, key, value, attn_mask, is_causal)
+    if not dropout_p and torch._C._get_overrideable_sdp_enabled():
+        result = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
+            query, key, value, attn_mask, 0.0, is_causal, scale=scale
+        )
+    else:
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            allowed = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = allowed.masked_fill(~attn_mask, -math.inf)
+        result = torch.ops.aten._scaled_dot_product_attention_math(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    return result[0]  # type: ignore[no-any-return]
+
+
+def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
+    """Torch's own checks, which a kernel of ours replaces."""
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got "
+            f"query.dtype: {query.dtype}, key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be at least 2 dimensional, but got "
+            f"{query.dim()}, {key.dim()} and {value.dim()} dimensions instead."
+        )
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+        raise RuntimeError(
+            f"Expected attn_mask dtype to be bool or to match query dtype, but got {mask.dtype} and "
+            f"query.dtype: {query.dtype} instead."
+        )
+    if mask is not None and causal:
+        raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
+
+
+# -- the fused layers, which torch takes in evaluation without gradients -----------------------------------------------
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> jax.Array:
+    return (jnp.matmul(x, weight.T) + bias).astype(x.dtype)
+
+
+def _forbidden(mask: Any, mask_type: int | None, batch: int) -> Any:
+    """A mask (True: forbidden) as (batch, heads, queries, keys), broadcastable."""
+    mask = mask.astype(bool)
+    if mask_type == 1:  # of keys: (batch, keys)
+        return mask.reshape(batch, 1, 1, -1)
+    return mask if mask.ndim == 4 else mask[None, None]
+
+
+def _native_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any,
+    mask_type: int | None,
+) -> tuple[jax.Array, jax.Array]:
+    batch, width = query.shape[0], query.shape[2]
+    projected = []
+    weights, biases = jnp.split(qkv_weight, 3), jnp.split(qkv_bias, 3)
+    for x, w, b in zip((query, key, value), weights, biases, strict=True):
+        parts = _linear(x, w, b).reshape(batch, x.shape[1], heads, width // heads)
+        projected.append(parts.swapaxes(1, 2))
+    q, k, v = projected
+    q, k = widen(q, k)
+    logits = q @ k.swapaxes(-1, -2) / math.sqrt(width // heads)
+    if mask is not None:
+        logits = jnp.where(_forbidden(mask, mask_type, batch), -jnp.inf, logits)
+    attention = _softmax(logits).astype(query.dtype)
+    joined = (attention @ v).swapaxes(1, 2).reshape(query.shape)
+    return _linear(joined, proj_weight, proj_bias), attention
+
+
+@lower("_native_multi_head_attention", meta=False)
+def native_multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Any, Any]:
+    parameters = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+    result, weights = _native_attention(query, key, value, num_head, *parameters, mask, mask_type)
+    if not need_weights:
+        return result, None
+    return result, weights.mean(1) if average_attn_weights else weights
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any, eps: Any) -> jax.Array:
+    (wide,) = widen(x)
+    centred = wide - wide.mean(-1, keepdims=True)
+    scale = jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + cast(eps, wide.dtype))
+    return (centred * scale * weight + bias).astype(x.dtype)
+
+
+@lower("_transformer_encoder_layer_fwd", meta=False)
+def transformer_encoder_layer(
+    src: Any,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: Any,
+    norm_weight_1: Any,
+    norm_bias_1: Any,
+    norm_weight_2: Any,
+    norm_bias_2: Any,
+    ffn_weight_1: Any,
+    ffn_bias_1: Any,
+    ffn_weight_2: Any,
+    ffn_bias_2: Any,
+    mask: Any = None,
+    mask_type: int | None = None,
+) -> jax.Array:
+    def attention(x: Any) -> Any:
+        parameters = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        return _native_attention(x, x, x, num_heads, *parameters, mask, mask_type)[0]
+
+    def feed_forward(x: Any) -> Any:
+        hidden = _linear(x, ffn_weight_1, ffn_bias_1)
+        hidden = jax.nn.gelu(hidden, approximate=False) if use_gelu else jnp.maximum(hidden, 0)
+        return _linear(hidden, ffn_weight_2, ffn_bias_2)
+
+    def first(x: Any) -> Any:
+        return _layer_norm(x, norm_weight_1, norm_bias_1, eps)
+
+    def second(x: Any) -> Any:
+        return _layer_norm(x, norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = src + attention(first(src))
+        return x + feed_forward(second(x))
+    x = first(src + attention(src))
+    return second(x + feed_forward(x))
+
+
+@kernel("_nested_tensor_from_mask_left_aligned")
+def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
+    """Tells `nn.TransformerEncoder` to keep padded batches as they are: nested tensors are not for this device."""
+    return False
