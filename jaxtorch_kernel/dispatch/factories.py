@@ -144,7 +144,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: torch.memory_format | Non
         needed = self.storage_offset() + 1
         needed += sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     _grow(self, needed)
-    _set_geometry(self, size, stride, self.storage_offset())
+    set_geometry(self, size, stride, self.storage_offset())
     return self
 
 
@@ -181,7 +181,7 @@ def _torch_dtype(dtype: Any) -> torch.dtype:
     return to_torch(dtype)
 
 
-def _set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
+def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
     """Size, stride and offset in place, over the same buffer.
 
     The Storage is replaced by one of the right size that holds the same Buffer: torch can resize no Storage of a

@@ -8,6 +8,7 @@ import torch
 
 from .. import _torch_private as private
 from ..storage.buffer import buffer_of
+from .factories import set_geometry
 from .registry import kernel
 
 Tensor = torch.Tensor
@@ -22,6 +23,20 @@ def view(op: Any, *args: Any, **kwargs: Any) -> Any:
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
     """A view of any geometry, checked against the buffer: the Storage itself may report 0 bytes."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
+    _check_geometry(self, size, stride, offset)
+    return private.as_strided(self, size, stride, offset)
+
+
+@kernel("as_strided_")
+def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """Another geometry in place, which is all that `transpose_`, `squeeze_` and such do."""
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    _check_geometry(self, size, stride, offset)
+    set_geometry(self, size, stride, offset)
+    return self
+
+
+def _check_geometry(self: Tensor, size: Any, stride: Any, offset: int) -> None:
     if min(stride, default=0) < 0:
         raise RuntimeError(
             "as_strided: Negative strides are not supported at the moment, "
@@ -36,4 +51,3 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None 
                 f"itemsize {self.dtype.itemsize} requiring a storage size of "
                 f"{reach * self.dtype.itemsize} are out of bounds for storage of size {available}"
             )
-    return private.as_strided(self, size, stride, offset)
