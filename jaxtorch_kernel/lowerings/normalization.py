@@ -226,7 +226,7 @@ def batch_norm_no_stats(
     return _train(input, weight, bias, None, None, momentum, eps)[:3]
 
 
-@lower("_native_batch_norm_legit_no_training")
+@lower("_native_batch_norm_legit_no_training", meta=False)
 def batch_norm_no_training(
     input: Any,
     weight: Any,
@@ -236,9 +236,10 @@ def batch_norm_no_training(
     momentum: Any,
     eps: Any,
 ) -> Results:
-    # No statistics are saved here, as the backward uses the running ones; of that size, as torch's Meta says.
-    none = jnp.zeros(input.shape[1:2], input.dtype)
-    return _evaluate(input, weight, bias, running_mean, running_var, eps), none, none
+    # torch's CPU kernel saves no statistics here (its Meta kernel says otherwise): the backward uses the running ones.
+    none = jnp.zeros((0,), input.dtype)
+    out = _evaluate(input, weight, bias, running_mean, running_var, eps)
+    return out.astype(input.dtype), none, none
 
 
 @lower("_batch_norm_with_update", "_batch_norm_with_update_functional")
