@@ -48,9 +48,7 @@ def name_device() -> None:
         )
     from . import module
 
-    backend_registration._setup_privateuseone_for_python_backend(
-        "jax", module, _Hooks(), _Guard()
-    )
+    backend_registration._setup_privateuseone_for_python_backend("jax", module, _Hooks(), _Guard())
     sys.modules["torch.jax"] = module
 
 

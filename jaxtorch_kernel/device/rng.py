@@ -31,7 +31,9 @@ class Source:
     def key(self) -> Any:
         """Raw threefry key data, uint32[2]."""
         if self._key is None:
-            self._key = _put_key(np.array([self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF], np.uint32))
+            self._key = _put_key(
+                np.array([self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF], np.uint32)
+            )
         return self._key
 
     @key.setter
@@ -63,7 +65,11 @@ def source(generator: Any) -> Any:
     if generator is None:
         return default()
     high, low = (
-        int(torch.empty((), dtype=torch.int64, device="cpu").random_(0, 1 << 32, generator=generator))
+        int(
+            torch.empty((), dtype=torch.int64, device="cpu").random_(
+                0, 1 << 32, generator=generator
+            )
+        )
         for _ in range(2)
     )
     return Source(high << 32 | low)

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 
-
 def _pending() -> list[Any]:
     """The arrays of this process that are not computed yet."""
     import jax

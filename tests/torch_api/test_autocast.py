@@ -157,7 +157,10 @@ def test_gradients_have_the_parameters_dtype():
 
 
 def test_binary_cross_entropy_is_refused():
-    with torch.autocast("jax", dtype=torch.float16), pytest.raises(RuntimeError, match="unsafe to autocast"):
+    with (
+        torch.autocast("jax", dtype=torch.float16),
+        pytest.raises(RuntimeError, match="unsafe to autocast"),
+    ):
         F.binary_cross_entropy(randn(3).sigmoid(), randn(3).sigmoid())
 
 
