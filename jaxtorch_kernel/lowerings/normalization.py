@@ -194,12 +194,13 @@ def _train(
     return out, mean, rstd, moved(running_mean, mean), moved(running_var, unbiased)
 
 
+@lower("_native_batch_norm_legit_no_training")
 @in_opmath
 def _evaluate(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, eps: Any
-) -> jax.Array:
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any
+) -> Results:
     rstd = jax.lax.rsqrt(running_var + cast(eps, running_var.dtype))
-    return _normalized(input, weight, bias, running_mean, rstd)
+    return _normalized(input, weight, bias, running_mean, rstd), running_mean, rstd
 
 
 @lower("_native_batch_norm_legit", "_native_batch_norm_legit_functional")
@@ -213,10 +214,10 @@ def batch_norm(
     momentum: Any,
     eps: Any,
 ) -> Results:
+    arrays = (input, weight, bias, running_mean, running_var)
     if training:
-        return _train(input, weight, bias, running_mean, running_var, momentum, eps)
-    results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
-    return *results, running_mean, running_var
+        return _train(*arrays, momentum, eps)
+    return *_evaluate(*arrays, momentum, eps), running_mean, running_var
 
 
 @lower("_native_batch_norm_legit.no_stats")
@@ -226,53 +227,18 @@ def batch_norm_no_stats(
     return _train(input, weight, bias, None, None, momentum, eps)[:3]
 
 
-@lower("_native_batch_norm_legit_no_training", meta=False)
-def batch_norm_no_training(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    momentum: Any,
-    eps: Any,
-) -> Results:
-    # torch's CPU kernel saves no statistics here (its Meta kernel says otherwise): the backward uses the running ones.
-    none = jnp.zeros((0,), input.dtype)
-    out = _evaluate(input, weight, bias, running_mean, running_var, eps)
-    return out.astype(input.dtype), none, none
-
-
 @lower("_batch_norm_with_update", "_batch_norm_with_update_functional")
-def batch_norm_with_update(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    momentum: Any,
-    eps: Any,
-) -> Results:
-    out, mean, rstd, *running = _train(
-        input, weight, bias, running_mean, running_var, momentum, eps
-    )
+def batch_norm_with_update(*arguments: Any) -> Results:
+    out, mean, rstd, *running = _train(*arguments)
     return out, mean, rstd, jnp.zeros((0,), jnp.uint8), *running
 
 
 @lower("_batch_norm_no_update")
-def batch_norm_no_update(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    momentum: Any,
-    eps: Any,
-) -> Results:
-    results = batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps)
-    return *results, jnp.zeros((0,), jnp.uint8)
+def batch_norm_no_update(*arguments: Any) -> Results:
+    return *_evaluate(*arguments), jnp.zeros((0,), jnp.uint8)
 
 
-@kernel("native_batch_norm")
+@kernel("native_batch_norm", "_native_batch_norm_legit")
 def native_batch_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -283,18 +249,34 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Results:
-    """Its schema does not say that it writes the running statistics; the schemas of these three do."""
+    """Choose the form that reads and writes no more than it must.
+
+    The schema of `native_batch_norm` hides that it writes the running statistics in training; that
+    of `_native_batch_norm_legit` says so, also where it does not.
+    """
     from ..dispatch.operation import operation_of
 
-    aten = torch.ops.aten
-    arrays, running = (input, weight, bias), (running_mean, running_var)
-    if not training:
-        op, args = aten._native_batch_norm_legit_no_training.default, (*arrays, *running)
-    elif running_mean is None:
-        op, args = aten._native_batch_norm_legit.no_stats, (*arrays, True)
-    else:
-        op, args = aten._native_batch_norm_legit.default, (*arrays, *running, True)
-    return operation_of(op)(*args, momentum, eps)  # type: ignore[no-any-return]
+    legit, arrays = torch.ops.aten._native_batch_norm_legit, (input, weight, bias)
+    if training and running_mean is None:
+        return operation_of(legit.no_stats)(*arrays, True, momentum, eps)  # type: ignore[no-any-return]
+    arrays += (running_mean, running_var)
+    if training:
+        return operation_of(legit.default)(*arrays, True, momentum, eps)  # type: ignore[no-any-return]
+    evaluate = operation_of(torch.ops.aten._native_batch_norm_legit_no_training.default)
+    # Nothing was measured: torch returns empty statistics (its Meta kernel does not know).
+    return evaluate(*arrays, momentum, eps)[0], input.new_empty(0), input.new_empty(0)
+
+
+@kernel("native_batch_norm.out", "_native_batch_norm_legit.out")
+def native_batch_norm_out(
+    *args: Any, out: torch.Tensor, save_mean: torch.Tensor, save_invstd: torch.Tensor
+) -> Results:
+    targets = (out, save_mean, save_invstd)
+    for target, value in zip(targets, native_batch_norm(*args), strict=True):
+        if target.shape != value.shape:
+            target.resize_(value.shape)
+        target.copy_(value)
+    return targets
 
 
 @lower("native_batch_norm_backward")
