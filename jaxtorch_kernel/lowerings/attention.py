@@ -26,12 +26,19 @@ from .vjp import vjp
 Tensor = torch.Tensor
 
 
-def _softmax(logits: Any) -> jax.Array:
-    """Softmax over the last axis; a row that is masked everywhere is zeros, not NaNs."""
+def _softmax_parts(logits: Any) -> tuple[jax.Array, jax.Array]:
+    """exp(logits - their maximum) and its sum over the last axis; where all is masked, zeros and 1."""
     highest = jnp.max(logits, -1, keepdims=True, initial=-jnp.inf)
     powers = jnp.exp(logits - jax.lax.stop_gradient(jnp.where(highest == -jnp.inf, 0, highest)))
     total = powers.sum(-1, keepdims=True)
-    return powers / jnp.where(total == 0, 1, total)
+    return powers, jnp.where(total == 0, 1, total)
+
+
+def _for_heads_of(query: Any, x: Any) -> jax.Array:
+    """Keys or values with each head repeated for the queries that share it."""
+    if min(query.ndim, x.ndim) < 3 or not 1 < x.shape[-3] < query.shape[-3]:
+        return x
+    return jnp.repeat(x, query.shape[-3] // x.shape[-3], -3)
 
 
 def attend(
@@ -44,11 +51,7 @@ def attend(
         bias: added to the logits; or bools, False where attention is forbidden.
         scale: 1 / sqrt(E) by default.
     """
-    if query.ndim > 2 and key.ndim > 2 and 1 < query.shape[-3] // max(key.shape[-3], 1):
-        if key.shape[-3] > 1:
-            key = jnp.repeat(key, query.shape[-3] // key.shape[-3], -3)
-    if query.ndim > 2 and value.ndim > 2 and 1 < value.shape[-3] < query.shape[-3]:
-        value = jnp.repeat(value, query.shape[-3] // value.shape[-3], -3)
+    key, value = _for_heads_of(query, key), _for_heads_of(query, value)
     wide = widen(query)[0].dtype
     scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
     logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=wide)
@@ -60,8 +63,10 @@ def attend(
         logits = jnp.where(bias, logits, -jnp.inf)
     elif bias is not None:
         logits = logits + bias.astype(wide)
-    weights = _softmax(logits).astype(value.dtype)
-    return jnp.matmul(weights, value, preferred_element_type=wide).astype(query.dtype)
+    powers, total = _softmax_parts(logits)
+    # Divided last, so that half types round the weights where they are most exact.
+    sums = jnp.matmul(powers.astype(value.dtype), value, preferred_element_type=wide)
+    return (sums / total).astype(query.dtype)
 
 
 def _attend_backward(
@@ -224,7 +229,8 @@ def _native_attention(
     logits = q @ k.swapaxes(-1, -2) / math.sqrt(width // heads)
     if mask is not None:
         logits = jnp.where(_forbidden(mask, mask_type, batch), -jnp.inf, logits)
-    attention = _softmax(logits).astype(query.dtype)
+    powers, total = _softmax_parts(logits)
+    attention = (powers / total).astype(query.dtype)
     joined = (attention @ v).swapaxes(1, 2).reshape(query.shape)
     return _linear(joined, proj_weight, proj_bias), attention
 
