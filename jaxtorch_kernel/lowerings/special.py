@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from .elementwise import floating, lower_floating
-from .promote import Number, cast
+from .elementwise import Function, floating, lower_floating, rounded
+from .promote import Number, cast, default_dtype, kind_of
 from .registry import lower
 
 
@@ -33,12 +34,28 @@ def _digamma(self: jax.Array) -> jax.Array:
 
 
 def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
-    return special.zeta(self, other)
+    """Hurwitz's zeta function. JAX's is right for positive `other`: negative ones are moved up by ones."""
+    self, other = jnp.broadcast_arrays(self, other)
+
+    def negative(q: jax.Array) -> jax.Array:
+        return (q < 0) & (q != jnp.floor(q))
+
+    def move(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        q, total = state
+        here = negative(q)
+        return jnp.where(here, q + 1, q), total + jnp.where(here, q**-self, 0)
+
+    start = (other, jnp.zeros_like(other))
+    q, total = lax.while_loop(lambda state: jnp.any(negative(state[0])), move, start)
+    return total + special.zeta(self, q)
+
+
+def _broadcast(function: Function) -> Function:
+    return lambda *arrays: function(*jnp.broadcast_arrays(*arrays))
 
 
 def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
-    inside = jnp.isfinite(x) & (x != 0)
-    return jnp.where(inside, jnp.sin(x) / x, jnp.where(x == 0, 1.0, x * 0)).astype(x.dtype)
+    return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi))
 
 
 lower_floating(
@@ -48,8 +65,8 @@ lower_floating(
         "erfc": lax.erfc,
         "erfinv": lax.erf_inv,
         "i0 special_modified_bessel_i0": special.i0,
-        "igamma": lax.igamma,
-        "igammac": lax.igammac,
+        "igamma": _broadcast(lax.igamma),
+        "igammac": _broadcast(lax.igammac),
         "lgamma": lax.lgamma,
         "special_entr": _entr,
         "special_erfcx": special.erfcx,
@@ -73,7 +90,14 @@ def polygamma(n: int, self: Any) -> jax.Array:
         return _digamma(self)
     order = jnp.asarray(n + 1, self.dtype)
     sign = 1 if n % 2 else -1
-    return sign * jnp.exp(lax.lgamma(order)) * special.zeta(order, self)
+    return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, self)
+
+
+@lower("mvlgamma")
+def mvlgamma(self: Any, p: int) -> jax.Array:
+    (self,) = floating(self)
+    terms = (lax.lgamma(self - j / 2) for j in range(p))
+    return sum(terms, p * (p - 1) / 4 * math.log(math.pi))
 
 
 def _bounds(eps: Number | float, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -85,10 +109,12 @@ def _bounds(eps: Number | float, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 @lower("logit")
 def logit(self: Any, eps: Number | float | None = None) -> jax.Array:
+    dtype = self.dtype if kind_of(self.dtype) == "f" else default_dtype()
     (self,) = floating(self)
     if eps is not None:
         self = jnp.clip(self, *_bounds(eps, self.dtype))
-    return jnp.log(self / (1 - self))
+    # torch rounds half types at each step of this one.
+    return jnp.log(rounded(self / rounded(1 - self, dtype), dtype))
 
 
 @lower("logit_backward")
