@@ -200,7 +200,7 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
     if repeats.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("repeats has to be Long or Int tensor")
     if output_size is not None:
-        return _repeat_interleave_program(repeats, output_size)  # type: ignore[no-any-return]
+        return _repeat_interleave_program(repeats, output_size)
     total, low = map(int, read(_total_program(repeats), "repeat_interleave"))
     if low < 0:
         raise RuntimeError("repeats can not be negative")

@@ -70,8 +70,8 @@ def _unique(
         if dim is not None and self.shape[dim]:
             raise RuntimeError("There are 0 sized dimensions, and they aren't selected")
         inverse = torch.empty(along, dtype=torch.int64, device="jax") if return_inverse else none
-        size = (0,) if dim is None else self.shape
-        return torch.empty(size, dtype=self.dtype, device="jax"), inverse, none
+        shape = (0,) if dim is None else self.shape
+        return torch.empty(shape, dtype=self.dtype, device="jax"), inverse, none
     rows, order, group, count_tensor = _groups_program(self, dim, ordered)
     count = int(read(count_tensor, name))
     size = rounded(count, rows.shape[0])

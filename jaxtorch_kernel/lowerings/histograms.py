@@ -29,10 +29,14 @@ def _bounds(x: Any, low: Any, high: Any, margin: float) -> tuple[Any, Any]:
 
 @lower("histc")
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
-    x = self.reshape(-1)
+    # Integers (torch has them on cuda only) are counted without rounding.
+    exact = kind_of(self.dtype) != "f"
+    x = self.reshape(-1).astype(np.int64 if exact else self.dtype)
     low, high = _bounds(x, cast(min, x.dtype), cast(max, x.dtype), 1)
-    wide = x if kind_of(x.dtype) == "f" else x.astype(np.float32)
-    position = jnp.floor((wide - low) * (bins / (high - low)).astype(wide.dtype))
+    if exact:
+        position = (x - low) * bins // (high - low)
+    else:
+        position = jnp.floor((x - low) * (bins / (high - low)))
     inside = (x >= low) & (x <= high)
     slot = jnp.where(inside, jnp.clip(position, 0, bins - 1).astype(np.int32), bins)
     return jnp.zeros(bins, np.int32).at[slot].add(1, mode="drop")

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..storage.dtypes import to_numpy
 from .promote import cast, widen
-from .reductions import Dims, axes_of
+from .reductions import Dims, axes_of, squared
 from .registry import lower
+from .sorting import search
 
 
 def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
@@ -23,7 +24,7 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
     if p == 1:
         return jnp.sum(size, axes, keepdims=keepdims)
     if p == 2:
-        return jnp.sqrt(jnp.sum(jnp.square(size), axes, keepdims=keepdims))
+        return jnp.sqrt(jnp.sum(squared(x), axes, keepdims=keepdims))
     if p == np.inf:
         return jnp.max(size, axes, keepdims=keepdims, initial=0)
     if p == -np.inf:
@@ -117,14 +118,23 @@ def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> jax.Arr
     return jnp.sum(grad[..., None] * slope, -2)
 
 
+def _pairs(n: int) -> tuple[jax.Array, jax.Array]:
+    """The rows i < j of each pair, in the order of an upper triangle; no constant of n² numbers."""
+    row = jnp.arange(n, dtype=np.int32)
+    starts = row * (2 * n - row - 1) // 2
+    pair = jnp.arange(n * (n - 1) // 2, dtype=np.int32)
+    i = search(starts, pair, True) - 1
+    return i, pair - starts[i] + i + 1
+
+
 @lower("_pdist_forward", static=("p",))
 def pdist(self: Any, p: float = 2.0) -> jax.Array:
-    i, j = np.triu_indices(self.shape[0], 1)
+    i, j = _pairs(self.shape[0])
     return vector_norm(self[i] - self[j], p, (-1,))
 
 
 @lower("_pdist_backward", static=("p",))
 def pdist_backward(grad: Any, self: Any, p: float, pdist: Any) -> jax.Array:
-    i, j = np.triu_indices(self.shape[0], 1)
+    i, j = _pairs(self.shape[0])
     slope = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
     return jnp.zeros_like(self).at[i].add(slope).at[j].add(-slope)

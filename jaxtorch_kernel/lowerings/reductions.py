@@ -45,6 +45,13 @@ def accumulator(self: Any, dtype: torch.dtype | None = None) -> Any:
     return widen(self)[0]
 
 
+def squared(x: Any) -> jax.Array:
+    """The squared absolute value, without the square root that `abs` of a complex number takes."""
+    if kind_of(x.dtype) == "c":
+        return jnp.square(x.real) + jnp.square(x.imag)
+    return jnp.square(x)
+
+
 # -- sums and products -----------------------------------------------------------------------------
 
 
@@ -127,7 +134,7 @@ def _extrema(
 ) -> None:
     def index_of(self: Any, dim: int | None, keepdim: bool) -> jax.Array:
         flat = dim is None or not self.ndim
-        axis = 0 if flat else dim % self.ndim  # type: ignore[operator]
+        axis = 0 if flat else dim % self.ndim
         index = arg_reduce(self.reshape(-1) if flat else self, axis, np.int32)
         if keepdim:
             index = index.reshape((1,) * self.ndim) if flat else jnp.expand_dims(index, axis)

@@ -143,23 +143,16 @@ def search(rows: Any, values: Any, right: bool) -> jax.Array:
 
     def halve(_: Any, bounds: Pair) -> Pair:
         low, high = bounds
-        middle = jnp.minimum((low + high) // 2, count - 1)
-        if rows.ndim == 1:
-            found = rows[middle]
-        else:
-            found = jnp.take_along_axis(rows, middle, -1)
+        middle = (low + high) // 2
+        at = jnp.minimum(middle, count - 1)  # where low == high == count, which stays
+        found = rows[at] if rows.ndim == 1 else jnp.take_along_axis(rows, at, -1)
         # Written so that a NaN belongs at the end.
-        before = ~(found > values if right else found >= values) & (low < high)
-        return jnp.where(before, middle + 1, low), jnp.where(before, high, middle)
-
-    def step(i: Any, bounds: Pair) -> Pair:
-        low, high = bounds
-        new = halve(i, bounds)
+        after = ~(found > values if right else found >= values)
         open_ = low < high
-        return jnp.where(open_, new[0], low), jnp.where(open_, new[1], high)
+        return jnp.where(open_ & after, middle + 1, low), jnp.where(open_ & ~after, middle, high)
 
     start = (jnp.zeros(values.shape, np.int32), jnp.full(values.shape, count, np.int32))
-    return jax.lax.fori_loop(0, count.bit_length(), step, start)[0]
+    return jax.lax.fori_loop(0, count.bit_length(), halve, start)[0]
 
 
 @lower("searchsorted.Tensor", "searchsorted.Scalar")
@@ -193,7 +186,8 @@ def isin(
     if tests.size <= 16:
         found = (elements[..., None] == tests).any(-1)
     else:
-        tests = jnp.sort(tests)
+        # NaN is in no set, and would lead the search astray: any other member takes its place.
+        tests = jnp.sort(jnp.where(tests != tests, jnp.nanmin(tests), tests))
         slot = jnp.minimum(search(tests, elements, False), tests.size - 1)
         found = tests[slot] == elements
     return ~found if invert else found

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .promote import cast, kind_of, promote_float, widen
-from .reductions import Dims, Pair, axes_of, count_of
+from .reductions import Dims, Pair, axes_of, count_of, squared
 from .registry import lower
 
 
@@ -19,7 +19,7 @@ def var_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool 
     axes = axes_of(x, dim)
     count = count_of(x, axes)
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(count, x.dtype)
-    squares = jnp.square(jnp.abs(x - mean))
+    squares = squared(x - mean)
     freedom = count - cast(1 if correction is None else correction, squares.dtype)
     variance = jnp.sum(squares, axes, keepdims=keepdim) / jnp.maximum(freedom, 0)
     return variance, mean if keepdim else mean.squeeze(axes)
