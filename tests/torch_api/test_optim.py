@@ -1,0 +1,132 @@
+"""Every optimizer of `torch.optim` on the device against the same on the CPU, and what its steps compile."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
+
+from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
+
+import jaxtorch
+from jaxtorch.config import config
+
+STEPS = 3
+
+
+def _implementations(info: OptimizerInfo) -> Iterator[dict[str, bool]]:
+    if "foreach" in info.supported_impls:
+        yield {"foreach": False}
+    if info.has_capturable_arg:
+        yield {"capturable": True}
+
+
+def _cases() -> Iterator[Any]:
+    """The default (foreach, where the optimizer has it) and fused with every set of arguments; others once."""
+    for info in optim_db:
+        if info.only_supports_sparse_grads:
+            continue  # sparse tensors have no place on the device
+        inputs = [i for i in info.optim_inputs_func("cpu") if "capturable" not in i.kwargs]
+        cases = [(given, {}) for given in inputs]
+        if "fused" in info.supported_impls:
+            cases += [(given, {"fused": True}) for given in inputs]
+        cases += [(inputs[0], implementation) for implementation in _implementations(info)]
+        for given, implementation in cases:
+            name = f"{info.name} {given.desc} {implementation or ''}".strip()
+            yield pytest.param(info, given.kwargs, implementation, id=name)
+
+
+def _model(info: OptimizerInfo) -> torch.nn.Module:
+    torch.manual_seed(0)
+    # Muon takes matrices only.
+    bias = info.name != "Muon"
+    # A line search multiplies rounding errors.
+    dtype = torch.float64 if info.step_requires_closure else torch.float32
+    return torch.nn.Sequential(
+        torch.nn.Linear(5, 4, bias=bias, dtype=dtype),
+        torch.nn.Tanh(),
+        torch.nn.Linear(4, 3, bias=bias, dtype=dtype),
+    )
+
+
+def _trained(
+    info: OptimizerInfo, model: torch.nn.Module, device: str, keywords: dict[str, Any]
+) -> list[torch.Tensor]:
+    """The parameters after some steps."""
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = (
+        torch.randn(8, n, generator=generator).to(device, next(model.parameters()).dtype)
+        for n in (5, 3)
+    )
+    model = copy.deepcopy(model).to(device)
+    optimizer = info.optim_cls(model.parameters(), **copy.deepcopy(keywords))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        if info.step_requires_closure:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("info", "keywords", "implementation"), list(_cases()))
+def test_steps_as_on_the_cpu(
+    info: OptimizerInfo, keywords: dict[str, Any], implementation: dict[str, bool]
+) -> None:
+    model = _model(info)
+    expected = _trained(info, model, "cpu", keywords)
+    with config(fallback="error"):
+        actual = _trained(info, model, "jax", keywords | implementation)
+    # Muon orthogonalizes in bfloat16.
+    tolerance = (
+        {"rtol": 2e-2, "atol": 1e-3} if info.name == "Muon" else {"rtol": 1e-4, "atol": 1e-5}
+    )
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, **tolerance)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"fused": True}])
+def test_a_new_learning_rate_compiles_nothing(keywords: dict[str, Any]) -> None:
+    parameters = [torch.randn(3, 2, device="jax", requires_grad=True) for _ in range(4)]
+    optimizer = torch.optim.AdamW(parameters, **keywords)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step() -> None:
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        scheduler.step()
+
+    step()
+    step()
+    before = jaxtorch.compile_count()
+    for _ in range(3):
+        step()
+    assert jaxtorch.compile_count() == before
+
+
+def test_grad_scaler_skips_a_step_with_infinite_gradients() -> None:
+    for keywords in ({}, {"fused": True}):
+        parameter = torch.ones(3, device="jax", requires_grad=True)
+        optimizer = torch.optim.SGD([parameter], lr=0.1, **keywords)
+        scaler = torch.amp.GradScaler("jax", init_scale=8.0)
+        for factor in (1.0, float("inf")):
+            optimizer.zero_grad()
+            scaler.scale((parameter * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        torch.testing.assert_close(parameter.detach().cpu(), torch.full((3,), 0.9))
+        assert scaler.get_scale() == 4.0
