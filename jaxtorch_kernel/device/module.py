@@ -193,6 +193,12 @@ def from_dlpack(array: Any) -> torch.Tensor:
     return from_dlpack(array)
 
 
+def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # `torch.utils.checkpoint` asks it before it keeps random states
+        return is_initialized()
+    raise AttributeError(f"module 'torch.jax' has no attribute {name!r}")
+
+
 def _is_in_bad_fork() -> bool:
     from . import fork
 
