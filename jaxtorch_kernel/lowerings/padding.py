@@ -29,12 +29,13 @@ def _padder(mode: str) -> Callable[[Any, Any], jax.Array]:
 
     def padded(self: Any, padding: Any) -> jax.Array:
         widths = _widths(self.ndim, padding)
-        kept = tuple(
-            slice(max(-low, 0), n - max(-high, 0))
-            for n, (low, high) in zip(self.shape, widths, strict=True)
-        )
-        grown = [(max(low, 0), max(high, 0)) for low, high in widths]
-        return jnp.pad(self[kept], grown, mode=mode)
+        grown = jnp.pad(self, [(max(low, 0), max(high, 0)) for low, high in widths], mode=mode)
+        return grown[
+            tuple(
+                slice(max(-low, 0), n - max(-high, 0))
+                for n, (low, high) in zip(grown.shape, widths, strict=True)
+            )
+        ]
 
     return padded
 

@@ -95,9 +95,10 @@ def _identity(reduce: str, dtype: Any) -> Any:
     return info.max if reduce == "amin" else info.min
 
 
-def _reduced(self: Any, place: Any, src: Any, reduce: str, include_self: bool) -> jax.Array:
-    """`self` with `src` reduced into `place`, a subscript of it; half types are reduced in float32."""
-    wide = opmath(self.dtype)
+def _reduced(
+    self: Any, place: Any, src: Any, reduce: str, include_self: bool, wide: Any
+) -> jax.Array:
+    """`self` with `src` reduced into `place`, a subscript of it, in the dtype `wide`."""
     start = self.astype(wide)
     if not include_self:
         start = start.at[place].set(np.array(_identity(reduce, wide), wide), mode=IN_BOUNDS)
@@ -120,7 +121,9 @@ def scatter_reduce(
         return self
     target = jnp.atleast_1d(self)
     places = _places(dim, index)
-    return _reduced(target, places, _extent(src, index), reduce, include_self).reshape(self.shape)
+    wide = opmath(self.dtype)
+    result = _reduced(target, places, _extent(src, index), reduce, include_self, wide)
+    return result.reshape(self.shape)
 
 
 @lower("index_reduce")
@@ -128,4 +131,6 @@ def index_reduce(
     self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
 ) -> jax.Array:
     rows, place = along(self, dim, index)
-    return _reduced(rows, place, jnp.atleast_1d(source), reduce, include_self).reshape(self.shape)
+    source = jnp.atleast_1d(source)
+    # Unlike `scatter_reduce`, torch reduces half types here in their own precision.
+    return _reduced(rows, place, source, reduce, include_self, self.dtype).reshape(self.shape)

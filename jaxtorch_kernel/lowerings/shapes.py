@@ -158,6 +158,12 @@ def roll(self: Any, shifts: Any, dims: Any = ()) -> jax.Array:
     return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
 
 
+@lower("channel_shuffle")
+def channel_shuffle(self: Any, groups: int) -> jax.Array:
+    n, c, *rest = self.shape
+    return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
+
+
 # -- triangles and diagonals -----------------------------------------------------------------------------------------
 
 

@@ -113,6 +113,8 @@ def on(sample: SampleInput, device: str) -> SampleInput:
     moved = sample.transform(_to(device))
     if "device" in moved.kwargs:  # factories
         moved.kwargs = {**moved.kwargs, "device": device}
+    # `to` names its device by position.
+    moved.args = tuple(device if isinstance(a, str) and a == "cpu" else a for a in moved.args)
     return moved
 
 
