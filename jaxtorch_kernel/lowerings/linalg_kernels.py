@@ -146,9 +146,14 @@ for _op in (
     aten.linalg_eig.default,
     aten.linalg_eig.out,
     aten._linalg_eigvals.default,
-    aten.linalg_eigvals.out,
 ):
     kernel(short_name(_op))(_with_eigenvalues(_op))
+
+
+@kernel("linalg_eigvals.out")
+def eigvals_out(self: Tensor, *, out: Tensor) -> Tensor:
+    """The eigenvalues into a tensor that is resized."""
+    return _into(out, aten._linalg_eigvals.default(self))
 
 
 _least_squares = Operation(None, Lowering(least_squares), "linalg_lstsq")
