@@ -1,0 +1,194 @@
+"""Connectionist temporal classification: the likelihood of a labelling, summed over all alignments.
+
+The forward variables (log probability of having emitted the first s symbols of the labels with blanks
+in between) go through time in one scan. Lengths are arrays, so that batches of other lengths
+compile nothing; the list overloads copy theirs to the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..dispatch.operation import Operation
+from ..dispatch.registry import kernel
+from .opmath import in_opmath
+from .registry import Lowering
+from .vjp import vjp
+
+# Stands for log 0 inside the scan: the derivative of logaddexp at -inf is NaN.
+_LOG_ZERO = -1e30
+_IMPOSSIBLE = -1e29
+
+
+def _padded(targets: jax.Array, lengths: jax.Array, longest: int) -> jax.Array:
+    """Targets as one row each, from rows or from one long concatenation."""
+    positions = jnp.arange(longest, dtype=jnp.int32)
+    if targets.ndim == 2:
+        starts = jnp.zeros_like(lengths)
+        rows = targets
+    else:
+        starts = jnp.cumsum(lengths) - lengths
+        rows = jnp.broadcast_to(targets, (lengths.size, targets.size))
+    index = jnp.minimum(starts[:, None] + positions, max(rows.shape[1] - 1, 0))
+    return jnp.take_along_axis(rows, index, 1) if rows.shape[1] else rows
+
+
+def _forward_variables(
+    log_probs: jax.Array, labels: jax.Array, input_lengths: jax.Array, blank: int
+) -> jax.Array:
+    """alpha[t, b, s]; constant in time after an input's end."""
+    batch, symbols = labels.shape
+    extended = jnp.full((batch, 2 * symbols + 1), blank, labels.dtype).at[:, 1::2].set(labels)
+    emitted = jnp.take_along_axis(log_probs, extended[None], 2)
+    # A symbol may follow the last but one (skipping a blank) where the two differ.
+    two_before = jnp.pad(extended, ((0, 0), (2, 0)))[:, :-2]
+    position = jnp.arange(2 * symbols + 1, dtype=jnp.int32)
+    skips = (extended != blank) & (extended != two_before) & (position >= 2)
+
+    def delayed(alpha: jax.Array, by: int) -> jax.Array:
+        return jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=_LOG_ZERO)[:, : alpha.shape[1]]
+
+    def advance(alpha: jax.Array, step: Any) -> Any:
+        emission, time = step
+        reached = jnp.logaddexp(alpha, delayed(alpha, 1))
+        reached = jnp.logaddexp(reached, jnp.where(skips, delayed(alpha, 2), _LOG_ZERO))
+        new = jnp.maximum(reached + emission, _LOG_ZERO)
+        new = jnp.where((time < input_lengths)[:, None], new, alpha)
+        return new, new
+
+    times = jnp.arange(log_probs.shape[0], dtype=jnp.int32)
+    # Before the first step one is "at" the first symbol or the second with nothing emitted.
+    first = jnp.maximum(jnp.where(position < 2, emitted[0], _LOG_ZERO), _LOG_ZERO)
+    first = jnp.where((input_lengths > 0)[:, None], first, jnp.where(position == 0, 0, _LOG_ZERO))
+    _, later = jax.lax.scan(advance, first, (emitted[1:], times[1:]))
+    return jnp.concatenate([first[None], later])
+
+
+def _negative_likelihood(alpha: jax.Array, target_lengths: jax.Array) -> jax.Array:
+    last = alpha[-1]
+    ends = 2 * target_lengths[:, None]
+    on_blank = jnp.take_along_axis(last, ends, 1)[:, 0]
+    on_label = jnp.take_along_axis(last, jnp.maximum(ends - 1, 0), 1)[:, 0]
+    on_label = jnp.where(target_lengths > 0, on_label, _LOG_ZERO)
+    return -jnp.logaddexp(on_blank, on_label)
+
+
+def _prepared(log_probs: jax.Array, *integers: jax.Array) -> Any:
+    """A batch dimension where there is none, and finite log probabilities."""
+    batched = log_probs if log_probs.ndim == 3 else log_probs[:, None]
+    return jnp.maximum(batched, _LOG_ZERO), *(i.reshape(-1).astype(jnp.int32) for i in integers)
+
+
+def _rows(targets: jax.Array, log_probs: jax.Array) -> jax.Array:
+    return targets[None] if log_probs.ndim == 2 and targets.ndim == 1 else targets
+
+
+@in_opmath
+def _loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, longest: int, blank: int
+) -> tuple[jax.Array, jax.Array]:
+    labels = _rows(targets, log_probs)
+    x, inputs, lengths = _prepared(log_probs, input_lengths, target_lengths)
+    alpha = _forward_variables(x, _padded(labels, lengths, longest), inputs, blank)
+    loss = _negative_likelihood(alpha, lengths)
+    loss = jnp.where(loss > -_IMPOSSIBLE, jnp.inf, loss)
+    alpha = jnp.where(alpha < _IMPOSSIBLE, -jnp.inf, alpha).transpose(1, 0, 2)
+    return (loss, alpha) if log_probs.ndim == 3 else (loss[0], alpha[0])
+
+
+@in_opmath
+def _gradient(
+    grad: Any,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    longest: int,
+    blank: int,
+    zero_infinity: bool,
+) -> jax.Array:
+    labels = _rows(targets, log_probs)
+    x, inputs, lengths = _prepared(log_probs, input_lengths, target_lengths)
+    labels = _padded(labels, lengths, longest)
+
+    def likelihood(x: jax.Array) -> jax.Array:
+        return _negative_likelihood(_forward_variables(x, labels, inputs, blank), lengths)
+
+    loss = likelihood(x)
+    (slope,) = vjp(likelihood, (x,), jnp.ones_like(loss))
+    # torch's gradient takes the input for the result of a log_softmax: it is that of the logits.
+    slope = jnp.exp(x) + slope
+    times = jnp.arange(x.shape[0], dtype=jnp.int32)
+    slope = jnp.where(times[:, None, None] < inputs[:, None], slope, 0)
+    impossible = (loss > -_IMPOSSIBLE)[:, None]
+    slope = jnp.where(impossible, 0 if zero_infinity else jnp.nan, slope)
+    return (slope * grad.reshape(-1, 1)).reshape(log_probs.shape)
+
+
+_run_loss = Operation(None, Lowering(_loss), "_ctc_loss")
+_run_gradient = Operation(None, Lowering(_gradient), "_ctc_loss_backward")
+
+Lengths = Sequence[int] | torch.Tensor
+
+
+def _arguments(
+    log_probs: torch.Tensor, targets: torch.Tensor, inputs: Lengths, labels: Lengths
+) -> tuple[Any, ...]:
+    """What both programs take: targets and lengths on the device, and the longest labelling.
+
+    Raises:
+        RuntimeError: a length does not fit the tensors.
+    """
+    input_lengths, target_lengths = (
+        x.tolist() if isinstance(x, torch.Tensor) else list(x) for x in (inputs, labels)
+    )
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    for name, lengths in (("input", input_lengths), ("target", target_lengths)):
+        if len(lengths) != batch:
+            raise RuntimeError(f"{name}_lengths must be of size batch_size ({batch})")
+    if any(n > log_probs.shape[0] for n in input_lengths):
+        raise RuntimeError(
+            f"Expected input_lengths to have value at most {log_probs.shape[0]}, "
+            f"but got value {max(input_lengths)}"
+        )
+    longest = targets.shape[-1] if targets.dim() == 2 else max(target_lengths, default=0)
+    if any(n > longest for n in target_lengths) or (
+        targets.dim() == 1 and sum(target_lengths) > targets.shape[0]
+    ):
+        raise RuntimeError("Expected targets to be as long as target_lengths say")
+    on_device = (torch.tensor(n).to(log_probs.device) for n in (input_lengths, target_lengths))
+    return targets.to(log_probs.device), *on_device, longest
+
+
+@kernel("_ctc_loss", "_ctc_loss.Tensor")
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
+    return _run_loss(log_probs, *arguments, blank)  # type: ignore[no-any-return]
+
+
+@kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
+def ctc_loss_backward(
+    grad: torch.Tensor,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+    blank: int,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
+    return _run_gradient(grad, log_probs, *arguments, blank, zero_infinity)  # type: ignore[no-any-return]
