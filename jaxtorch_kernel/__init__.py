@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .autoload import register as _register
+
 if TYPE_CHECKING:
-    from .config import config as config
+    from .options import config as config
     from .dispatch.stats import compile_count as compile_count
     from .dispatch.stats import fallbacks as fallbacks
 
@@ -20,7 +22,7 @@ __version__ = "0.1.0"
 
 # `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
 _LAZY = {
-    "config": ("jaxtorch.config", "config"),
+    "config": ("jaxtorch.options", "config"),
     "fallbacks": ("jaxtorch.dispatch.stats", "fallbacks"),
     "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
 }
@@ -52,3 +54,7 @@ def unload_ipython_extension(shell: Any) -> None:
     from jaxtorch.magics import unload
 
     unload(shell)
+
+
+# Where torch's autoload is off (TORCH_DEVICE_BACKEND_AUTOLOAD=0), importing this package registers the device.
+_register()

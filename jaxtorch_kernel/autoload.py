@@ -17,7 +17,8 @@ def register() -> None:
     """Register the device `jax` with torch. Calling it again does nothing.
 
     Raises:
-        RuntimeError: another backend (torchax, say) has already taken torch's one spare backend.
+        RuntimeError: another backend (torchax, say) has already taken torch's one spare backend, or autograd
+            has run before (only possible where torch's autoload is off).
         ImportError: this torch lacks a private hook that the device needs.
 
     Example:
@@ -30,6 +31,8 @@ def register() -> None:
         return
     import torch
 
+    if _registered:  # `import torch` has just done it
+        return
     from .device import registration
 
     registration.name_device()
@@ -39,6 +42,8 @@ def register() -> None:
     kernels = torch.library.Library("aten", "IMPL")
     registration.install(kernels)
     _libraries.extend([library, kernels])
+    if not getattr(torch.__spec__, "_initializing", False):
+        registration.check_engine()
 
 
 def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:

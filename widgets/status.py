@@ -47,6 +47,7 @@ def _rows(status: Status) -> list[tuple[str, list[str]]]:
     return [
         ("Platform", [f"{status.platform} ({_pairs(status.versions, ' ')})"]),
         ("Devices", [_device(d) for d in status.devices]),
+        ("Memory peak", [_size(status.peak)]),
         ("Default device", [status.default_device]),
         ("Dtypes", [f"{status.default_dtype} by default; {status.dtype_policy}"]),
         ("Compiled programs", [programs]),
@@ -61,7 +62,7 @@ def _pairs(values: dict[str, object], sign: str) -> str:
 
 def _device(device: DeviceMemory) -> str:
     limit = "" if device.limit is None else f" of {_size(device.limit)}"
-    return f"{device.name}: {_size(device.allocated)}{limit} in tensors, {_size(device.peak)} at most so far"
+    return f"{device.name}: tensors hold {_size(device.allocated)}{limit}"
 
 
 def _size(count: int) -> str:

@@ -52,6 +52,35 @@ def name_device() -> None:
     sys.modules["torch.jax"] = module
 
 
+class _Probe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch._C._acc.create_empty_tensor((), torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> None:
+        return None
+
+
+def check_engine() -> None:
+    """Make sure that autograd can run on the device; needed where it was registered after torch's import.
+
+    Autograd counts the devices at its first backward, and never again. The probe calls no operator, hence no jax.
+
+    Raises:
+        RuntimeError: a backward has run before the device was there.
+    """
+    out = _Probe.apply(torch.zeros((), device="cpu", requires_grad=True))
+    try:
+        out.backward(torch._C._acc.create_empty_tensor((), torch.float32))
+    except RuntimeError as error:
+        raise RuntimeError(
+            "jaxtorch was imported after a backward() had run: torch's autograd cannot take a new device any more. "
+            "Restart, and import jaxtorch first (or leave TORCH_DEVICE_BACKEND_AUTOLOAD on: then `import torch` "
+            "does it)."
+        ) from error
+
+
 _libraries: list[Any] = []
 _OTHER_LAYOUTS = {
     "SparsePrivateUse1": "sparse",
@@ -68,14 +97,17 @@ def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-def install(library: Any) -> None:
-    """What torch must know from the start, before any tensor of the device: `library` gets the kernels."""
-    from . import accelerator, methods, pinning, processes, storages
-
+def _refuse_other_layouts() -> None:
     for key, kind in _OTHER_LAYOUTS.items():
         refusal = torch.library.Library("_", "IMPL")
         refusal.fallback(functools.partial(_refuse_layout, kind), key)
         _libraries.append(refusal)
+
+
+def install(library: Any) -> None:
+    """What torch must know from the start, before any tensor of the device: `library` gets the kernels."""
+    from . import accelerator, methods, pinning, processes, storages
+
     accelerator.install()
     methods.install(library)
     pinning.install(library)
@@ -99,5 +131,6 @@ def first_use() -> Callable[..., Any]:
             placement.devices()
             fork.start()
             amp.install()
+            _refuse_other_layouts()
             _run = install_operators()
     return _run

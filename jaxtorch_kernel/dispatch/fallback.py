@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import torch
 
-from ..config import config
+from ..options import config
 from ..lowerings.registry import LOWERINGS, Lowering
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
@@ -125,8 +125,7 @@ def over_tensors(function: Callable[..., Any], signature: Signature | None = Non
         split = len(tensors) - len(keyword_names) if keyword_names else len(tensors)
         keywords = dict(zip(keyword_names, tensors[split:], strict=False)) if keyword_names else {}
         with tracing.tracing(), torch.no_grad(), torch.device("jax"):
-            result = function(*tensors[:split], **keywords)
-        return _to_arrays(result)
+            return _to_arrays(function(*tensors[:split], **keywords))
 
     return over_arrays
 

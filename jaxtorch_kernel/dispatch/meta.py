@@ -42,3 +42,31 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
         return op(*positional, **keywords)
     except NotImplementedError:
         return None
+    except Exception as error:
+        raise _cpu_error(op, signature, args) or error from None
+
+
+def _cpu_error(
+    op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]
+) -> Exception | None:
+    """What the CPU's kernel says of arguments that Meta refuses: many Meta kernels have words of their own."""
+
+    def zeros(a: Any) -> Any:
+        if isinstance(a, list | tuple):
+            return [zeros(item) for item in a]
+        if isinstance(a, torch.device):
+            return torch.device("cpu")
+        if not isinstance(a, torch.Tensor) or a.device.type == "cpu":
+            return a
+        return torch.zeros((), dtype=a.dtype).expand(a.shape)
+
+    if any(a is not None and i in signature.written for i, a in enumerate(args)):
+        return None
+    arguments = [zeros(a) for a in args]
+    names = signature.names[signature.positional :]
+    keywords = dict(zip(names, arguments[signature.positional :], strict=True))
+    try:
+        op(*arguments[: signature.positional], **keywords)
+    except Exception as error:
+        return error
+    return None

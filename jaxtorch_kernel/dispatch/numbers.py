@@ -6,10 +6,12 @@ transfer of eight bytes, never a compile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..storage import placement
@@ -48,3 +50,40 @@ def number_operands(
         values = tuple([v for k, v in numbers if k == kind])
         result.append(operand(kind, values) if make is None else make(values, KINDS[kind]))
     return result
+
+
+# What torch calls the types in its message.
+_C_NAMES = {
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int",
+    "float32": "float",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+}
+
+
+def limits(dtype: np.dtype) -> tuple[float, float, str] | None:
+    """The smallest and largest number that converts to a dtype without overflow; None where all do."""
+    name = _C_NAMES.get(dtype.name)
+    if name is None:
+        return None
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        # Negative numbers wrap into unsigned types, as in C.
+        return (-info.max if dtype.kind == "u" else info.min), info.max, name
+    largest = float(ml_dtypes.finfo(dtype).max)
+    return -largest, largest, name
+
+
+def check_limits(bounds: set[tuple[int, float, float, str]], numbers: list[tuple[str, Any]]) -> None:
+    """Raise as torch does where a Scalar does not fit the dtype it is cast to.
+
+    Raises:
+        RuntimeError: naming the type.
+    """
+    for position, low, high, name in bounds:
+        value = numbers[position][1]
+        if type(value) is not complex and not low <= value <= high and -math.inf < value < math.inf:
+            raise RuntimeError(f"value cannot be converted to type {name} without overflow")

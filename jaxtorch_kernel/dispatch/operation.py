@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import torch
 
-from ..config import Options, config
+from ..options import Options, config
 from ..lowerings.registry import Lowering
 from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of
@@ -21,7 +21,7 @@ from ..storage.dtypes import to_numpy
 from . import tracing
 from .errors import explain, mixed_devices
 from .meta import call_meta
-from .numbers import number_operands
+from .numbers import check_limits, number_operands
 from .program import (
     Fresh,
     NumberSlot,
@@ -346,6 +346,8 @@ class Operation:
                 numbers = number_operands(program.number_kinds, call.numbers, np.array)
                 return program.function(*operands, *numbers)
         if call.numbers:
+            if program.limits:
+                check_limits(program.limits, call.numbers)
             operands += number_operands(program.number_kinds, call.numbers)
         try:
             return (program._call or program.compiled())(*operands)
@@ -444,9 +446,9 @@ class _Positions:
         self.tensor = 0
         self.numbers = {"f": 0, "i": 0, "c": 0}
 
-    def next_number(self, kind: str, dtype: np.dtype | None = None) -> NumberSlot:
-        slot = NumberSlot(kind, self.numbers[kind], dtype)
-        self.numbers[kind] += 1
+    def next_number(self, letter: str, dtype: np.dtype | None, scalar: bool) -> NumberSlot:
+        slot = NumberSlot(letter, self.numbers[letter], sum(self.numbers.values()), dtype, scalar)
+        self.numbers[letter] += 1
         return slot
 
 
@@ -455,12 +457,12 @@ def _template(kind: int, a: Any, position: _Positions) -> Any:
         return None
     if kind == TENSOR and isinstance(a, Tensor):
         if a.device.type == "cpu" and a.dim() == 0:
-            return position.next_number(_letter(a), to_numpy(a.dtype))
+            return position.next_number(_letter(a), to_numpy(a.dtype), False)
         position.tensor += 1
         return Slot(position.tensor - 1)
     if kind <= NUMBER:
         letter = _letter_of(type(a))
-        return position.next_number(letter) if letter else a
+        return position.next_number(letter, None, kind == NUMBER) if letter else a
     if kind in (TENSORS, NUMBERS):
         inner = TENSOR if kind == TENSORS else NUMBER
         return [_template(inner, item, position) for item in a]

@@ -33,7 +33,7 @@ from ..storage.buffer import Buffer, Spec, spec_of, wrap
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from . import stats
-from .numbers import KINDS
+from .numbers import KINDS, limits
 from .schema import Signature
 
 build_lock = threading.RLock()
@@ -51,10 +51,12 @@ class Slot:
 class NumberSlot:
     """In a call's template: the number with this index among those of its kind."""
 
-    __slots__ = ("dtype", "index", "kind")
+    __slots__ = ("dtype", "index", "kind", "position", "scalar")
 
-    def __init__(self, kind: str, index: int, dtype: np.dtype | None):
+    def __init__(self, kind: str, index: int, position: int, dtype: np.dtype | None, scalar: bool):
         self.kind, self.index, self.dtype = kind, index, dtype
+        self.position = position  # among all numbers of the call
+        self.scalar = scalar  # a Scalar argument must fit what it is cast to; an operand wraps
 
 
 class Fresh:
@@ -64,18 +66,6 @@ class Fresh:
 
     def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
         self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
-
-
-def fill(template: Any, arrays: list[Any], numbers: dict[str, Any]) -> Any:
-    """A template with its slots replaced."""
-    if isinstance(template, Slot):
-        return arrays[template.index]
-    if isinstance(template, NumberSlot):
-        value = numbers[template.kind][template.index]
-        return Number(value, template.kind, template.dtype)
-    if isinstance(template, list):
-        return [fill(item, arrays, numbers) for item in template]
-    return template
 
 
 class Program:
@@ -116,6 +106,7 @@ class Program:
         self.number_kinds = sorted(set(number_kinds))
         self.leaves: list[Fresh | None] = []
         self.new_specs: list[Spec] = []
+        self.limits: set[tuple[int, float, float, str]] = set()
         self.single = False
         self.only: Any = None
         self.targets: list[int] = []
@@ -149,7 +140,7 @@ class Program:
     def function(self, *operands: Any) -> tuple[Any, ...]:
         """The whole call over physical arrays."""
         key, bases, arrays, slices, numbers = self._inputs(operands)
-        arguments = fill(self.template, arrays, numbers)
+        arguments = self._fill(self.template, arrays, numbers)
         new_key = None
         if self.lowering.random:
             new_key, own_key = jax.random.split(jax.random.wrap_key_data(key))
@@ -166,6 +157,24 @@ class Program:
             values, writes = leaves[:split], leaves[split:]
         outputs = self._fresh(values) + self._write(writes, bases, slices)
         return tuple(outputs) if new_key is None else (*outputs, new_key)
+
+    def _fill(self, template: Any, arrays: list[Any], numbers: dict[str, Any]) -> Any:
+        """The template with its slots replaced."""
+        if isinstance(template, Slot):
+            return arrays[template.index]
+        if isinstance(template, list):
+            return [self._fill(item, arrays, numbers) for item in template]
+        if not isinstance(template, NumberSlot):
+            return template
+        slot = template
+
+        def note(dtype: np.dtype) -> None:
+            limit = limits(dtype)
+            if limit is not None:
+                self.limits.add((slot.position, *limit))
+
+        value = numbers[slot.kind][slot.index]
+        return Number(value, slot.kind, slot.dtype, note if slot.scalar else None)
 
     def _lowered(self, *arguments: Any) -> Any:
         if self.precision is None:

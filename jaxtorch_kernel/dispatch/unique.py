@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..lowerings.sorting import sort_with_index
 from .dynamic import first_rows, program, read, rounded
 from .registry import kernel
 
@@ -27,8 +28,7 @@ def _lexicographic(rows: Any) -> jax.Array:
     columns = rows.shape[1]
 
     def by_column(i: Any, order: Any) -> Any:
-        column = rows[order, columns - 1 - i]
-        return jax.lax.sort((column, order), is_stable=True, num_keys=1)[1]
+        return order[sort_with_index(rows[order, columns - 1 - i], 0)[1]]
 
     return jax.lax.fori_loop(0, columns, by_column, order)
 

@@ -14,13 +14,11 @@ class DeviceMemory:
 
     Attributes:
         allocated: bytes that live jax tensors hold on it.
-        peak: the most they have held.
         limit: bytes that XLA may use; None where it sets no limit (on the CPU).
     """
 
     name: str
     allocated: int
-    peak: int
     limit: int | None
 
 
@@ -29,6 +27,7 @@ class Status:
     """What `%jax status` knows.
 
     Attributes:
+        peak: the most bytes that tensors have held, over all devices.
         default_device: where tensors made without a device go.
         default_dtype: the dtype of floats made without a dtype.
         dtype_policy: which of torch's dtypes run as themselves.
@@ -39,6 +38,7 @@ class Status:
 
     platform: str
     devices: tuple[DeviceMemory, ...]
+    peak: int
     default_device: str
     default_dtype: str
     dtype_policy: str
@@ -62,7 +62,8 @@ def read_status() -> Status:
 
     import jaxtorch
 
-    from ..config import config
+    from ..options import config
+    from ..device import memory
     from ..dispatch import stats
     from ..storage import placement
 
@@ -70,6 +71,7 @@ def read_status() -> Status:
     return Status(
         platform=devices[0].platform,
         devices=tuple(_memory(i, device) for i, device in enumerate(devices)),
+        peak=memory.max_memory_allocated(),
         default_device=str(torch.get_default_device()),
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         dtype_policy="int64 and float64 stay as they are",
@@ -86,9 +88,7 @@ def read_status() -> Status:
 
 
 def _memory(index: int, device: Any) -> DeviceMemory:
-    from ..storage.buffer import usage
+    from ..device import memory
 
-    # Tensors that were made with another `torch.jax.device` are few: all are counted on the first.
-    held = (usage.allocated, usage.peak) if index == 0 else (0, 0)
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    return DeviceMemory(str(device), *held, limit)
+    return DeviceMemory(str(device), memory.memory_allocated(index), limit)

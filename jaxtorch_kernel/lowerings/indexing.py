@@ -4,8 +4,9 @@ Indices out of range. torch raises IndexError on the CPU and fails an assertion 
 index. Here nothing waits for the indices: a read takes the nearest element there is, a write outside does not happen.
 Negative indices count from the end where torch lets them.
 
-Boolean masks. `x[mask]` has a size that depends on the mask, so that the mask is turned into index tensors by
-`nonzero`, which waits. A write through one mask of a value that is the same at each place is a `where`, and waits for nothing.
+Boolean masks. `x[mask]` has a size that depends on the mask, so that the mask is turned into index
+tensors by `nonzero`, which waits. A write through one mask of a value that is the same at each place is a `where`,
+and waits for nothing.
 """
 
 from __future__ import annotations

@@ -16,8 +16,24 @@ from .promote import Number, cast, opmath
 from .registry import lower
 
 
+# torch's Meta kernels let two dtypes pass, its others name them like this.
+_C_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+    "int64": "long",
+    "int32": "int",
+}
+
+
 def product(a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
-    """`a @ b` summed and returned in `dtype`, by default the opmath dtype of `a`."""
+    """`a @ b` summed and returned in `dtype`, by default the opmath dtype of both."""
+    if dtype is None and a.dtype != b.dtype:
+        names = " != ".join(_C_NAMES.get(x.dtype.name, x.dtype.name) for x in (a, b))
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {names}")
     return jnp.matmul(a, b, preferred_element_type=dtype or opmath(a.dtype))
 
 

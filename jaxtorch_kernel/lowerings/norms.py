@@ -11,7 +11,7 @@ import numpy as np
 
 from ..storage.dtypes import to_numpy
 from .promote import cast, widen
-from .reductions import Dims, axes_of, squared
+from .reductions import Dims, axes_of, root, squared
 from .registry import lower
 from .sorting import search
 
@@ -24,12 +24,13 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
     if p == 1:
         return jnp.sum(size, axes, keepdims=keepdims)
     if p == 2:
-        return jnp.sqrt(jnp.sum(squared(x), axes, keepdims=keepdims))
+        return root(jnp.sum(squared(x), axes, keepdims=keepdims))
     if p == np.inf:
         return jnp.max(size, axes, keepdims=keepdims, initial=0)
     if p == -np.inf:
         return jnp.min(size, axes, keepdims=keepdims, initial=np.inf)
-    return jnp.sum(size**p, axes, keepdims=keepdims) ** (1 / p)
+    total = jnp.sum(size**p, axes, keepdims=keepdims)
+    return root(total, p) if p > 0 else total ** (1 / p)
 
 
 @lower("linalg_vector_norm", static=("ord",))
@@ -99,8 +100,8 @@ def euclidean_dist(x1: Any, x2: Any) -> jax.Array:
     """By one matrix product: what torch does for more than 25 rows."""
     squares = [jnp.sum(x * x, -1, keepdims=True) for x in (x1, x2)]
     product = x1 @ jnp.swapaxes(x2, -1, -2)
-    squared = squares[0] + jnp.swapaxes(squares[1], -1, -2) - 2 * product
-    return jnp.sqrt(jnp.maximum(squared, 0))
+    total = squares[0] + jnp.swapaxes(squares[1], -1, -2) - 2 * product
+    return root(jnp.maximum(total, 0))
 
 
 @lower("_cdist_forward", static=("p",))
@@ -113,6 +114,8 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> jax.Array:
 
 @lower("_cdist_backward", static=("p",))
 def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> jax.Array:
+    if not grad.size:
+        return jnp.zeros_like(x1)
     difference = x1[..., :, None, :] - x2[..., None, :, :]
     slope = distance_gradient(p, difference, cdist[..., None])
     return jnp.sum(grad[..., None] * slope, -2)

@@ -7,6 +7,7 @@ lattice differs (int32 + 1.5 is float64 there under x64, float32 here), so that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,16 +27,25 @@ class Number:
         value: a 0-dim JAX array (float64, int64 or complex128).
         kind: "b", "i", "f" or "c", NumPy's letters.
         dtype: for a 0-dim CPU tensor its NumPy dtype, which ranks as a tensor without dimensions; else None.
+        note: told every dtype the number is cast to, because at each call its value must fit them.
     """
 
-    __slots__ = ("dtype", "kind", "value")
+    __slots__ = ("dtype", "kind", "note", "value")
 
-    def __init__(self, value: Any, kind: str, dtype: np.dtype | None = None):
-        self.value, self.kind, self.dtype = value, kind, dtype
+    def __init__(
+        self,
+        value: Any,
+        kind: str,
+        dtype: np.dtype | None = None,
+        note: Callable[[np.dtype], None] | None = None,
+    ):
+        self.value, self.kind, self.dtype, self.note = value, kind, dtype, note
 
     def as_dtype(self, dtype: Any) -> jax.Array:
         """The number as a 0-dim array of `dtype`."""
         value = self.value
+        if self.note is not None:
+            self.note(np.dtype(dtype))
         if self.kind == "c" and np.dtype(dtype).kind != "c":
             value = value.real
         return value.astype(dtype)

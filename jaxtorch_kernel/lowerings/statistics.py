@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .promote import cast, kind_of, promote_float, widen
-from .reductions import Dims, Pair, axes_of, count_of, squared
+from .reductions import Dims, Pair, axes_of, count_of, root, squared
 from .registry import lower
 
 
@@ -32,13 +32,13 @@ def var(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = Fal
 
 @lower("std.correction")
 def std(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> jax.Array:
-    return jnp.sqrt(var(self, dim, correction, keepdim))
+    return root(var(self, dim, correction, keepdim))
 
 
 @lower("std_mean.correction")
 def std_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> Pair:
     variance, mean = var_mean(self, dim, correction, keepdim)
-    return jnp.sqrt(variance), mean
+    return root(variance), mean
 
 
 @lower("logsumexp")
@@ -46,7 +46,7 @@ def logsumexp(self: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
     (x,) = widen(*promote_float(self))
     axes = axes_of(x, dim)
     largest = jnp.max(x.real, axes, keepdims=True, initial=-np.inf)
-    largest = jnp.where(jnp.isfinite(largest), largest, 0)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
     total = jnp.log(jnp.sum(jnp.exp(x - largest), axes, keepdims=True)) + largest
     return total if keepdim else total.squeeze(axes)
 

@@ -209,11 +209,16 @@ def _same(a: Any, b: Any) -> bool:
 
 def reference(op: OpInfo, kind: str, sample: SampleInput) -> tuple[Any, bool]:
     """The CPU's result, and whether its values can be compared (no randomness, no uninitialized memory)."""
-    torch.manual_seed(2)
-    first = call(op, kind, on(sample, "cpu"))
-    torch.manual_seed(3)
-    second = call(op, kind, on(sample, "cpu"))
-    values = not op.name.startswith(("empty", "new_empty")) and _same(first, second)
+
+    def run(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return call(op, kind, on(sample, "cpu"))
+
+    first = run(2)
+    # Dropout of few elements has few outcomes: two seeds that agree prove little.
+    values = not op.name.startswith(("empty", "new_empty")) and all(
+        _same(first, run(seed)) for seed in range(3, 8)
+    )
     return first, values
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.config import config
+from jaxtorch.options import config
 from jaxtorch.dispatch.schema import Signature
 from jaxtorch.lowerings.foreach import _ONE
 from jaxtorch.lowerings.registry import LOWERINGS
