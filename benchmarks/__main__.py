@@ -1,0 +1,23 @@
+"""`make bench`: every comparison, in one run.
+
+    python -m benchmarks [dispatch|training|cpu_tensors ...]
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+
+def main() -> None:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    names = sys.argv[1:] or ["dispatch", "cpu_tensors", "training"]
+    for name in names:
+        print(f"# {name}", flush=True)
+        for row in importlib.import_module(f"benchmarks.{name}").rows():
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Side by side in one process: the contestants take turns, round by round, and medians are compared.
+
+A machine that slows down slows both sides of a ratio; a figure in microseconds alone says little. Nothing here judges:
+`limit` is printed beside the ratio it belongs to.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Contestant = Callable[[], object]
+
+
+@dataclass
+class Row:
+    """One comparison: median seconds per call of each contestant, the first being ours."""
+
+    name: str
+    seconds: dict[str, float]
+    limit: float | None = None
+    against: str = ""
+
+    def ratio(self) -> float:
+        """Ours over `against`."""
+        ours = next(iter(self.seconds.values()))
+        return ours / self.seconds[self.against]
+
+    def __str__(self) -> str:
+        times = "  ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())
+        verdict = ""
+        if self.against:
+            verdict = f"  ratio to {self.against} {self.ratio():.2f}"
+            if self.limit is not None:
+                verdict += f" (goal: at most {self.limit})"
+        return f"{self.name:28} {times}{verdict}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.2f} us"
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def compare(
+    name: str,
+    contestants: dict[str, Contestant],
+    finish: Callable[[], object],
+    calls: int = 1000,
+    rounds: int = 25,
+    limit: float | None = None,
+    against: str = "",
+) -> Row:
+    """Time `calls` calls of each contestant in turn, `rounds` times over; `finish` waits for the device."""
+    for contestant in contestants.values():
+        for _ in range(max(2, calls // 20)):
+            contestant()
+        finish()
+    times: dict[str, list[float]] = {key: [] for key in contestants}
+    for _ in range(rounds):
+        for key, contestant in contestants.items():
+            started = time.perf_counter()
+            for _ in range(calls):
+                contestant()
+            finish()
+            times[key].append((time.perf_counter() - started) / calls)
+    return Row(name, {k: statistics.median(v) for k, v in times.items()}, limit, against)
