@@ -15,7 +15,6 @@ import numpy as np
 from .promote import Number, cast, opmath
 from .registry import lower
 
-
 # torch's Meta kernels let two dtypes pass, its others name them like this.
 _C_NAMES = {
     "float32": "float",
