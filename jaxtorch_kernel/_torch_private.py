@@ -57,8 +57,8 @@ has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
-_as_strided = torch.ops.aten.as_strided.default
-_set_storage = torch.ops.aten.set_.source_Storage_storage_offset
+_as_strided = torch.ops.aten.as_strided.default._op_dk
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset._op_dk
 _construct_storage = torch._C._construct_storage_from_data_pointer
 
 # Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
@@ -78,7 +78,7 @@ def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
-    return _as_strided._op_dk(_META, tensor, size, stride, offset)
+    return _as_strided(_META, tensor, size, stride, offset)
 
 
 def make_storage(nbytes: int) -> torch.UntypedStorage:
@@ -97,7 +97,7 @@ def put_on_storage(
     The CPU kernel is used because it sets geometry without touching data, as long as the Storage is
     large enough; the Meta kernel would try to resize the Storage through an allocator we do not have.
     """
-    _set_storage._op_dk(_CPU, tensor, storage, offset, size, stride)
+    _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
 
 

@@ -37,17 +37,19 @@ def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None
 
 
 def _check_geometry(self: Tensor, size: Any, stride: Any, offset: int) -> None:
-    if min(stride, default=0) < 0:
-        raise RuntimeError(
-            "as_strided: Negative strides are not supported at the moment, "
-            f"got strides: {list(stride)}"
-        )
-    if 0 not in size:
-        reach = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + 1
-        available = buffer_of(self).spec.nbytes
-        if reach * self.dtype.itemsize > available or offset < 0:
+    reach = offset + 1
+    for n, s in zip(size, stride, strict=True):
+        if s < 0:
             raise RuntimeError(
-                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
-                f"itemsize {self.dtype.itemsize} requiring a storage size of "
-                f"{reach * self.dtype.itemsize} are out of bounds for storage of size {available}"
+                "as_strided: Negative strides are not supported at the moment, "
+                f"got strides: {list(stride)}"
             )
+        reach += (n - 1) * s
+    needed = reach * self.dtype.itemsize
+    available = buffer_of(self).spec.nbytes
+    if (needed > available and 0 not in size) or offset < 0:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+            f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of bounds "
+            f"for storage of size {available}"
+        )

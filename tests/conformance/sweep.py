@@ -93,6 +93,63 @@ def summary(results: dict[str, dict], kinds: list[str]) -> dict[str, Counter]:
     return counts
 
 
+def coverage_page(results: dict[str, dict], kinds: list[str]) -> str:
+    """docs/coverage.md: the table, the declared gaps, and what runs on the CPU."""
+    import jax
+    import torch
+
+    from .gaps import GAPS
+
+    lines = [
+        "# Coverage",
+        "",
+        "PyTorch's own operator database (`op_db`, the first 10 samples of each entry) on the jax device against the",
+        "CPU. Written by `make conformance`; an entry counts where the CPU itself runs at least one sample.",
+        f"torch {torch.__version__}, jax {jax.__version__}, platform {jax.default_backend()}.",
+        "",
+        "| check | entries | passed | | without the CPU's help | by lowerings alone | by decomposition | through the CPU |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind, c in summary(results, kinds).items():
+        ran, own = max(c["ran"], 1), c["passed"] - c["cpu"]
+        lines.append(
+            f"| {kind} | {c['ran']} | {c['passed']} | {100 * c['passed'] / ran:.1f}% | {own} ({100 * own / ran:.1f}%) "
+            f"| {c['lowering']} | {c['decomposition']} | {c['cpu']} |"
+        )
+    failing: dict[str, list[str]] = {}
+    for name, outcome in results.items():
+        for kind in kinds:
+            if outcome[kind]["status"] == "fail":
+                failing.setdefault(name, []).append(kind)
+    lines += ["", "## Gaps", "", "Each is declared in `tests/conformance/gaps.py` and must fail there.", ""]
+    lines += ["| entry | checks | reason |", "| --- | --- | --- |"]
+    for name, found in sorted(failing.items()):
+        reasons = sorted({GAPS.get(name, {}).get(kind, "not declared yet") for kind in found})
+        lines.append(f"| `{name}` | {', '.join(found)} | {'; '.join(reasons)} |")
+    on_cpu = sorted(
+        name
+        for name, outcome in results.items()
+        if any(o["via"] == "cpu" and o["status"] == "pass" for o in outcome.values())
+    )
+    lines += ["", "## Through the CPU", "", ", ".join(f"`{n}`" for n in on_cpu) or "None.", ""]
+    return "\n".join(lines)
+
+
+def undeclared(results: dict[str, dict]) -> list[str]:
+    """Failures that are no declared gap, and declared gaps that pass."""
+    from .gaps import GAPS
+
+    found = []
+    for name, outcome in sorted(results.items()):
+        for kind, o in outcome.items():
+            declared = kind in GAPS.get(name, {})
+            if o["status"] == "fail" and not declared:
+                found.append(f"{name} [{kind}] fails: {o['error'][:300]}")
+            elif o["status"] == "pass" and declared:
+                found.append(f"{name} [{kind}] passes, but is a declared gap")
+    return found
+
+
 def main() -> None:
     from .checks import KINDS, entries
 
@@ -101,6 +158,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--json", help="write all outcomes here")
+    parser.add_argument("--coverage", help="write the page of results here")
     parser.add_argument("--failures", action="store_true", help="print each failure")
     arguments = parser.parse_args()
     kinds = arguments.kinds.split(",")
@@ -108,6 +166,8 @@ def main() -> None:
     results = sweep(names, kinds, arguments.jobs)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(results, indent=1))
+    if arguments.coverage:
+        Path(arguments.coverage).write_text(coverage_page(results, kinds))
     for name, outcome in sorted(results.items()):
         for kind, o in outcome.items():
             if arguments.failures and (o["status"] == "fail" or o["via"] == "cpu"):
@@ -119,6 +179,10 @@ def main() -> None:
             f"{c['passed'] - c['cpu']} ({100 * (c['passed'] - c['cpu']) / ran:.1f}%) without the CPU, "
             f"{c['decomposition']} by decomposition"
         )
+    wrong = undeclared(results)
+    if wrong:
+        print("\n".join(["", "Neither passing nor a declared gap (tests/conformance/gaps.py):", *wrong]))
+        sys.exit(1)
 
 
 if __name__ == "__main__":
