@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from .elementwise import lower_arithmetic
 from .promote import cast, promote
 from .registry import lower
+from .unary import exp2
 
 
 def _forms(name: str) -> str:
@@ -37,13 +38,13 @@ lower_arithmetic(
 @lower("__lshift__.Tensor", "__lshift__.Scalar")
 def lshift(self: jax.Array, other: Any) -> jax.Array:
     self, other = promote(self, cast(other, self.dtype))
-    return self * jnp.exp2(other) if _is_float(self) else jnp.left_shift(self, other)
+    return self * exp2(other) if _is_float(self) else jnp.left_shift(self, other)
 
 
 @lower("__rshift__.Tensor", "__rshift__.Scalar")
 def rshift(self: jax.Array, other: Any) -> jax.Array:
     self, other = promote(self, cast(other, self.dtype))
-    return self / jnp.exp2(other) if _is_float(self) else jnp.right_shift(self, other)
+    return self / exp2(other) if _is_float(self) else jnp.right_shift(self, other)
 
 
 def _is_float(x: jax.Array) -> bool:

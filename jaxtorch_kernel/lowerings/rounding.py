@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from .elementwise import arithmetic, floating, lower_arithmetic
 from .promote import cast, kind_of, promote
 from .registry import lower
+from .unary import exp2
 
 
 def _frac(self: jax.Array) -> jax.Array:
@@ -42,7 +43,7 @@ def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @lower("ldexp.Tensor")
 def ldexp(self: Any, other: Any) -> jax.Array:
-    self, power = floating(self, jnp.exp2(*floating(other)))
+    self, power = floating(self, exp2(*floating(other)))
     return self * power
 
 

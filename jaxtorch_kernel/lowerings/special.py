@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from .elementwise import Function, floating, lower_floating, rounded
+from .elementwise import floating, lower_floating, rounded
 from .promote import Number, cast, default_dtype, kind_of
 from .registry import lower
 
@@ -50,8 +50,14 @@ def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
     return total + special.zeta(self, q)
 
 
-def _broadcast(function: Function) -> Function:
-    return lambda *arrays: function(*jnp.broadcast_arrays(*arrays))
+def _igamma(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+    return jnp.where(jnp.isinf(self) & (other < jnp.inf), 0, lax.igamma(self, other))
+
+
+def _igammac(self: jax.Array, other: jax.Array) -> jax.Array:
+    self, other = jnp.broadcast_arrays(self, other)
+    return jnp.where(jnp.isinf(self) & (other < jnp.inf), 1, lax.igammac(self, other))
 
 
 def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
@@ -65,8 +71,8 @@ lower_floating(
         "erfc": lax.erfc,
         "erfinv": lax.erf_inv,
         "i0 special_modified_bessel_i0": special.i0,
-        "igamma": _broadcast(lax.igamma),
-        "igammac": _broadcast(lax.igammac),
+        "igamma": _igamma,
+        "igammac": _igammac,
         "lgamma": lax.lgamma,
         "special_entr": _entr,
         "special_erfcx": special.erfcx,
@@ -83,11 +89,20 @@ lower_floating(
 )
 
 
+def _trigamma(x: jax.Array) -> jax.Array:
+    """By reflection below 1/2, as torch computes it: near the poles the digits depend on it."""
+    low = x < 0.5
+    upper = special.zeta(jnp.full_like(x, 2), jnp.where(low, 1 - x, x))
+    return jnp.where(low, (jnp.pi / jnp.sin(jnp.pi * x)) ** 2 - upper, upper)
+
+
 @lower("polygamma")
 def polygamma(n: int, self: Any) -> jax.Array:
     (self,) = floating(self)
     if n == 0:
         return _digamma(self)
+    if n == 1:
+        return _trigamma(self)
     order = jnp.asarray(n + 1, self.dtype)
     sign = 1 if n % 2 else -1
     return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, self)
