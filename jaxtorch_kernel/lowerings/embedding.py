@@ -64,7 +64,13 @@ def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> 
     sums = jnp.sum(jnp.abs(rows) ** norm_type, -1, keepdims=True) ** (1 / norm_type)
     largest = jnp.max(jnp.abs(rows), -1, keepdims=True)
     norms = jnp.where(jnp.isinf(norm_type), largest, sums)
-    shrunk = jnp.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
+
+    def rounded(x: Any) -> Any:
+        """As torch's norm and scale are: in the table's own dtype."""
+        return x.astype(self.dtype).astype(rows.dtype)
+
+    norms = rounded(norms)
+    shrunk = jnp.where(norms > max_norm, rows * rounded(max_norm / (norms + 1e-7)), rows)
     return self.at[flat].set(shrunk.astype(self.dtype), mode=IN_BOUNDS)
 
 
