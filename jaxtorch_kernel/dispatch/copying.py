@@ -10,10 +10,9 @@ import torch
 from ..lowerings.registry import Lowering
 from ..storage.layout import memory_order
 from ..storage.transfer import from_numpy, to_device
-from . import tracing
 from .factories import check_index
 from .operation import Operation
-from .read import contiguous_array
+from .read import host_array
 from .registry import kernel
 
 Tensor = torch.Tensor
@@ -46,9 +45,7 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def to_cpu(x: Tensor) -> Tensor:
     """A CPU copy with the same strides where those are dense. Waits for the value."""
-    array = contiguous_array(_resolved(x))
-    tracing.forbid(array, "copied to the CPU")
-    result = from_numpy(np.array(array))
+    result = from_numpy(np.array(host_array(_resolved(x))))
     order = memory_order(tuple(x.shape), x.stride())
     if order is not None and not result.stride() == x.stride():
         strided = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
@@ -68,6 +65,9 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`Tensor.to`: to, from and on the device."""
+    if torch.nn.parameter.is_lazy(self):
+        with torch._C.DisableTorchFunctionSubclass():
+            self = self.as_subclass(Tensor)  # a lazy module's parameter refuses to tell its shape
     target = self.device if device is None else device
     if target.type == "jax":
         check_index(target)
@@ -138,6 +138,4 @@ def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self: Tensor) -> Any:
     """`.item()`. Waits for the value."""
-    array = contiguous_array(self)
-    tracing.forbid(array, "read as a Python number")
-    return np.asarray(array).reshape(()).item()
+    return host_array(self, "read as a Python number").reshape(()).item()

@@ -43,10 +43,10 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
     except NotImplementedError:
         return None
     except Exception as error:
-        raise _cpu_error(op, signature, args) or error from None
+        raise cpu_error(op, signature, args) or error from None
 
 
-def _cpu_error(
+def cpu_error(
     op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]
 ) -> Exception | None:
     """What the CPU's kernel says of arguments that Meta refuses: many Meta kernels have words of their own."""

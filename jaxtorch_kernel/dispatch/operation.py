@@ -7,6 +7,7 @@ does no more than build a key, look it up and call the executable. Everything el
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from ..storage.buffer import Buffer, buffer_of
 from ..storage.dtypes import to_numpy
 from . import tracing
 from .errors import explain, mixed_devices
-from .meta import call_meta
+from .meta import call_meta, cpu_error
 from .numbers import check_limits, number_operands
 from .program import (
     Fresh,
@@ -28,11 +29,12 @@ from .program import (
     Program,
     Slot,
     build_lock,
+    first_positions,
     flatten,
     single,
     wrap_result,
 )
-from .site import printing
+from .site import origin, printing
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
 
 Tensor = torch.Tensor
@@ -152,7 +154,7 @@ class Operation:
     def run_special(self, call: Call) -> Any:
         key, buffers = call.key, call.buffers
         if self.written and len(buffers) > 1:
-            key.append(tuple([buffers.index(b) for b in buffers]))
+            key.append(tuple(first_positions(buffers)))
         if self.lowering.random or not buffers:
             key.append(placement.current())
         program = self.programs.get(tuple(key))
@@ -166,17 +168,17 @@ class Operation:
         for i in program.targets:
             _own(buffers[i])
         operands = [buffers[i].array for i in program.unique]
-        generator = None
         if self.lowering.random:
             from ..device.rng import source
 
             generator = source(_generator_in(self.kinds, call.args))
-            operands.insert(0, generator.key)
-        outputs = list(self.run(program, call, operands))
-        if generator is not None:
-            generator.key = outputs.pop()
+            with generator.lock:  # two threads must not draw from the same key
+                outputs = list(self.run(program, call, [generator.key, *operands]))
+                generator.key = outputs.pop()
+        else:
+            outputs = list(self.run(program, call, operands))
         for i, spec in zip(reversed(program.targets), reversed(program.new_specs), strict=True):
-            buffers[i].write(outputs.pop(), spec)
+            buffers[i].write(outputs.pop(), spec, origin(program))
         return _results(program, outputs, call.tensors)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
@@ -253,7 +255,8 @@ class Operation:
             precision = options.matmul_precision or _TORCH_PRECISION.get(
                 torch.get_float32_matmul_precision()
             )
-            program = Program(
+            make = partial(
+                Program,
                 self.name,
                 self.lowering,
                 template,
@@ -266,9 +269,23 @@ class Operation:
                 gather,
                 structure,
             )
+            program = make() if self.lowering.decomposed else self._checked(make, args)
             if keep:
                 self.programs[frozen] = program
             return program
+
+    def _checked(self, make: Callable[[], Program], args: tuple[Any, ...]) -> Program:
+        """The program, or torch's own exception where JAX refuses what Meta let pass (a dtype, mostly)."""
+        try:
+            return make()
+        except (TypeError, ValueError) as error:
+            functional = self.signature.functional if self.signature is not None else None
+            if functional is None or isinstance(error, jax.errors.ConcretizationTypeError):
+                raise
+            inputs = args
+            if self.signature is not None and self.signature.is_out:
+                inputs = tuple(a for i, a in enumerate(args) if i not in self.written)
+            raise cpu_error(functional, Signature(functional), inputs) or error from None
 
     def _metas(self, args: tuple[Any, ...]) -> Any:
         """Meta tensors for the fresh results; raises torch's own errors for bad arguments."""
@@ -414,7 +431,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return _results(program, outputs, tensors)
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, program)
+        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, origin(program))
         return result
 
     return kernel
@@ -479,7 +496,7 @@ def _results(program: Program, outputs: Any, tensors: list[Tensor]) -> Any:
 
 def _wrap(leaf: Fresh, array: Any, program: Program) -> Tensor:
     result = wrap_result(leaf, array)
-    result.untyped_storage().buffer.origin = program  # type: ignore[attr-defined]
+    result.untyped_storage().buffer.origin = origin(program)  # type: ignore[attr-defined]
     return result
 
 

@@ -94,9 +94,10 @@ class Program:
         self.structure = structure
         self.specs = [b.spec for b in buffers]
         # One operand for each distinct buffer: a donated array must not be passed twice.
-        first = [buffers.index(b) for b in buffers] if written else list(range(len(buffers)))
+        first = first_positions(buffers) if written else list(range(len(buffers)))
         self.unique = sorted(set(first))
-        self.operand_of = [self.unique.index(i) for i in first]
+        place = {i: position for position, i in enumerate(self.unique)}
+        self.operand_of = [place[i] for i in first]
         self.plans: list[Plan | None] = []
         for t, spec in zip(tensors, self.specs, strict=True):
             p = plan(spec, t.dtype, tuple(t.shape), t.stride())
@@ -311,6 +312,12 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     program.__name__ = program.__qualname__ = name
     return program
+
+
+def first_positions(buffers: list[Buffer]) -> list[int]:
+    """For each buffer, where it occurs first: which operands share memory."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(b), i) for i, b in enumerate(buffers)]
 
 
 def flatten(tree: Any) -> list[Any]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
+from . import tracing
+from .errors import explain
+from .site import describe
 
 
 def _identity(x: Any) -> Any:
@@ -33,3 +38,30 @@ def contiguous_array(tensor: torch.Tensor) -> Any:
         _read = Operation(None, Lowering(_identity), "read")
     with torch.no_grad():
         return buffer_of(_read(tensor)).array
+
+
+def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndarray:
+    """The values on the host, read-only. Waits for them.
+
+    Raises:
+        Untraceable: the tensor is inside a trace.
+        RuntimeError: what computes them failed; the message names the operator and the line that asked for it.
+    """
+    try:
+        array = contiguous_array(tensor)
+        tracing.forbid(array, what)
+        return np.asarray(array)
+    except jax.errors.JaxRuntimeError as error:
+        raise _explained(error, tensor) from None
+    except RuntimeError as error:
+        if isinstance(error.__context__, jax.errors.JaxRuntimeError):
+            raise _explained(error.__context__, tensor) from None
+        raise
+
+
+def _explained(error: Exception, tensor: torch.Tensor) -> Exception:
+    origin = buffer_of(tensor).origin
+    if origin is None:
+        return explain(error, "(a backward pass)", "")
+    program, code, instruction = origin
+    return explain(error, program.name, describe(code, instruction))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any
 
 _LIBRARIES = tuple(
     {os.path.realpath(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
@@ -14,26 +15,50 @@ _LIBRARIES = tuple(
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def user_frame() -> FrameType | None:
-    """The innermost frame that belongs to no installed library: the user's cell or script."""
-    frame: FrameType | None = sys._getframe(1)
+# Whether a file is the user's, by name: most walks end at the first frame, and every walk is on the hot path.
+_is_user: dict[str, bool] = {}
+
+
+def _user_file(name: str) -> bool:
+    found = _is_user[name] = not name.startswith((*_LIBRARIES, _OWN, "<frozen"))
+    return found
+
+
+def origin(program: Any) -> tuple[Any, CodeType, int] | None:
+    """What computes a buffer, and the innermost line of no installed library that asked for it.
+
+    None under a backward pass, whose thread has no Python frames.
+    """
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((*_LIBRARIES, _OWN, "<frozen")):
-            return frame
+        code = frame.f_code
+        name = code.co_filename
+        if _is_user[name] if name in _is_user else _user_file(name):
+            return program, code, frame.f_lasti
         frame = frame.f_back
     return None
 
 
-def user_line() -> str:
-    """ " (in cell or file, line n)", or nothing where no user code is on the stack."""
-    frame = user_frame()
-    if frame is None:
-        return ""
-    name = frame.f_code.co_filename
+def line_of(code: CodeType, instruction: int) -> int:
+    """The line of an instruction (an offset in bytes, as `f_lasti`)."""
+    for first, last, line in code.co_lines():
+        if first <= instruction < last and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def describe(code: CodeType, instruction: int) -> str:
+    """ " (called in this cell, line n)"."""
+    name = code.co_filename
     if "ipykernel_" in name or name.startswith("<ipython-input"):
         name = "this cell"
-    return f" (called in {name}, line {frame.f_lineno})"
+    return f" (called in {name}, line {line_of(code, instruction)})"
+
+
+def user_line() -> str:
+    """ " (called in this cell, line n)" of the call that is running, or nothing without user code on the stack."""
+    found = origin(None)
+    return "" if found is None else describe(*found[1:])
 
 
 def printing() -> bool:

@@ -11,7 +11,6 @@ tensor that is a whole contiguous array costs no reshape; every other tensor is 
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -66,13 +65,15 @@ class Usage:
 
 
 usage = Usage()
-_sources = threading.local()
 
 
 class Buffer:
-    """One Storage's data. Read with `.array`; write with `.write` (or the two fields together)."""
+    """One Storage's data. Read with `.array`; write with `.write`.
 
-    __slots__ = ("__weakref__", "array", "host", "origin", "spec")
+    `origin` tells what computes it: the program and the user's line (`dispatch/site.py`), or None.
+    """
+
+    __slots__ = ("__weakref__", "array", "origin", "spec")
 
     def __init__(self, array: Any, spec: Spec, origin: Any = None):
         self.array = array
@@ -85,11 +86,12 @@ class Buffer:
     def __del__(self) -> None:
         usage.allocated -= self.spec.nbytes
 
-    def write(self, array: Any, spec: Spec) -> None:
+    def write(self, array: Any, spec: Spec, origin: Any = None) -> None:
         """Replace the data. All aliases see it."""
         usage.allocated += spec.nbytes - self.spec.nbytes
         self.array = array
         self.spec = spec
+        self.origin = origin
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
