@@ -175,7 +175,7 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
-    return _run_loss(log_probs, *arguments, blank)  # type: ignore[no-any-return]
+    return _run_loss(log_probs, *arguments, blank)
 
 
 @kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
@@ -191,4 +191,4 @@ def ctc_loss_backward(
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
-    return _run_gradient(grad, log_probs, *arguments, blank, zero_infinity)  # type: ignore[no-any-return]
+    return _run_gradient(grad, log_probs, *arguments, blank, zero_infinity)

@@ -80,7 +80,7 @@ def _looked_up(name: str) -> Callable[..., Any]:
 
 def _vector_norm(self: Any, ord: Any = 2, dtype: Any = None) -> jax.Array:
     function = LOWERINGS["linalg_vector_norm.default"].function
-    return function(self, ord, None, False, dtype)  # type: ignore[no-any-return]
+    return function(self, ord, None, False, dtype)
 
 
 @in_opmath

@@ -256,12 +256,13 @@ def native_batch_norm(
     """
     from ..dispatch.operation import operation_of
 
-    legit, arrays = torch.ops.aten._native_batch_norm_legit, (input, weight, bias)
+    legit = torch.ops.aten._native_batch_norm_legit
+    arrays: tuple[Any, ...] = (input, weight, bias)
     if training and running_mean is None:
-        return operation_of(legit.no_stats)(*arrays, True, momentum, eps)  # type: ignore[no-any-return]
+        return operation_of(legit.no_stats)(*arrays, True, momentum, eps)
     arrays += (running_mean, running_var)
     if training:
-        return operation_of(legit.default)(*arrays, True, momentum, eps)  # type: ignore[no-any-return]
+        return operation_of(legit.default)(*arrays, True, momentum, eps)
     evaluate = operation_of(torch.ops.aten._native_batch_norm_legit_no_training.default)
     # Nothing was measured: torch returns empty statistics (its Meta kernel does not know).
     return evaluate(*arrays, momentum, eps)[0], input.new_empty(0), input.new_empty(0)
