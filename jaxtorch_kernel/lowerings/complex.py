@@ -32,4 +32,4 @@ def angle(self: Any) -> jax.Array:
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.pi, 0.0))
 
 
-lower_arithmetic({"_conj_physical": jnp.conj})
+lower_arithmetic({"_conj_physical conj_physical": jnp.conj})

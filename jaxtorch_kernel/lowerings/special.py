@@ -47,7 +47,8 @@ def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
 
     start = (other, jnp.zeros_like(other))
     q, total = lax.while_loop(lambda state: jnp.any(negative(state[0])), move, start)
-    return total + special.zeta(self, q)
+    pole = (other <= 0) & (other == jnp.floor(other)) & (self > 1)
+    return jnp.where(pole, jnp.inf, total + special.zeta(self, q))
 
 
 def _igamma(self: jax.Array, other: jax.Array) -> jax.Array:
@@ -60,6 +61,15 @@ def _igammac(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(self) & (other < jnp.inf), 1, lax.igammac(self, other))
 
 
+def _erfinv(self: jax.Array) -> jax.Array:
+    """XLA's is off by some ulps: a Newton step, on erfc where erf is nearly 1."""
+    y = jnp.abs(self)
+    x = lax.erf_inv(y)
+    residual = jnp.where(y > 0.5, 1 - y - lax.erfc(x), lax.erf(x) - y)
+    x = jnp.where(y < 1, x - residual * (math.sqrt(math.pi) / 2) * jnp.exp(x * x), x)
+    return jnp.copysign(x, self)
+
+
 def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi))
 
@@ -69,7 +79,7 @@ lower_floating(
         "digamma": _digamma,
         "erf": lax.erf,
         "erfc": lax.erfc,
-        "erfinv": lax.erf_inv,
+        "erfinv": _erfinv,
         "i0 special_modified_bessel_i0": special.i0,
         "igamma": _igamma,
         "igammac": _igammac,
