@@ -1,0 +1,1 @@
+"""Small whole models, trained on the device and on the CPU."""
