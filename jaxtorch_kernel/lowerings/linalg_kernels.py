@@ -1,7 +1,7 @@
 """Operators of linear algebra that are more than one program: they look at `info` or at strides.
 
-torch factors the transpose of a contiguous real matrix, to save itself a copy, and its gradient
-formulas count on finding those factors (`_TRANSPOSING`). Whether a matrix was singular or positive is
+For a determinant torch factors the transpose of a contiguous real matrix, to save itself a copy,
+and its gradient formulas count on finding those factors (`_TRANSPOSING`). Whether a matrix was singular or positive is
 known only when the factorization has run (`check_errors`); inside a trace nobody can look, and
 the result is whatever the factorization left.
 """
@@ -61,7 +61,6 @@ def _checking(op: Any, run: Callable[..., Any], api_name: str) -> Callable[..., 
 _TRANSPOSING: dict[Any, Callable[..., Any]] = {
     aten._linalg_det.default: lu.det,
     aten._linalg_slogdet.default: lu.slogdet,
-    aten._linalg_solve_ex.default: lu.solve_ex,
 }
 # Operators that take `check_errors`, and the name that torch's message gives them.
 _CHECKING: dict[Any, str] = {

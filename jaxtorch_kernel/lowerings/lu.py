@@ -127,14 +127,10 @@ def lu_solve(LU: Any, pivots: Any, B: Any, left: bool = True, adjoint: bool = Fa
 
 
 @lower("_linalg_solve_ex")
-def solve_ex(
-    A: Any, B: Any, left: bool = True, check_errors: bool = False, transposed: bool = False
-) -> Any:
-    """X of A X = B. `transposed` returns the factors of A^T, which torch's gradient formulas expect
-    where A is contiguous."""
-    compact, pivots, info = factor(A.mT if transposed else A)
+def solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> Any:
+    compact, pivots, info = factor(A)
     vector = B.ndim == 1 or A.shape[:-1] == B.shape
-    x = lu_solve(compact, pivots, B[..., None] if vector else B, left, transposed)
+    x = lu_solve(compact, pivots, B[..., None] if vector else B, left)
     return x[..., 0] if vector else x, compact, pivots, info
 
 
