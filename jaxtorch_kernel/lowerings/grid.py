@@ -127,7 +127,9 @@ def grid_sampler_backward(
     input, grid = widen(input, grid)
     options = (interpolation_mode, padding_mode, align_corners)
     # `output_mask` speaks of the image only: torch always returns the grid's gradient.
-    grad_input, grad_grid = vjp(lambda x, g: _grid_sample(x, g, *options), (input, grid), grad_output)
+    grad_input, grad_grid = vjp(
+        lambda x, g: _grid_sample(x, g, *options), (input, grid), grad_output
+    )
     return grad_input if output_mask[0] else None, grad_grid
 
 

@@ -72,7 +72,9 @@ def _elements(x: Any, axis: int, windows: Windows, j: Any, fill: Any) -> jax.Arr
         config[axis] = (max(-low, 0), max(high - x.shape[axis], 0), 0)
         padded = lax.pad(x, fill, config)
         low = max(low, 0)
-        return lax.slice_in_dim(padded, low, low + (out - 1) * windows.stride + 1, windows.stride, axis)
+        return lax.slice_in_dim(
+            padded, low, low + (out - 1) * windows.stride + 1, windows.stride, axis
+        )
     # An element past either end is one of the window itself, which changes no maximum.
     return _take(x, jnp.clip(windows.start + j * windows.step, windows.first, windows.last), axis)
 
@@ -102,7 +104,9 @@ def _max_along(x: Any, index: Any, axis: int, windows: Windows, weight: int) -> 
     def at(j: Any) -> tuple[Any, Any]:
         position = jnp.clip(windows.start + j * windows.step, windows.first, windows.last)
         flat = position.astype(np.int32).reshape(shape) * weight
-        return _elements(x, axis, windows, j, lowest), _elements(index, axis, windows, j, zero) + flat
+        return _elements(x, axis, windows, j, lowest), _elements(
+            index, axis, windows, j, zero
+        ) + flat
 
     def step(j: Any, best: tuple[Any, Any]) -> tuple[Any, Any]:
         value, where = at(j)

@@ -51,7 +51,9 @@ def test_training_agrees_with_the_cpu(
     _train(on_cpu, batches, "cpu")
     _train(on_device, batches, "jax")
     assert not stats.fallbacks()
-    for (name, a), e in zip(on_device.state_dict().items(), on_cpu.state_dict().values(), strict=True):
+    for (name, a), e in zip(
+        on_device.state_dict().items(), on_cpu.state_dict().values(), strict=True
+    ):
         torch.testing.assert_close(
             a.cpu(), e, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
