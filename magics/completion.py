@@ -16,7 +16,7 @@ from .words import WORDS
 _LINE = re.compile(r"(?:^|[\s=])%jax\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 
-@context_matcher(identifier="jaxtorch")  # type: ignore[untyped-decorator]
+@context_matcher(identifier="jaxtorch")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
     """The words that can stand at the cursor of a `%jax` line; nothing else is offered there."""
     found = _LINE.search(context.line_with_cursor[: context.cursor_position])

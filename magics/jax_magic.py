@@ -17,11 +17,11 @@ from .words import WORDS, nearest
 
 
 @magics_class
-class JaxMagics(Magics):  # type: ignore[misc]
+class JaxMagics(Magics):
     """The magics that `%load_ext jaxtorch` adds."""
 
-    @line_magic  # type: ignore[untyped-decorator]
-    @magic_arguments()  # type: ignore[untyped-decorator]
+    @line_magic
+    @magic_arguments()
     @argument(
         "word",
         nargs="?",

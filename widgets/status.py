@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ def _rows(status: Status) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _pairs(values: dict[str, object], sign: str) -> str:
+def _pairs(values: Mapping[str, object], sign: str) -> str:
     return ", ".join(f"{name}{sign}{value}" for name, value in values.items())
 
 
