@@ -29,7 +29,7 @@ _INT64 = 4  # how a schema's default spells torch.int64
 def overload(name: str) -> torch._ops.OpOverload:
     """The operator that the table of lowerings calls `name`."""
     base, _, variant = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), variant or "default")  # type: ignore[no-any-return]
+    return getattr(getattr(torch.ops.aten, base), variant or "default")
 
 
 def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
@@ -186,7 +186,7 @@ def arange(
     check_index(device)
     expected = torch.arange(start, end, step, dtype=dtype, device="meta")
     count = expected.shape[0]
-    return _arange(_run_time(start), step, count, to_numpy(expected.dtype))  # type: ignore[no-any-return]
+    return _arange(_run_time(start), step, count, to_numpy(expected.dtype))
 
 
 @kernel("arange.start")
@@ -285,3 +285,33 @@ def kaiser_window(window_length: int, *rest: Any) -> jax.Array:
     ratio = jnp.arange(count, dtype=wide) * np.array(2 / (count - 1), wide) - np.array(1, wide)
     window = jnp.i0(np.array(beta, wide) * jnp.sqrt(1 - ratio * ratio)) / np.i0(beta).astype(wide)
     return window[:window_length]
+
+
+# -- `out=` ---------------------------------------------------------------------------------------
+
+
+def _into(op: torch._ops.OpOverload) -> Function:
+    """The `out=` form of a factory: it takes no dtype of its own, so that no schema pairs the two."""
+
+    def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        result = op(*args, dtype=out.dtype, device=out.device, **kwargs)
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)
+
+    return run
+
+
+for _name in ("linspace", "logspace"):
+    for _ends in _ENDS:
+        _out = "out" if _ends == "default" else f"{_ends}_out"
+        kernel(f"{_name}.{_out}")(_into(overload(f"{_name}.{_ends}")))
+for _name, _functional in (
+    ("arange.start_out", "arange.start_step"),
+    ("range.out", "range.step"),
+    ("eye.out", "eye"),
+    ("eye.m_out", "eye.m"),
+    ("randperm.out", "randperm"),
+    ("randperm.generator_out", "randperm.generator"),
+):
+    kernel(_name)(_into(overload(_functional)))

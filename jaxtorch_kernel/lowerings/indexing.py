@@ -93,7 +93,7 @@ def _is_where(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
 @kernel("index.Tensor")
 def index_tensor(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """`x[indices]`, the masks among them read first."""
-    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(indices))  # type: ignore[no-any-return]
+    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(indices))
 
 
 def _writer(op: torch._ops.OpOverload) -> Any:
@@ -104,7 +104,7 @@ def _writer(op: torch._ops.OpOverload) -> Any:
             indices = [i if i is None else i.to(self.device) for i in indices]
         else:
             indices = _expanded(indices)
-        return operation_of(op)(self, indices, values, *flags, **named)  # type: ignore[no-any-return]
+        return operation_of(op)(self, indices, values, *flags, **named)
 
     return write
 

@@ -76,7 +76,7 @@ def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> 
     """`Tensor.clone`; like `copy_` it sees lazy conjugate and negative bits."""
     if self.is_conj() or self.is_neg():
         return torch.empty_like(self, memory_format=memory_format).copy_(self)
-    return operation_of(torch.ops.aten.clone.default)(self, memory_format=memory_format)  # type: ignore[no-any-return]
+    return operation_of(torch.ops.aten.clone.default)(self, memory_format=memory_format)
 
 
 def _whole_clone(self: Tensor) -> Tensor:
