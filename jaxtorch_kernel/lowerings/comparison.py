@@ -12,7 +12,7 @@ from .elementwise import ordered
 from .promote import cast, promote
 from .registry import lower
 
-_COMPARISONS = {
+_COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": jnp.equal,
     "ne": jnp.not_equal,
     "lt": ordered(jnp.less),
@@ -21,14 +21,14 @@ _COMPARISONS = {
     "ge": ordered(jnp.greater_equal),
 }
 
-_LOGIC = {
+_LOGIC: dict[str, Callable[..., Any]] = {
     "logical_and": jnp.logical_and,
     "logical_or": jnp.logical_or,
     "logical_xor": jnp.logical_xor,
     "logical_not": jnp.logical_not,
 }
 
-_TESTS = {
+_TESTS: dict[str, Callable[..., Any]] = {
     "isnan": jnp.isnan,
     "isinf": jnp.isinf,
     "isposinf": jnp.isposinf,

@@ -19,6 +19,10 @@ from .elementwise import lower_floating
 Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
+# k, p of degree k - 1, p of degree k, and the result so far
+State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+
+
 @dataclass(frozen=True)
 class Family:
     """A family of polynomials: p of degree 0 is 1."""
@@ -71,11 +75,11 @@ def _evaluate(family: Family, x: jax.Array, n: jax.Array) -> jax.Array:
     if family.shifted:
         x = 2 * x - 1
 
-    def more(state: tuple[jax.Array, ...]) -> jax.Array:
+    def more(state: State) -> jax.Array:
         k, *_ = state
         return k < jnp.max(n, initial=0)
 
-    def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def advance(state: State) -> State:
         k, before, p, result = state
         before, p = p, family.step(k, x, before, p)
         return k + 1, before, p, jnp.where(n == k + 1, p, result)

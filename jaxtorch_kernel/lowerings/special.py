@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy import special
 
 from .elementwise import floating, lower_floating, rounded
-from .promote import Number, cast, default_dtype, kind_of
+from .promote import cast, default_dtype, kind_of
 from .registry import lower
 
 
@@ -48,7 +48,8 @@ def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
     start = (other, jnp.zeros_like(other))
     q, total = lax.while_loop(lambda state: jnp.any(negative(state[0])), move, start)
     pole = (other <= 0) & (other == jnp.floor(other)) & (self > 1)
-    return jnp.where(pole, jnp.inf, total + special.zeta(self, q))
+    value = jnp.where(pole, jnp.inf, total + special.zeta(self, q))
+    return jnp.where(self < 1, jnp.nan, value)
 
 
 def _igamma(self: jax.Array, other: jax.Array) -> jax.Array:
@@ -125,7 +126,7 @@ def mvlgamma(self: Any, p: int) -> jax.Array:
     return sum(terms, p * (p - 1) / 4 * math.log(math.pi))
 
 
-def _bounds(eps: Number | float, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def _bounds(eps: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
     """Where `logit` clamps its argument: nowhere for a negative eps."""
     eps = cast(eps, dtype)
     off = eps < 0
@@ -133,7 +134,7 @@ def _bounds(eps: Number | float, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @lower("logit")
-def logit(self: Any, eps: Number | float | None = None) -> jax.Array:
+def logit(self: Any, eps: Any = None) -> jax.Array:
     dtype = self.dtype if kind_of(self.dtype) == "f" else default_dtype()
     (self,) = floating(self)
     if eps is not None:
@@ -143,7 +144,7 @@ def logit(self: Any, eps: Number | float | None = None) -> jax.Array:
 
 
 @lower("logit_backward")
-def logit_backward(grad_output: Any, self: Any, eps: Number | float | None = None) -> jax.Array:
+def logit_backward(grad_output: Any, self: Any, eps: Any = None) -> jax.Array:
     grad_output, self = floating(grad_output, self)
     gradient = grad_output / (self * (1 - self))
     gradient = jnp.where((self < 0) | (self > 1), jnp.nan, gradient)
