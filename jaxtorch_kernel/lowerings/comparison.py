@@ -59,7 +59,8 @@ def signbit(self: jax.Array) -> jax.Array:
 
 @lower("where.self")
 def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
-    return jnp.where(condition.astype(bool), *promote(self, other))
+    self, other = promote(self, other)
+    return jnp.where(condition.astype(bool), self, other)
 
 
 @lower("masked_fill.Scalar", "masked_fill.Tensor")

@@ -19,7 +19,7 @@ from .registry import lower
 Function = Callable[..., jax.Array]
 
 
-def _computed(operands: tuple[Operand, ...], dtype: Any) -> tuple[jax.Array, ...]:
+def _computed(operands: tuple[Operand, ...], dtype: Any) -> tuple[Any, ...]:
     """Arrays are first rounded to the operands' common dtype, as torch does; numbers never are."""
     wide = opmath(dtype)
     return tuple(

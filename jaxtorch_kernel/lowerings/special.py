@@ -123,7 +123,7 @@ def polygamma(n: int, self: Any) -> jax.Array:
 def mvlgamma(self: Any, p: int) -> jax.Array:
     (self,) = floating(self)
     terms = (lax.lgamma(self - j / 2) for j in range(p))
-    return sum(terms, p * (p - 1) / 4 * math.log(math.pi))
+    return sum(terms, jnp.asarray(p * (p - 1) / 4 * math.log(math.pi), self.dtype))
 
 
 def _bounds(eps: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
