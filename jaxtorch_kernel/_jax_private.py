@@ -23,4 +23,4 @@ def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
         return compiled
     parameters = compiled._params
     call = create(parameters)
-    return compiled if call is None else call  # type: ignore[no-any-return]
+    return compiled if call is None else call

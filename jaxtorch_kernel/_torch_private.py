@@ -52,14 +52,14 @@ check()
 DEVICE = torch.device("jax", 0)
 
 create_empty_tensor = torch._C._acc.create_empty_tensor
-reported_bytes = torch._C.StorageBase.nbytes  # of the C++ object, see `storage.buffer.wrap`
+reported_bytes: Any = torch._C.StorageBase.nbytes  # type: ignore[attr-defined]  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
 _as_strided = torch.ops.aten.as_strided.default._op_dk
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset._op_dk
-_construct_storage = torch._C._construct_storage_from_data_pointer
+_construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
 # Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
 # silent wrong value; two live storages never share one, which is all that safetensors asks of `data_ptr`.
@@ -76,7 +76,7 @@ def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op._op_dk(_META, *args, **kwargs)
 
 
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
+def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int | torch.SymInt = 0) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
     return _as_strided(_META, tensor, size, stride, offset)
 

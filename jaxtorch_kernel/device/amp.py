@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
+_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def _names(text: str) -> tuple[str, ...]:

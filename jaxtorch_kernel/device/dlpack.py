@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.dlpack
 
 
 def _array(tensor: torch.Tensor) -> Any:
@@ -44,7 +45,7 @@ def device_of(tensor: torch.Tensor) -> tuple[Any, int]:
     """`Tensor.__dlpack_device__` of the device: where the array physically is."""
     from ..storage.buffer import buffer_of
 
-    return buffer_of(tensor).array.__dlpack_device__()  # type: ignore[no-any-return]
+    return buffer_of(tensor).array.__dlpack_device__()
 
 
 def from_dlpack(source: Any) -> torch.Tensor:
@@ -56,7 +57,7 @@ def from_dlpack(source: Any) -> torch.Tensor:
     from ..storage.transfer import to_device
 
     if not isinstance(source, jax.Array):
-        return to_device(torch.from_dlpack(source).cpu())
+        return to_device(torch.utils.dlpack.from_dlpack(source).cpu())
     dtype = np.dtype(source.dtype)
     spec = spec_of(dtype, tuple(source.shape), source.sharding)
     return wrap_sized(source, spec, source.shape, to_torch(dtype))

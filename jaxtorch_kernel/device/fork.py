@@ -13,6 +13,7 @@ import warnings
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._device import DeviceContext
 
 started = False  # jax runs in this process
 forked = False  # this process was forked from one where jax ran
@@ -45,7 +46,7 @@ def _hide_warning() -> None:
 
 def _show_warning() -> None:
     global _filters
-    warnings.filters[:] = _filters
+    warnings.filters[:] = _filters  # type: ignore[index]
     _filters = None
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
@@ -54,17 +55,20 @@ def _in_child() -> None:
     global forked
     _show_warning()
     forked = True
-    # The doors to JAX: running an operator, reading an array, making one.
+    from .. import config
     from ..dispatch import operation, read
     from ..storage import placement
 
-    operation.Operation.__call__ = _refuse  # type: ignore[method-assign, assignment]
-    read.buffer_of = _refuse  # type: ignore[assignment]
-    placement.current = placement.devices = _refuse  # type: ignore[assignment]
-    if torch.get_default_device().type == "jax":
-        torch.set_default_device("cpu")
-        if torch.get_default_device().type == "jax":
-            torch.device("cpu").__enter__()  # inside a `with torch.device("jax")` of the parent
+    # The doors to JAX: no cached program is found, because every key holds the options; none is built; no array is
+    # read or made.
+    config._interned.clear()
+    config.config._base = config._changed(config.config._base, {})
+    operation.Operation.build = _refuse  # type: ignore[method-assign, assignment]
+    read.buffer_of = _refuse
+    placement.current = placement.devices = _refuse
+    modes = torch.overrides._get_current_function_mode_stack()
+    if any(isinstance(m, DeviceContext) and m.device.type == "jax" for m in modes):
+        torch.device("cpu").__enter__()  # over the parent's default device, whoever set it
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:

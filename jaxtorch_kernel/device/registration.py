@@ -24,7 +24,7 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self) -> object:
+    def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 

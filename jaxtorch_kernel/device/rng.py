@@ -8,6 +8,7 @@ stream: the same generator state gives the same numbers.
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class Source:
     """A key and the seed it came from."""
 
     def __init__(self, seed: int):
+        self.lock = threading.RLock()  # from reading the key to writing the next
         self.seed(seed)
 
     def seed(self, seed: int) -> None:

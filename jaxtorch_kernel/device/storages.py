@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import backend_registration
 
 UntypedStorage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
@@ -99,7 +100,7 @@ def _write_file(self: UntypedStorage, *args: Any) -> Any:
 
 def _set_from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
     if self.device.type != "jax":
-        return _Base._set_from_file(self, *args)  # type: ignore[no-any-return]
+        return _Base._set_from_file(self, *args)
     from ..storage.transfer import put
 
     host = UntypedStorage(_nbytes(self))
@@ -138,7 +139,7 @@ def install() -> None:
     """Give `torch.UntypedStorage` the methods."""
     for name, method in _METHODS.items():
         setattr(UntypedStorage, name, method)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
 

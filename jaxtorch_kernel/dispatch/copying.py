@@ -40,7 +40,7 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A contiguous copy of a device tensor in another dtype."""
     from ..storage.dtypes import to_numpy
 
-    return _cast_to(x, to_numpy(dtype))  # type: ignore[no-any-return]
+    return _cast_to(x, to_numpy(dtype))
 
 
 def to_cpu(x: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: torch.memory_format | Non
     stride = strides_for(size, memory_format or torch.contiguous_format)
     needed = 0
     if 0 not in size:
-        needed = self.storage_offset() + 1
+        needed = int(self.storage_offset()) + 1
         needed += sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     _grow(self, needed)
     set_geometry(self, size, stride, self.storage_offset())
@@ -181,7 +181,7 @@ def _torch_dtype(dtype: Any) -> torch.dtype:
     return to_torch(dtype)
 
 
-def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
+def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: Any) -> None:
     """Size, stride and offset in place, over the same buffer.
 
     The Storage is replaced by one of the right size that holds the same Buffer: torch can resize no Storage of a
@@ -241,7 +241,7 @@ def _storage_bytes(storage: Any) -> int:
     return int(storage.nbytes() if buffer is None else buffer.spec.nbytes)
 
 
-def _set(self: Tensor, storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
+def _set(self: Tensor, storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
     buffer = getattr(storage, "buffer", None)
     nbytes = _storage_bytes(storage)
     if private.reported_bytes(storage) < nbytes:

@@ -431,7 +431,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return _results(program, outputs, tensors)
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, origin(program))
+        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, origin(program))  # type: ignore[attr-defined]
         return result
 
     return kernel
@@ -439,7 +439,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _create = torch._C._acc.create_empty_tensor
-_operations: dict[Any, Operation] = {}
+_operations: dict[Any, Callable[..., Any]] = {}
 
 
 def _letter(a: Tensor) -> str:

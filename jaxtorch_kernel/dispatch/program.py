@@ -123,9 +123,10 @@ class Program:
         key = rest.pop(0) if self.lowering.random else None
         bases = [rest[i] for i in self.operand_of]
         rest = rest[len(self.unique) :]
-        starts = rest.pop(0) if self.views else None
+        starts: Any = rest.pop(0) if self.views else None
         numbers = {kind: rest.pop(0) for kind in self.number_kinds}
-        slices, position = [], 0
+        slices: list[Any] = []
+        position = 0
         arrays = []
         for base, p in zip(bases, self.plans, strict=True):
             if p is None:

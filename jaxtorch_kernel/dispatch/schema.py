@@ -104,5 +104,5 @@ def _functional(op: torch._ops.OpOverload, own: Signature) -> torch._ops.OpOverl
         if any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
             continue
         if [(a.name, str(a.type)) for a in arguments] == wanted:
-            return candidate  # type: ignore[no-any-return]
+            return candidate
     return None

@@ -29,7 +29,10 @@ def origin(program: Any) -> tuple[Any, CodeType, int] | None:
 
     None under a backward pass, whose thread has no Python frames.
     """
-    frame: FrameType | None = sys._getframe(2)
+    try:
+        frame: FrameType | None = sys._getframe(2)
+    except ValueError:
+        return None
     while frame is not None:
         code = frame.f_code
         name = code.co_filename

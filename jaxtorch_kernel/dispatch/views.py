@@ -36,7 +36,7 @@ def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None
     return self
 
 
-def _check_geometry(self: Tensor, size: Any, stride: Any, offset: int) -> None:
+def _check_geometry(self: Tensor, size: Any, stride: Any, offset: Any) -> None:
     reach = offset + 1
     for n, s in zip(size, stride, strict=True):
         if s < 0:

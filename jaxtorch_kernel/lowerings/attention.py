@@ -1,9 +1,10 @@
 """Attention: `scaled_dot_product_attention` as one operation, and the fused layers of `nn.Transformer`.
 
-torch would take `scaled_dot_product_attention` apart into a dozen operators here, because the table in which it looks up a
-device's fused attention is filled from C++ only. So the composite has a kernel of its own, which calls the operator that torch
-keeps for other devices (`_scaled_dot_product_fused_attention_overrideable`): autograd knows its gradient. torch's choice of backends
-(`torch.nn.attention.sdpa_kernel`) is respected: without `OVERRIDEABLE`, and with dropout, the parts run one by one.
+torch would take `scaled_dot_product_attention` apart into a dozen operators here, because the table in which it
+looks up a device's fused attention is filled from C++ only. So the composite has a kernel of its own, which calls the
+operator that torch keeps for other devices (`_scaled_dot_product_fused_attention_overrideable`): autograd knows its
+gradient. torch's choice of backends (`torch.nn.attention.sdpa_kernel`) is respected: without `OVERRIDEABLE`, and with
+dropout, the parts run one by one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def attend(
     logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=wide)
     logits = logits * cast(scale, wide)
     if is_causal:
-        allowed = jnp.tri(*logits.shape[-2:], dtype=bool)
+        rows, columns = logits.shape[-2:]
+        allowed = jnp.tri(rows, columns, dtype=bool)
         logits = jnp.where(allowed, logits, -jnp.inf)
     if bias is not None and bias.dtype == bool:
         logits = jnp.where(bias, logits, -jnp.inf)
@@ -83,10 +85,10 @@ def _attend_backward(
     wanted = [i for i, asked in enumerate(mask) if asked]
 
     def forward(*primals: Any) -> jax.Array:
-        inputs = list(given)
+        inputs: list[Any] = list(given)
         for i, x in zip(wanted, primals, strict=True):
             inputs[i] = x
-        return attend(*inputs, is_causal, scale)
+        return attend(*inputs[:4], is_causal=is_causal, scale=scale)
 
     found = vjp(forward, tuple(given[i] for i in wanted), grad)
     grads: list[Any] = [None] * 4
@@ -166,7 +168,7 @@ def scaled_dot_product_attention(
             scale=scale,
             enable_gqa=enable_gqa,
         )
-    return result[0]  # type: ignore[no-any-return]
+    return result[0]
 
 
 def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:

@@ -56,7 +56,7 @@ def _factor(a: jax.Array, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Ar
     diagonal = a.diagonal().real.astype(a.dtype) if hermitian else a.diagonal()
     full = strict + _adjoint(strict, hermitian) + jnp.diag(diagonal)
 
-    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(state: Any) -> Any:
         k, a, pivots, info = state
         other, double, zero = _choose(a, k, rows)
         last = k + double.astype(np.int32)
@@ -76,7 +76,7 @@ def _factor(a: jax.Array, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Ar
         info = jnp.where((info == 0) & zero, k + 1, info)
         return last + np.int32(1), a, pivots, info
 
-    start = (np.int32(0), full, jnp.zeros((n,), np.int32), np.int32(0))
+    start = (jnp.int32(0), full, jnp.zeros((n,), np.int32), jnp.int32(0))
     _, full, pivots, info = jax.lax.while_loop(lambda s: s[0] < n, step, start)
     return jnp.tril(full), pivots, info
 
@@ -125,8 +125,8 @@ def _solve(ld: jax.Array, pivots: jax.Array, b: jax.Array, hermitian: bool) -> j
         b = jnp.where((rows == last)[:, None] & (k < last), b - update[1], b)
         return k - np.int32(1), b[_exchange(rows, last, jnp.abs(pivots[last]) - 1)]
 
-    _, b = jax.lax.while_loop(lambda s: s[0] < n, down, (np.int32(0), b))
-    return jax.lax.while_loop(lambda s: s[0] >= 0, up, (np.int32(n - 1), b))[1]
+    _, b = jax.lax.while_loop(lambda s: s[0] < n, down, (jnp.int32(0), b))
+    return jax.lax.while_loop(lambda s: s[0] >= 0, up, (jnp.int32(n - 1), b))[1]
 
 
 def _batched(function: Callable[..., Any], batch: tuple[int, ...]) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ aten = torch.ops.aten
 def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raise torch's own error for the first factorization that failed. Waits for `infos`."""
     if not tracing.active():
-        torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)  # type: ignore[attr-defined]
+        torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)
 
 
 def _transposing(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
     """The factor, or torch's error where the matrix is not positive-definite."""
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
     aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
-    return factor  # type: ignore[no-any-return]
+    return factor
 
 
 @kernel("cholesky.out")
@@ -116,7 +116,7 @@ def checked_cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
     """The inverse of the matrix whose factor this is, or torch's error for a zero on the diagonal."""
     inverse = _inverse_of_factor(self, upper)
     aten._linalg_check_errors(_first_zero(self), "cholesky_inverse", is_matrix=self.dim() == 2)
-    return inverse  # type: ignore[no-any-return]
+    return inverse
 
 
 @kernel("cholesky_inverse.out")

@@ -33,7 +33,7 @@ def matrix_exp(self: Any) -> jax.Array:
         return i + np.int32(1), jnp.where((i < halvings)[..., None, None], x @ x, x)
 
     last = halvings.max()
-    return jax.lax.while_loop(lambda s: s[0] < last, square, (np.int32(0), series))[1]
+    return jax.lax.while_loop(lambda s: s[0] < last, square, (jnp.int32(0), series))[1]
 
 
 def _exponential_series(a: jax.Array) -> jax.Array:

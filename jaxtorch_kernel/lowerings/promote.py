@@ -134,13 +134,13 @@ def cast(x: Operand, dtype: Any) -> jax.Array:
     return convert(x, dtype)
 
 
-def promote(*operands: Operand) -> tuple[jax.Array, ...]:
+def promote(*operands: Operand) -> tuple[Any, ...]:
     """The operands as arrays of their common dtype. None stays None."""
     dtype = result_dtype(*operands)
     return tuple(x if x is None else cast(x, dtype) for x in operands)
 
 
-def promote_float(*operands: Operand) -> tuple[jax.Array, ...]:
+def promote_float(*operands: Operand) -> tuple[Any, ...]:
     """As `promote`, integers and bools becoming the default float dtype."""
     dtype = result_dtype(*operands)
     if kind_of(dtype) in "bi":

@@ -102,7 +102,7 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     """
     storage = tensor.untyped_storage()
     try:
-        return storage.buffer  # type: ignore[attr-defined, no-any-return]
+        return storage.buffer  # type: ignore[attr-defined]
     except AttributeError:
         pass
     if tensor.device.type != "jax":
@@ -114,7 +114,7 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     count = storage.nbytes() // itemsize
     if not count and tensor.numel():
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        count = tensor.storage_offset() + reach + 1
+        count = int(tensor.storage_offset()) + reach + 1
     array, spec = zeros((count,), to_numpy(tensor.dtype))
     buffer = storage.buffer = Buffer(array, spec)  # type: ignore[attr-defined]
     return buffer
@@ -126,8 +126,8 @@ def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
     The Storage reports 0 bytes; `wrap_sized` is for tensors that outlive the moment (parameters, inputs).
     """
     tensor = private.create_empty_tensor(size, dtype)
-    tensor.untyped_storage().buffer = Buffer(array, spec)
-    return tensor  # type: ignore[no-any-return]
+    tensor.untyped_storage().buffer = Buffer(array, spec)  # type: ignore[attr-defined]
+    return tensor
 
 
 def wrap_sized(

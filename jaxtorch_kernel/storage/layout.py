@@ -98,7 +98,7 @@ class Plan:
 
     count = 0  # how many starts the plan takes
 
-    def starts(self, offset: int) -> Shape | None:
+    def starts(self, offset: Any) -> Shape | None:
         raise NotImplementedError
 
     def read(self, base: Any, starts: Any) -> Any:
@@ -125,7 +125,7 @@ class Gather(Plan):
 
     count = 1
 
-    def starts(self, offset: int) -> Shape | None:
+    def starts(self, offset: Any) -> Shape | None:
         return (offset,)
 
     def _indices(self, starts: Any) -> Any:
@@ -174,7 +174,7 @@ class Box(Plan):
         self.grouped_shape = tuple(size[d] for d, _ in groups)
         self.dims = [d for d, _ in groups]
 
-    def starts(self, offset: int) -> Shape | None:
+    def starts(self, offset: Any) -> Shape | None:
         result = []
         for i, (n, unit) in enumerate(self.levels):
             index, offset = divmod(offset, unit)
@@ -305,7 +305,7 @@ def memory_is(size: Shape, stride: Shape) -> bool:
 class Empty(Plan):
     """No elements: nothing to read, nothing to write."""
 
-    def starts(self, offset: int) -> Shape | None:
+    def starts(self, offset: Any) -> Shape | None:
         return ()
 
     def read(self, base: Any, starts: Any) -> Any:

@@ -1,0 +1,169 @@
+"""`DataLoader` beside the device: shuffling, workers forked and spawned, pinned memory, processes after a fork."""
+
+import os
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
+
+
+class Squares(Dataset):
+    """Items made by the worker, with the worker's own default device."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        made = torch.tensor([float(i)])
+        assert made.device.type == "cpu"
+        return made**2 + torch.zeros(1), torch.rand(1)
+
+
+@pytest.fixture
+def default_jax():
+    torch.set_default_device("jax")
+    torch.ones(2) + 1  # jax runs, its threads too
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.fixture
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Python's own from 3.12 on, at every fork of a process with threads, jax or not.
+        warnings.filterwarnings("ignore", ".*use of fork.*may lead to deadlocks", DeprecationWarning)
+        yield
+
+
+def values(loader):
+    return sorted(v for batch, _ in loader for v in batch.flatten().tolist())
+
+
+EXPECTED = [float(i) ** 2 for i in range(12)]
+
+
+def test_without_workers(default_jax, no_warnings):
+    data = TensorDataset(torch.arange(12.0)[:, None] ** 2, torch.zeros(12))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    first = [batch for batch, _ in loader]
+    assert all(batch.is_jax for batch in first)
+    assert values(loader) == EXPECTED
+    one, two = random_split(data, [8, 4])
+    assert len(one) + len(two) == 12
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_forked_workers(default_jax, no_warnings, pin_memory):
+    torch.manual_seed(0)
+    loader = DataLoader(
+        Squares(), batch_size=4, shuffle=True, num_workers=2, pin_memory=pin_memory, persistent_workers=True
+    )
+    for _ in range(2):
+        assert values(loader) == EXPECTED
+    batch, _ = next(iter(loader))
+    assert batch.device.type == "cpu"
+    assert batch.is_pinned() == pin_memory
+    assert batch.jax(non_blocking=True).is_jax
+    assert torch.ones(1).is_jax  # the parent's default device is as it was
+
+
+@pytest.mark.timeout(120)
+def test_forked_workers_inside_a_device_block(no_warnings):
+    with torch.device("jax"):
+        torch.ones(2) + 1
+        assert values(DataLoader(Squares(), batch_size=4, num_workers=1)) == EXPECTED
+        assert torch.ones(1).is_jax
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_spawned_workers(default_jax, no_warnings):
+    loader = DataLoader(
+        Squares(), batch_size=6, shuffle=True, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert values(loader) == EXPECTED
+
+
+@pytest.mark.timeout(120)
+def test_the_same_seed_gives_the_same_order(default_jax):
+    def order(workers):
+        torch.manual_seed(3)
+        return [b.flatten().tolist() for b, _ in DataLoader(Squares(), 3, shuffle=True, num_workers=workers)]
+
+    assert order(0 if False else 2) == order(2)
+    generator = torch.Generator().manual_seed(1)
+    loader = DataLoader(Squares(), 3, shuffle=True, generator=generator, num_workers=1)
+    assert values(loader) == EXPECTED
+
+
+class OnTheDevice(Dataset):
+    def __init__(self, how):
+        self.how = how
+        self.tensor = torch.arange(4.0, device="jax")
+        self.sum = self.tensor + 1
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if self.how == "compute":
+            return self.tensor[i] + 1
+        if self.how == "move":
+            return torch.ones(1).to("jax")
+        if self.how == "make":
+            return torch.ones(1, device="jax")
+        if self.how == "read":
+            return self.tensor[i].item()
+        if self.how == "return":
+            return self.tensor[i]
+        return torch.jax.get_device_name()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["compute", "move", "make", "read", "return", "name"])
+def test_the_device_in_a_forked_worker_is_a_clear_error(how):
+    loader = DataLoader(OnTheDevice(how), batch_size=2, num_workers=1)
+    with pytest.raises(RuntimeError, match="Cannot use the jax device in a forked process"):
+        list(loader)
+    assert (torch.ones(2, device="jax") + 1).sum() == 4
+
+
+def child(work):
+    """Run `work` in a forked child; its text and exit status."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            text = str(work())
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_works_on_the_cpu(default_jax, no_warnings):
+    def work():
+        x = torch.ones(3, requires_grad=True)
+        torch.manual_seed(1)
+        (x * 2).sum().backward()
+        return x.grad.tolist(), torch.jax.is_available(), torch.jax._is_in_bad_fork()
+
+    (torch.ones(2, requires_grad=True) * 2).sum().backward()
+    assert child(work) == "([2.0, 2.0, 2.0], False, True)"
+
+
+@pytest.mark.timeout(60)
+def test_warnings_filters_are_back_after_a_fork():
+    torch.ones(1, device="jax") + 1
+    before = list(warnings.filters)
+    assert child(lambda: warnings.filters == before) == "True"
+    assert warnings.filters == before
