@@ -122,7 +122,7 @@ def fused_attention(
 
 @kernel("_scaled_dot_product_fused_attention_overrideable_backward")
 def fused_attention_backward(
-    grad_out: Tensor,
+    grad_out: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -131,6 +131,8 @@ def fused_attention_backward(
     *rest: Any,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
+    if grad_out is None:  # only the other results were asked for, and they have no gradient
+        return None, None, None, None
     is_causal = rest[7]
     mask = tuple(grad_input_mask)
     return tuple(_backward(grad_out, query, key, value, attn_bias, mask, is_causal, scale))
