@@ -88,7 +88,8 @@ def _attend_backward(
         inputs: list[Any] = list(given)
         for i, x in zip(wanted, primals, strict=True):
             inputs[i] = x
-        return attend(*inputs[:4], is_causal=is_causal, scale=scale)
+        query, key, value, bias = inputs
+        return attend(query, key, value, bias, is_causal, scale)
 
     found = vjp(forward, tuple(given[i] for i in wanted), grad)
     grads: list[Any] = [None] * 4

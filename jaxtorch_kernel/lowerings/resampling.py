@@ -72,7 +72,7 @@ def linear(size: int, out: int, align_corners: bool, scale: Scale, dtype: Any) -
     return Taps(positions, np.stack([1 - weight, weight], 1).astype(dtype))
 
 
-def _cubic_kernel(x: Any, a: float) -> Any:
+def _cubic_kernel(x: Any, a: Any) -> Any:
     x = abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
