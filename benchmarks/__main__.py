@@ -1,6 +1,6 @@
 """`make bench`: every comparison, in one run.
 
-    python -m benchmarks [dispatch|training|cpu_tensors ...]
+python -m benchmarks [dispatch|training|cpu_tensors ...]
 """
 
 from __future__ import annotations

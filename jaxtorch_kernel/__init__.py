@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from .autoload import register as _register
 
 if TYPE_CHECKING:
-    from .options import config as config
     from .dispatch.stats import compile_count as compile_count
     from .dispatch.stats import fallbacks as fallbacks
+    from .options import config as config
 
 __version__ = "0.1.0"
 

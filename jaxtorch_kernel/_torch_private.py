@@ -76,7 +76,9 @@ def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op._op_dk(_META, *args, **kwargs)
 
 
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int | torch.SymInt = 0) -> torch.Tensor:
+def as_strided(
+    tensor: torch.Tensor, size: Any, stride: Any, offset: int | torch.SymInt = 0
+) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
     return _as_strided(_META, tensor, size, stride, offset)
 

@@ -55,16 +55,16 @@ def _in_child() -> None:
     global forked
     _show_warning()
     forked = True
-    from .. import config
+    from .. import options
     from ..dispatch import operation, read
     from ..storage import placement
 
     # The doors to JAX: no cached program is found, because every key holds the options; none is built; no array is
     # read or made.
-    config._interned.clear()
-    config.config._base = config._changed(config.config._base, {})
-    operation.Operation.build = _refuse  # type: ignore[method-assign, assignment]
-    read.buffer_of = _refuse
+    options._interned.clear()
+    options.config._base = options._changed(options.config._base, {})
+    operation.Operation.build = _refuse  # type: ignore[method-assign]
+    read.buffer_of = _refuse  # type: ignore[attr-defined]
     placement.current = placement.devices = _refuse
     modes = torch.overrides._get_current_function_mode_stack()
     if any(isinstance(m, DeviceContext) and m.device.type == "jax" for m in modes):

@@ -82,4 +82,4 @@ def install(library: Any) -> None:
         method.__doc__ = original.__doc__
         method.__qualname__ = f"Tensor.{method.__name__}"
         setattr(Tensor, method.__name__, method)
-    setattr(torch.utils.dlpack, "to_dlpack", to_dlpack)
+    torch.utils.dlpack.to_dlpack = to_dlpack  # type: ignore[attr-defined, assignment]

@@ -47,7 +47,7 @@ def to_cpu(x: Tensor) -> Tensor:
     """A CPU copy with the same strides where those are dense. Waits for the value."""
     result = from_numpy(np.array(host_array(_resolved(x))))
     order = memory_order(tuple(x.shape), x.stride())
-    if order is not None and not result.stride() == x.stride():
+    if order is not None and result.stride() != x.stride():
         strided = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
         return strided.copy_(result)
     return result

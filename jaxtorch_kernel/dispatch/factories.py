@@ -199,7 +199,9 @@ def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: Any) -> None:
 def set_tensor(self: Tensor, source: Tensor) -> Tensor:
     """`a.set_(b)`: the same memory and geometry as `b`."""
     buffer_of(source)
-    return _set(self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride())
+    return _set(
+        self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride()
+    )
 
 
 @kernel("set_.source_Storage")

@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import torch
 
-from ..options import config
 from ..lowerings.registry import LOWERINGS, Lowering
+from ..options import config
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
@@ -62,8 +62,7 @@ def _decomposition(op: torch._ops.OpOverload, signature: Signature) -> Any:
     target = op if not signature.written else signature.functional
     if target is None:
         return None
-    found = torch._decomp.decomposition_table.get(target)
-    return found
+    return torch._decomp.decomposition_table.get(target)
 
 
 _running = threading.local()
@@ -115,7 +114,9 @@ class Untraceable(RuntimeError):
     """Torch code under a trace asked for a value that only a run can give."""
 
 
-def over_tensors(function: Callable[..., Any], signature: Signature | None = None) -> Callable[..., Any]:
+def over_tensors(
+    function: Callable[..., Any], signature: Signature | None = None
+) -> Callable[..., Any]:
     """A torch function as a JAX function: substitute tracers, run it, read what it returns."""
 
     keyword_names = signature.names[signature.positional :] if signature is not None else ()
@@ -181,7 +182,9 @@ def on_cpu(
 
 def _announce(name: str) -> None:
     if tracing.depth:
-        raise Untraceable(f"{name} has no lowering for the jax device and cannot run inside a trace")
+        raise Untraceable(
+            f"{name} has no lowering for the jax device and cannot run inside a trace"
+        )
     mode = config.fallback
     if mode == "error":
         from .site import user_line

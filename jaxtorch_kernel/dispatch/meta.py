@@ -14,8 +14,7 @@ def to_meta(a: Any) -> Any:
     if isinstance(a, torch.Tensor):
         if a.device.type == "cpu" and a.dim() == 0:
             return a
-        meta = torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
-        return meta
+        return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
     if isinstance(a, list | tuple):
         return [to_meta(item) for item in a]
     if isinstance(a, torch.device):

@@ -38,7 +38,9 @@ def operand(kind: str, values: tuple[Any, ...]) -> Any:
     try:
         return _operand(kind, values, signs, placement.index())
     except OverflowError:
-        raise RuntimeError(f"value cannot be converted to int64 without overflow: {values}") from None
+        raise RuntimeError(
+            f"value cannot be converted to int64 without overflow: {values}"
+        ) from None
 
 
 def number_operands(
@@ -77,7 +79,9 @@ def limits(dtype: np.dtype) -> tuple[float, float, str] | None:
     return -largest, largest, name
 
 
-def check_limits(bounds: set[tuple[int, float, float, str]], numbers: list[tuple[str, Any]]) -> None:
+def check_limits(
+    bounds: set[tuple[int, float, float, str]], numbers: list[tuple[str, Any]]
+) -> None:
     """Raise as torch does where a Scalar does not fit the dtype it is cast to.
 
     Raises:

@@ -95,9 +95,7 @@ def _functional(op: torch._ops.OpOverload, own: Signature) -> torch._ops.OpOverl
     except AttributeError:
         return None
     outputs = set(own.written) if own.is_out else set()
-    wanted = [
-        (a.name, str(a.type)) for i, a in enumerate(op._schema.arguments) if i not in outputs
-    ]
+    wanted = [(a.name, str(a.type)) for i, a in enumerate(op._schema.arguments) if i not in outputs]
     for overload in packet.overloads():
         candidate = getattr(packet, overload)
         arguments = candidate._schema.arguments

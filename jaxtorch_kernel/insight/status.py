@@ -62,9 +62,9 @@ def read_status() -> Status:
 
     import jaxtorch
 
-    from ..options import config
     from ..device import memory
     from ..dispatch import stats
+    from ..options import config
     from ..storage import placement
 
     devices = placement.devices()

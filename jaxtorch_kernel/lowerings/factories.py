@@ -276,7 +276,7 @@ def triu_indices(row: int, col: int, offset: int, dtype: Any) -> jax.Array:
 @factory("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", static=("beta",))
 def kaiser_window(window_length: int, *rest: Any) -> jax.Array:
     *shape, dtype = rest
-    periodic, beta = (shape + [True, 12.0][len(shape) :])
+    periodic, beta = shape + [True, 12.0][len(shape) :]
     dtype = dtype or default_dtype()
     if window_length == 1:
         return jnp.ones(1, dtype)

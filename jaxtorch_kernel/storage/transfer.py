@@ -15,15 +15,12 @@ from .dtypes import to_numpy, to_torch
 # NumPy has no bfloat16 and torch hands none over, so such dtypes cross as integers of their width.
 _CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 _FOREIGN = {
-    dtype
-    for dtype in (
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2,
-        torch.float8_e5m2fnuz,
-        torch.float8_e8m0fnu,
-    )
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
 }
 
 

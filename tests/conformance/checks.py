@@ -19,8 +19,8 @@ import torch
 
 os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
 
-from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
@@ -102,7 +102,9 @@ def _to(device: str) -> Callable[[Any], Any]:
 def _strided_copy(x: torch.Tensor) -> torch.Tensor:
     if 0 in x.shape:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="jax")
-    count = x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    count = (
+        x.storage_offset() + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    )
     row = x.as_strided((count,), (1,), 0).to("jax")
     view = row.as_strided(x.shape, x.stride(), x.storage_offset())
     return view.conj() if x.is_conj() else view
@@ -111,7 +113,9 @@ def _strided_copy(x: torch.Tensor) -> torch.Tensor:
 def on(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
     """The sample's tensors as fresh leaves on a device."""
     moved = sample.transform(_to(device))
-    if op.name == "tensor_split":  # torch wants its tensor of split points on the CPU, whatever the device
+    if (
+        op.name == "tensor_split"
+    ):  # torch wants its tensor of split points on the CPU, whatever the device
         moved.args = tuple(a.cpu() if isinstance(a, torch.Tensor) else a for a in moved.args)
     if "device" in moved.kwargs:  # factories
         moved.kwargs = {**moved.kwargs, "device": device}
@@ -152,9 +156,7 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
 def gradients(result: Any, sample: SampleInput) -> Any:
     """Result and gradients with respect to every leaf that asks for one, for fixed cotangents."""
     outputs = [t for t in tensors_of(result) if t.requires_grad]
-    leaves = [
-        t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad
-    ]
+    leaves = [t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
     if not outputs:
         raise _NothingToCheck
     generator = torch.Generator().manual_seed(1)

@@ -33,7 +33,11 @@ def run_chunk(names: list[str], kinds: list[str], report: object) -> dict[str, d
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
+        },
     )
     killer = threading.Timer(TIMEOUT, process.kill)
     killer.start()
@@ -107,7 +111,7 @@ def coverage_page(results: dict[str, dict], kinds: list[str]) -> str:
         "CPU. Written by `make conformance`; an entry counts where the CPU itself runs at least one sample.",
         f"torch {torch.__version__}, jax {jax.__version__}, platform {jax.default_backend()}.",
         "",
-        "| check | entries | passed | | without the CPU's help | by lowerings alone | by decomposition | through the CPU |",
+        "| check | entries | passed | | without the CPU | by lowerings alone | by decomposition | through the CPU |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind, c in summary(results, kinds).items():
@@ -121,7 +125,13 @@ def coverage_page(results: dict[str, dict], kinds: list[str]) -> str:
         for kind in kinds:
             if outcome[kind]["status"] == "fail":
                 failing.setdefault(name, []).append(kind)
-    lines += ["", "## Gaps", "", "Each is declared in `tests/conformance/gaps.py` and must fail there.", ""]
+    lines += [
+        "",
+        "## Gaps",
+        "",
+        "Each is declared in `tests/conformance/gaps.py` and must fail there.",
+        "",
+    ]
     lines += ["| entry | checks | reason |", "| --- | --- | --- |"]
     for name, found in sorted(failing.items()):
         reasons = sorted({GAPS.get(name, {}).get(kind, "not declared yet") for kind in found})
@@ -181,7 +191,11 @@ def main() -> None:
         )
     wrong = undeclared(results)
     if wrong:
-        print("\n".join(["", "Neither passing nor a declared gap (tests/conformance/gaps.py):", *wrong]))
+        print(
+            "\n".join(
+                ["", "Neither passing nor a declared gap (tests/conformance/gaps.py):", *wrong]
+            )
+        )
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A sample of the conformance checks, short enough for every run: every fifteenth entry, and those that broke before."""
+"""A sample of the conformance checks for every run: every fifteenth entry, and those that broke before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import pytest
 from .checks import KINDS, check, entries
 from .gaps import GAPS
 
-ALWAYS = ["add", "nn.functional.conv2d", "nn.functional.scaled_dot_product_attention", "index_put", "linalg.svd"]
+ALWAYS = [
+    "add",
+    "nn.functional.conv2d",
+    "nn.functional.scaled_dot_product_attention",
+    "index_put",
+    "linalg.svd",
+]
 NAMES = sorted({*list(entries())[::15], *ALWAYS})
 
 

@@ -77,7 +77,9 @@ def view_step(draw: Any, shape: tuple[int, ...]) -> tuple[str, Step] | None:
     if kind == "unflatten":
         for k in (2, 3):
             if n and n % k == 0:
-                return f"unflatten({d}, ({n // k}, {k}))", lambda x: x.unflatten(d, (n // k, k))
+                return f"unflatten({d}, ({n // k}, {k}))", lambda x, k=k: x.unflatten(
+                    d, (n // k, k)
+                )
         return None
     if kind == "flatten":
         e = draw(st.integers(d, dims - 1))
@@ -93,7 +95,9 @@ WRITES: dict[str, Step] = {
     "mul_(2)": lambda x: x.mul_(2),
     "fill_(7)": lambda x: x.fill_(7.0),
     "zero_()": lambda x: x.zero_(),
-    "copy_(row)": lambda x: x.copy_(torch.arange(x.shape[-1] if x.dim() else 1).to(x).reshape(-1 if x.dim() else ())),
+    "copy_(row)": lambda x: x.copy_(
+        torch.arange(x.shape[-1] if x.dim() else 1).to(x).reshape(-1 if x.dim() else ())
+    ),
     "add_(own sum)": lambda x: x.add_(x.sum()),
     "sub_(itself)": lambda x: x.sub_(x),
     "neg_()": lambda x: x.neg_(),
@@ -104,7 +108,11 @@ WRITES: dict[str, Step] = {
 def _overlaps(x: torch.Tensor) -> bool:
     """Whether two elements share memory: torch refuses or leaves undefined what a write does then."""
     places: set[int] = set()
-    for index in torch.cartesian_prod(*[torch.arange(n) for n in x.shape]).reshape(x.numel(), -1) if x.dim() else []:
+    for index in (
+        torch.cartesian_prod(*[torch.arange(n) for n in x.shape]).reshape(x.numel(), -1)
+        if x.dim()
+        else []
+    ):
         place = int((index * torch.tensor(x.stride())).sum())
         if place in places:
             return True
@@ -129,7 +137,9 @@ def _compare(cpu: torch.Tensor, jax: torch.Tensor, program: list[str]) -> None:
 @given(st.data())
 def test_random_programs_of_views_and_writes(data: st.DataObject) -> None:
     # Few distinct shapes: a program costs its compilations.
-    shape = data.draw(st.sampled_from([(4, 6), (3, 4, 2), (12,), (2, 1, 6), (0, 3), (), (2, 3, 2, 2)]))
+    shape = data.draw(
+        st.sampled_from([(4, 6), (3, 4, 2), (12,), (2, 1, 6), (0, 3), (), (2, 3, 2, 2)])
+    )
     numel = int(torch.Size(shape).numel())
     cpu = [torch.arange(numel, dtype=torch.float32).reshape(shape)]
     jax = [cpu[0].to("jax")]
@@ -184,7 +194,9 @@ def test_an_index_that_changes_compiles_once() -> None:
     assert (x.cpu() == 5).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float64, torch.int16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.int32, torch.uint8, torch.float64, torch.int16, torch.bfloat16]
+)
 def test_views_of_another_dtype(dtype: torch.dtype) -> None:
     cpu = torch.arange(16, dtype=torch.float32).reshape(2, 8)
     jax = cpu.to("jax")

@@ -33,7 +33,9 @@ def no_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Python's own from 3.12 on, at every fork of a process with threads, jax or not.
-        warnings.filterwarnings("ignore", ".*use of fork.*may lead to deadlocks", DeprecationWarning)
+        warnings.filterwarnings(
+            "ignore", ".*use of fork.*may lead to deadlocks", DeprecationWarning
+        )
         yield
 
 
@@ -59,7 +61,12 @@ def test_without_workers(default_jax, no_warnings):
 def test_forked_workers(default_jax, no_warnings, pin_memory):
     torch.manual_seed(0)
     loader = DataLoader(
-        Squares(), batch_size=4, shuffle=True, num_workers=2, pin_memory=pin_memory, persistent_workers=True
+        Squares(),
+        batch_size=4,
+        shuffle=True,
+        num_workers=2,
+        pin_memory=pin_memory,
+        persistent_workers=True,
     )
     for _ in range(2):
         assert values(loader) == EXPECTED
@@ -91,7 +98,10 @@ def test_spawned_workers(default_jax, no_warnings):
 def test_the_same_seed_gives_the_same_order(default_jax):
     def order(workers):
         torch.manual_seed(3)
-        return [b.flatten().tolist() for b, _ in DataLoader(Squares(), 3, shuffle=True, num_workers=workers)]
+        return [
+            b.flatten().tolist()
+            for b, _ in DataLoader(Squares(), 3, shuffle=True, num_workers=workers)
+        ]
 
     assert order(0 if False else 2) == order(2)
     generator = torch.Generator().manual_seed(1)

@@ -56,7 +56,7 @@ def test_matplotlib_takes_jax_tensors(x):
     axes[0, 2].imshow(x)
     axes[1, 0].bar(x[0], x[1])
     axes[1, 1].hist(x[0])
-    axes[1, 2].plot([v for v in x[0]])
+    axes[1, 2].plot(list(x[0]))
     figure.canvas.draw()
     plt.close(figure)
 
@@ -128,7 +128,7 @@ def test_constructors_take_host_data():
         assert tensor.tolist() == [0, 1, 2]
     array[0] = 9
     assert tensor[0] == 0
-    assert torch.tensor([x for x in tensor], device="cpu").tolist() == [0, 1, 2]
+    assert torch.tensor(list(tensor), device="cpu").tolist() == [0, 1, 2]
 
 
 def test_printing_and_python_values(x):

@@ -41,7 +41,11 @@ CASES = {
         (2, 3),
         (3, 5),
     ),
-    "nested vmap": (lambda x, y: func.vmap(func.vmap(torch.dot, (None, 0)), (0, None))(x, y), (4, 3), (5, 3)),
+    "nested vmap": (
+        lambda x, y: func.vmap(func.vmap(torch.dot, (None, 0)), (0, None))(x, y),
+        (4, 3),
+        (5, 3),
+    ),
     "vmap with chunks": (lambda x: func.vmap(curve, chunk_size=2)(x), (5, 3)),
     "vmap of grad": (lambda x: func.vmap(func.grad(curve))(x), (5, 3)),
     "vmap with in-place": (lambda x: func.vmap(lambda v: v.clone().mul_(2).add_(v))(x), (5, 3)),
@@ -69,7 +73,9 @@ def test_functional_call_and_stacked_modules():
     out = func.functional_call(models[0], state, (x,))
     torch.testing.assert_close(out.cpu(), models[1](x).cpu())
     parameters, buffers = func.stack_module_state(models)
-    outs = func.vmap(lambda p, b: func.functional_call(models[0], (p, b), (x,)))(parameters, buffers)
+    outs = func.vmap(lambda p, b: func.functional_call(models[0], (p, b), (x,)))(
+        parameters, buffers
+    )
     torch.testing.assert_close(outs[2].cpu(), models[2](x).cpu(), atol=1e-5, rtol=1e-4)
 
     def loss(p):

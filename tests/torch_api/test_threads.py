@@ -74,7 +74,10 @@ def test_one_model_many_threads():
 
 def test_modes_belong_to_their_thread():
     def work(i):
-        with torch.set_grad_enabled(i % 2 == 0), torch.autocast("jax", torch.bfloat16, enabled=i % 3 == 0):
+        with (
+            torch.set_grad_enabled(i % 2 == 0),
+            torch.autocast("jax", torch.bfloat16, enabled=i % 3 == 0),
+        ):
             x = torch.ones(2, 2, device="jax", requires_grad=True)
             y = x @ x
             return y.requires_grad, y.dtype
@@ -85,7 +88,9 @@ def test_modes_belong_to_their_thread():
 
 
 def test_random_numbers_differ_between_threads():
-    draws = run_in_threads(8, lambda i: [tuple(torch.rand(4, device="jax").tolist()) for _ in range(20)])
+    draws = run_in_threads(
+        8, lambda i: [tuple(torch.rand(4, device="jax").tolist()) for _ in range(20)]
+    )
     every = [d for thread in draws for d in thread]
     assert len(set(every)) == len(every)
 
