@@ -81,7 +81,8 @@ def _register(library: Any) -> None:
 
 
 def _register_one(library: Any, op: Any) -> None:
-    from .operation import hot_path, operation_of
+    from .hot import hot_path
+    from .operation import operation_of
 
     name = short_name(op)
     if name in KERNELS or name in _done or _is_composite(op):
@@ -134,7 +135,9 @@ def _is_composite(op: Any) -> bool:
     One with a CPU kernel beside the composite (`silu_backward`) is meant to have kernels.
     """
     name = f"aten::{short_name(op)}".removesuffix(".default")
-    return private.has_kernel(name, "CompositeImplicitAutograd") and not private.has_kernel(name, "CPU")
+    return private.has_kernel(name, "CompositeImplicitAutograd") and not private.has_kernel(
+        name, "CPU"
+    )
 
 
 def _dispatcher_name(name: str) -> str:

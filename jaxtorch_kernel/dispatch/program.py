@@ -24,48 +24,19 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .. import _torch_private as private
 from .._jax_private import fast_call
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
 from ..storage import placement
-from ..storage.buffer import Buffer, Spec, spec_of, wrap
+from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from . import stats
+from .call import NumberSlot, Slot, first_positions
 from .numbers import KINDS, limits
-from .schema import Signature
+from .results import Fresh, Structure, flatten, single
 
 build_lock = threading.RLock()
-
-
-class Slot:
-    """In a call's template: the tensor with this index."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index: int):
-        self.index = index
-
-
-class NumberSlot:
-    """In a call's template: the number with this index among those of its kind."""
-
-    __slots__ = ("dtype", "index", "kind", "position", "scalar")
-
-    def __init__(self, kind: str, index: int, position: int, dtype: np.dtype | None, scalar: bool):
-        self.kind, self.index, self.dtype = kind, index, dtype
-        self.position = position  # among all numbers of the call
-        self.scalar = scalar  # a Scalar argument must fit what it is cast to; an operand wraps
-
-
-class Fresh:
-    """A result with a buffer of its own. `stride` is None where it is contiguous."""
-
-    __slots__ = ("dtype", "size", "spec", "stride")
-
-    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
-        self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
 
 
 class Program:
@@ -83,7 +54,7 @@ class Program:
         written: list[int],
         precision: str | None,
         gather: bool,
-        structure: Callable[[Any, list[torch.Tensor]], Any],
+        structure: Structure,
     ):
         self.name = name
         self.lowering = lowering
@@ -233,7 +204,9 @@ class Program:
             if p is None:
                 current[owner] = jnp.broadcast_to(value, self.sizes[index])
             else:
-                current[owner] = p.write(base, jnp.broadcast_to(value, self.sizes[index]), slices[index])
+                current[owner] = p.write(
+                    base, jnp.broadcast_to(value, self.sizes[index]), slices[index]
+                )
         return [current[self.operand_of.index(o)] for o in self._written_operands()]
 
     def _written_operands(self) -> list[int]:
@@ -313,33 +286,3 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     program.__name__ = program.__qualname__ = name
     return program
-
-
-def first_positions(buffers: list[Buffer]) -> list[int]:
-    """For each buffer, where it occurs first: which operands share memory."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(b), i) for i, b in enumerate(buffers)]
-
-
-def flatten(tree: Any) -> list[Any]:
-    """The leaves of nested lists and tuples, None included."""
-    if isinstance(tree, list | tuple):
-        return [leaf for item in tree for leaf in flatten(item)]
-    return [tree]
-
-
-def single(results: list[Any], tensors: list[torch.Tensor]) -> Any:
-    """Structure of an operator with one result."""
-    return results[0]
-
-
-def wrap_result(leaf: Fresh, array: Any) -> torch.Tensor:
-    """A tensor over one output of a program."""
-    assert leaf.spec is not None
-    if leaf.stride is None:
-        return wrap(array, leaf.spec, leaf.size, leaf.dtype)
-    base = wrap(array, leaf.spec, leaf.size, leaf.dtype)
-    return private.as_strided(base, leaf.size, leaf.stride)
-
-
-__all__ = ["Fresh", "Number", "NumberSlot", "Program", "Signature", "Slot", "build_lock"]

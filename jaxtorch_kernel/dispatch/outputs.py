@@ -1,0 +1,95 @@
+"""Whether results fit where they are written: `out=` tensors and in-place targets, in torch's own words."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from .results import flatten
+
+Tensor = torch.Tensor
+Type = tuple[tuple[int, ...], torch.dtype]  # size and dtype of a result
+
+
+def check_in_place(metas: Any, targets: list[Any]) -> None:
+    """Refuse an in-place operator whose result has another size, or a dtype of a higher category.
+
+    Raises:
+        RuntimeError: torch's own.
+    """
+    results = [m for m in flatten(metas) if isinstance(m, Tensor)]
+    for meta, target in zip(results, flatten(targets), strict=False):
+        if meta.shape != target.shape:
+            raise RuntimeError(
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(meta.shape)}"
+            )
+        _check_cast(meta.dtype, target.dtype)
+
+
+def check_devices(outs: list[Any], name: str) -> None:
+    """Refuse an `out=` on another device."""
+    if any(o is None or o.device.type != "jax" for o in outs):
+        devices = ", ".join(str(o.device) for o in outs if o is not None)
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device: out is on {devices}, "
+            f"the inputs of {name} on jax:0."
+        )
+
+
+def resize(outs: list[Tensor], types: list[Type]) -> bool:
+    """Give `out=` tensors of another size the result's, as torch does; True if one changed.
+
+    Raises:
+        RuntimeError: the result's dtype is of a higher category than the tensor's.
+    """
+    changed = False
+    for out, (size, dtype) in zip(outs, types, strict=True):
+        _check_cast(dtype, out.dtype)
+        if tuple(out.shape) != size:
+            if out.numel():
+                _warn_resize(out.shape, size)
+            out.resize_(size)
+            changed = True
+    return changed
+
+
+def _check_cast(dtype: torch.dtype, target: torch.dtype) -> None:
+    if not torch.can_cast(dtype, target):
+        raise RuntimeError(
+            f"result type {_type_name(dtype)} can't be cast to the desired output type "
+            f"{_type_name(target)}"
+        )
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return _TYPE_NAMES.get(dtype, str(dtype))
+
+
+_TYPE_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def _warn_resize(old: Any, new: Any) -> None:
+
+    warnings.warn(
+        f"An output with one or more elements was resized since it had shape {list(old)}, which does not "
+        f"match the required output shape {list(new)}. This behavior is deprecated, and in a future "
+        "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly "
+        "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+        stacklevel=4,
+    )

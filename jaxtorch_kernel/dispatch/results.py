@@ -1,0 +1,105 @@
+"""What an operator returns: fresh tensors around a program's outputs, or the tensors it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _torch_private as private
+from ..storage.buffer import Spec, wrap
+from .schema import Signature
+from .site import origin
+
+Tensor = torch.Tensor
+Structure = Callable[
+    [list[Any], list[Tensor]], Any
+]  # (fresh results, the call's tensors) -> return value
+
+
+class Fresh:
+    """A result with a buffer of its own. `stride` is None where it is contiguous."""
+
+    __slots__ = ("dtype", "size", "spec", "stride")
+
+    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
+        self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
+
+
+def flatten(tree: Any) -> list[Any]:
+    """The leaves of nested lists and tuples, None included."""
+    if isinstance(tree, list | tuple):
+        return [leaf for item in tree for leaf in flatten(item)]
+    return [tree]
+
+
+def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
+    """A tensor over one output of a program."""
+    assert leaf.spec is not None
+    base = wrap(array, leaf.spec, leaf.size, leaf.dtype)
+    base.untyped_storage().buffer.origin = origin(program)  # type: ignore[attr-defined]
+    return base if leaf.stride is None else private.as_strided(base, leaf.size, leaf.stride)
+
+
+def results_of(program: Any, outputs: Any, tensors: list[Tensor]) -> Any:
+    """What the operator returns, from a program's fresh outputs and the tensors of the call."""
+    iterator = iter(outputs)
+    results = [
+        None if leaf is None else wrap_result(leaf, next(iterator), program)
+        for leaf in program.leaves
+    ]
+    return program.structure(results, tensors)
+
+
+def plain_structure(results: list[Any], tensors: list[Tensor]) -> Any:
+    """Structure of a JAX function of our own."""
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def tuple_of(results: list[Any], tensors: list[Tensor]) -> Any:
+    """Structure of an operator with several results."""
+    return tuple(results)
+
+
+def list_of(results: list[Any], tensors: list[Tensor]) -> Any:
+    """Structure of an operator that returns a list."""
+    return results
+
+
+def nothing(results: list[Any], tensors: list[Tensor]) -> None:
+    """Structure of an operator that returns nothing."""
+    return
+
+
+def single(results: list[Any], tensors: list[Tensor]) -> Any:
+    """Structure of an operator with one result."""
+    return results[0]
+
+
+def effects(
+    signature: Signature | None, args: tuple[Any, ...], tensors: list[Tensor]
+) -> tuple[list[int], Structure]:
+    """Which described tensors are written, and how the operator's return value is put together."""
+    if signature is None:
+        return [], plain_structure
+    ids = {id(t): i for i, t in enumerate(tensors)}
+    written = [
+        ids[id(t)]
+        for i in signature.written
+        for t in flatten(list(args[i]) if isinstance(args[i], list | tuple) else args[i])
+        if t is not None
+    ]
+    lists = signature.returns_list
+    if not written or signature.fresh:
+        if lists == (False,):
+            return written, single
+        return written, list_of if lists == (True,) else tuple_of
+    if not lists:
+        return written, nothing
+    if lists == (True,):
+        return written, lambda _, ts: [ts[i] for i in written]
+    if len(lists) == 1:
+        only = written[0]
+        return written, lambda _, ts: ts[only]
+    return written, lambda _, ts: tuple(ts[i] for i in written)
