@@ -1,0 +1,73 @@
+"""What the private hooks of torch and JAX do: a new version that changes one fails here, by name."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from torch._C import DispatchKey
+
+from jaxtorch import _jax_private, _torch_private
+
+
+def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
+    tensor = _torch_private.create_empty_tensor((2, 3), torch.int16)
+    assert type(tensor) is torch.Tensor
+    assert (tensor.shape, tensor.dtype, tensor.device) == ((2, 3), torch.int16, torch.device("jax", 0))
+
+
+def test_attributes_of_a_storage_live_as_long_as_the_storage() -> None:
+    tensor = _torch_private.create_empty_tensor((2,), torch.float32)
+    tensor.untyped_storage().mark = "kept"  # type: ignore[attr-defined]
+    alias = tensor.detach()
+    del tensor
+    assert alias.untyped_storage().mark == "kept"  # type: ignore[attr-defined]
+
+
+def test_a_meta_kernel_on_a_device_tensor_makes_an_alias() -> None:
+    tensor = torch.zeros(4, 6, device="jax")
+    view = _torch_private.as_strided(tensor, (3,), (2,), 5)
+    assert view.untyped_storage() is tensor.untyped_storage()
+    assert (view.stride(), view.storage_offset()) == ((2,), 5)
+    assert torch.ops.aten.view.default._op_dk(DispatchKey.Meta, tensor, (24,)).shape == (24,)
+
+
+def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
+    one, two = _torch_private.make_storage(24), _torch_private.make_storage(24)
+    assert one.nbytes() == 24
+    assert one.data_ptr() != two.data_ptr()
+    tensor = _torch_private.create_empty_tensor((6,), torch.float32)
+    _torch_private.put_on_storage(tensor, one, 0, (2, 3), (3, 1))
+    assert tensor.untyped_storage().data_ptr() == one.data_ptr()
+    assert tensor.shape == (2, 3)
+
+
+def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed")
+    with pytest.raises(ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"):
+        _torch_private.check()
+
+
+def test_the_fast_call_of_a_compiled_program_takes_flat_arrays() -> None:
+    x = jax.device_put(jnp.arange(3.0), jax.devices()[0])
+    compiled = jax.jit(lambda a, b: (a + b, a * b)).lower(x, x).compile()
+    call = _jax_private.fast_call(compiled)
+    assert call is not compiled, "jax has moved create_cpp_call: calls still work, 0.5 us slower"
+    total, product = call(x, x)
+    assert total.tolist() == [0.0, 2.0, 4.0]
+    assert product.tolist() == [0.0, 1.0, 4.0]
+
+
+def test_wide_programs_run_outside_x64() -> None:
+    with jax.enable_x64(True):
+        x = jax.device_put(jnp.arange(3, dtype=jnp.float64), jax.devices()[0])
+        compiled = jax.jit(lambda a: a + 1).lower(x).compile()
+    assert _jax_private.fast_call(compiled)(x).dtype == jnp.float64
+
+
+def test_a_donated_array_is_really_reused() -> None:
+    x = jax.device_put(jnp.arange(1024.0), jax.devices()[0])
+    compiled = jax.jit(lambda a: a + 1, donate_argnums=0).lower(x).compile()
+    _jax_private.fast_call(compiled)(x)
+    assert x.is_deleted()
