@@ -95,7 +95,7 @@ class Operation:
             if self.op is not None and printing():
                 return self.on_cpu(call.args)
             is_out = self.signature is not None and self.signature.is_out
-            if is_out and self._resize_outputs(call.args):
+            if is_out and self._resized(call.args):
                 return self(*call.args)
             program = self.build(call)
         for i in program.targets:

@@ -54,8 +54,7 @@ def lower(
         for name in names:
             full = name if "." in name else f"{name}.default"
             if full in LOWERINGS:
-                open("/tmp/helpers/dups.log", "a").write(f"{full}: {function.__module__} and {LOWERINGS[full].function.__module__}\n")  # TEMPORARY
-                continue
+                raise ValueError(f"{full} has two lowerings: {function} and {LOWERINGS[full]}")
             LOWERINGS[full] = Lowering(function, frozenset(static), random, meta)
         return function
 

@@ -14,7 +14,11 @@ from jaxtorch import _jax_private, _torch_private
 def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
     tensor = _torch_private.create_empty_tensor((2, 3), torch.int16)
     assert type(tensor) is torch.Tensor
-    assert (tensor.shape, tensor.dtype, tensor.device) == ((2, 3), torch.int16, torch.device("jax", 0))
+    assert (tensor.shape, tensor.dtype, tensor.device) == (
+        (2, 3),
+        torch.int16,
+        torch.device("jax", 0),
+    )
 
 
 def test_attributes_of_a_storage_live_as_long_as_the_storage() -> None:
@@ -44,7 +48,9 @@ def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
 
 
 def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed")
+    monkeypatch.setitem(
+        _torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed"
+    )
     with pytest.raises(ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"):
         _torch_private.check()
 
