@@ -1,0 +1,139 @@
+"""What `import torch` does and costs, and other ways to the device. Each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def python(program, autoload=True, **environment):
+    """Run a program; its output, errors included."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": str(int(autoload)), **environment},
+    )
+    return done.stdout + done.stderr
+
+
+USE = """
+import torch
+x = torch.ones(2, device="jax", requires_grad=True)
+(x * 2).sum().backward()
+print("grad", x.grad.tolist())
+"""
+
+
+def test_import_torch_is_enough_and_imports_no_jax():
+    out = python(
+        "import sys, torch\n"
+        "torch.manual_seed(0); torch.jax.is_available(); torch.jax.device_count()\n"
+        "print('jax' in sys.modules, torch.jax.is_initialized())\n" + USE
+    )
+    assert out.splitlines() == ["False False", "grad [2.0, 2.0]"]
+
+
+def test_the_entry_point_costs_under_ten_milliseconds(tmp_path):
+    # The time of the CPU, not the clock, which counts other work of the machine; the least of five.
+    program = """
+import time, torch
+torch.__spec__._initializing = True  # as inside `import torch`
+started = time.process_time()
+import jaxtorch.autoload
+jaxtorch.autoload.register()
+print(time.process_time() - started)
+"""
+    cached = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    times = [float(python(program, autoload=False, **cached)) for _ in range(5)]
+    assert min(times) < 0.010, times
+
+
+def test_autoload_off_is_respected():
+    out = python("import torch\nprint(hasattr(torch, 'jax'))\ntorch.ones(1, device='jax')", False)
+    assert out.startswith("False")
+    assert "RuntimeError: Expected one of cpu, cuda" in out
+
+
+@pytest.mark.parametrize("first", ["import jaxtorch", "import torch, jaxtorch"])
+@pytest.mark.parametrize("autoload", [True, False])
+def test_import_jaxtorch_registers(first, autoload):
+    assert "grad [2.0, 2.0]" in python(f"{first}\njaxtorch.autoload.register()\n{USE}", autoload)
+
+
+def test_a_backward_before_a_late_import_is_explained():
+    out = python(
+        "import torch\ntorch.ones(1, requires_grad=True).sum().backward()\nimport jaxtorch", False
+    )
+    assert "RuntimeError: jaxtorch was imported after a backward() had run" in out
+
+
+def test_a_backward_on_the_cpu_first_does_no_harm_with_autoload():
+    assert "grad" in python(
+        "import torch\ntorch.ones(1, requires_grad=True).sum().backward()\n" + USE
+    )
+
+
+@pytest.mark.parametrize("name", ["jax", "npu"])
+def test_another_package_holds_the_spare_device(name):
+    """torchax renames it to `jax` at its import."""
+    out = python(
+        f"import torch\ntorch.utils.rename_privateuse1_backend({name!r})\nimport types\n"
+        f"torch._register_device_module({name!r}, types.ModuleType('other'))\nimport jaxtorch",
+        autoload=False,
+    )
+    assert "cannot share a process" in out
+    assert "torchax" in out or "npu" in out
+
+
+def test_ctrl_c_leaves_a_usable_device():
+    out = python(
+        """
+import os, signal, threading, torch
+x = torch.ones(200, 200, device="jax")
+x @ x
+def press():
+    # Again and again: Python swallows an interrupt that meets a `__del__`.
+    while not done.wait(0.5):
+        os.kill(os.getpid(), signal.SIGINT)
+done = threading.Event()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=press).start()
+try:
+    while True:
+        x = x @ x / 200
+        x.add_(0)
+except KeyboardInterrupt:
+    done.set()
+    print("interrupted")
+print(x.isfinite().all().item(), (torch.ones(2, device="jax") + 1).tolist())
+torch.jax.synchronize()
+"""
+    )
+    assert out.splitlines()[-2:] == ["interrupted", "True [2.0, 2.0]"]
+
+
+def test_several_jax_devices_are_placements_of_one():
+    out = python(
+        """
+import torch
+with torch.jax.device(1):
+    x = torch.ones(1000, device="jax")
+    y = x + 1
+    print(torch.jax.current_device(), x.device, torch.jax.get_device_properties().id)
+    print(y.untyped_storage().buffer.array.devices())
+print(torch.jax.memory_allocated(1) >= 4000)
+print((torch.ones(2, device="jax").untyped_storage().buffer.array.devices()))
+torch.jax.set_device(1)
+print(torch.zeros(2).jax().untyped_storage().buffer.array.devices(), torch.rand(2, device="jax").sum() > 0)
+""",
+        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+    )
+    lines = out.splitlines()
+    assert lines[0] == "0 jax:0 1"
+    assert "id=1" in lines[1]
+    assert lines[2] == "True"
+    assert "id=0" in lines[3]
+    assert "id=1" in lines[4]
