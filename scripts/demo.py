@@ -51,6 +51,7 @@ def main() -> int:
         notebook,
         timeout=1200,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own TCP ports
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=progress.begin,
         on_cell_executed=progress.end,
