@@ -159,12 +159,11 @@ class TestMemory:
 
     def test_peak(self):
         torch.jax.reset_peak_memory_stats()
-        before = torch.jax.max_memory_allocated()
-        x = torch.zeros(2000, device="jax")
+        x = torch.zeros(1_000_000, device="jax")
         del x
-        assert torch.jax.max_memory_allocated() >= before + 8000
+        assert torch.jax.max_memory_allocated() >= 4_000_000
         torch.jax.reset_peak_memory_stats()
-        assert torch.jax.max_memory_allocated() < before + 8000
+        assert torch.jax.max_memory_allocated() < 4_000_000
 
     def test_exact_under_threads(self):
         gc.collect()
