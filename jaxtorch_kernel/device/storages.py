@@ -32,11 +32,11 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 def _from_bytes(content: np.ndarray) -> UntypedStorage:
     """A Storage of the device over a uint8 array nobody else writes to."""
     from .. import _torch_private as private
-    from ..storage.buffer import Buffer
     from ..storage.transfer import put
 
     storage = private.make_storage(content.nbytes)
-    storage.buffer = Buffer(*put(content))  # type: ignore[attr-defined]
+    array, spec = put(content)
+    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return storage
 
 
@@ -51,11 +51,10 @@ def _clone(self: UntypedStorage) -> UntypedStorage:
     if buffer is None:
         return _clone_of_torch(self)
     from .. import _torch_private as private
-    from ..storage.buffer import Buffer
 
     # The array is shared: whoever writes first makes its own (`dispatch.operation`).
     storage = private.make_storage(buffer.spec.nbytes)
-    storage.buffer = Buffer(buffer.array, buffer.spec)  # type: ignore[attr-defined]
+    storage.buffer = buffer.spec.buffer(buffer.array, buffer.spec)  # type: ignore[attr-defined]
     return storage
 
 

@@ -40,8 +40,7 @@ class Call:
 
 
 def describe(
-    name: str,
-    copy_cpu: bool,
+    operation: Any,
     kind: int,
     a: Any,
     key: list[Any],
@@ -51,7 +50,7 @@ def describe(
 ) -> None:
     """Add one argument to the key and to the operands.
 
-    `copy_cpu` takes CPU tensors with dimensions too, by copying them (indices, as on cuda).
+    An operation that says `copy_cpu` takes CPU tensors with dimensions too, by copying them (indices, as on cuda).
     """
     if a is None:
         key.append(None)
@@ -61,14 +60,14 @@ def describe(
             key += ("0-dim", a.dtype)
             numbers.append((kind_of_tensor(a), a.item()))
             return
-        if device == "cpu" and copy_cpu:
+        if device == "cpu" and operation.copy_cpu:
             a = a.to("jax")
         elif device != "jax":
-            raise mixed_devices(name, a.device)
+            raise mixed_devices(operation.name, a.device)
         buffer = buffer_of(a)
         tensors.append(a)
         buffers.append(buffer)
-        key += (buffer.spec, a.dtype, a.shape, a.stride())
+        key += (buffer.spec, a.dtype, a.shape, a.is_contiguous() or a.stride())
     elif kind <= NUMBER:
         # torch hands a Python number in a tensor's place over as what it is.
         letter = letter_of(type(a))
@@ -81,7 +80,7 @@ def describe(
         key.append(len(a))
         inner = TENSOR if kind == TENSORS else NUMBER
         for item in a:
-            describe(name, copy_cpu, inner, item, key, tensors, buffers, numbers)
+            describe(operation, inner, item, key, tensors, buffers, numbers)
     elif kind == STATIC:
         # 1 == 1.0 == True, and they are different programs.
         key.append(tuple(map(exact, a)) if isinstance(a, list | tuple) else exact(a))

@@ -19,7 +19,7 @@ from .call import Call, describe, kind_by_value, letter_of
 from .errors import explain
 from .program import Program
 from .results import results_of
-from .schema import NUMBER, TENSOR
+from .schema import NUMBER
 from .site import origin, printing
 
 Tensor = torch.Tensor
@@ -51,21 +51,22 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         numbers: list[tuple[str, Any]] = []
-        for kind, a in zip(kinds or map(kind_by_value, args), args):  # noqa: B905  (the keyword costs 60 ns)
-            letter = letter_of(type(a))
-            if letter is None:
-                if kind == TENSOR and a is not None:
-                    buffer = getattr(a.untyped_storage(), "buffer", None)
-                    if buffer is not None:
-                        tensors.append(a)
-                        buffers.append(buffer)
-                        key += (buffer.spec, a.dtype, a.shape, a.stride())
-                        continue
-            elif kind <= NUMBER:
-                key.append(letter)
-                numbers.append((letter, a))
-                continue
-            describe(operation.name, operation.copy_cpu, kind, a, key, tensors, buffers, numbers)
+        try:
+            # Most calls are tensors alone, which this loop takes fastest; the rest go on below.
+            for a in args:
+                buffer = a.untyped_storage().buffer
+                tensors.append(a)
+                buffers.append(buffer)
+                key += (buffer.spec, a.dtype, a.shape, a.is_contiguous() or a.stride())
+        except AttributeError:
+            done = len(tensors)
+            for kind, a in zip(kinds[done:] or map(kind_by_value, args[done:]), args[done:]):  # noqa: B905
+                letter = letter_of(type(a))
+                if letter is not None and kind <= NUMBER:
+                    key.append(letter)
+                    numbers.append((letter, a))
+                else:
+                    describe(operation, kind, a, key, tensors, buffers, numbers)
         if operation.special:
             return operation.run_special(Call(args, key, tensors, buffers, numbers))
         program = programs.get(tuple(key))  # type: ignore[union-attr]
@@ -86,7 +87,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return results_of(program, outputs, tensors)
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = Buffer(outputs[0], leaf.spec, origin(program))  # type: ignore[attr-defined]
+        result.untyped_storage().buffer = leaf.spec.buffer(outputs[0], leaf.spec, origin(program))  # type: ignore[attr-defined]
         return result
 
     return kernel

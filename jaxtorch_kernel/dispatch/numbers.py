@@ -20,7 +20,7 @@ from ..storage.transfer import put
 KINDS = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "c": np.dtype(np.complex128)}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _operand(kind: str, values: tuple[Any, ...], signs: Any, device: int) -> Any:
     return put(np.array(values, KINDS[kind]))[0]
 
@@ -41,6 +41,25 @@ def operand(kind: str, values: tuple[Any, ...]) -> Any:
         raise RuntimeError(
             f"value cannot be converted to int64 without overflow: {values}"
         ) from None
+
+
+_starts: dict[tuple[Any, ...], Any] = {}
+
+
+def starts_operand(starts: tuple[int, ...]) -> Any:
+    """The starts of a call's views, int32: a NumPy array the first time they occur, a device array from then on.
+
+    A transfer costs six times what XLA takes to read a NumPy argument, and pays only for starts that come again.
+    """
+    key = (placement.index(), *starts)
+    found = _starts.get(key)
+    if found is None:
+        if len(_starts) >= 65536:
+            _starts.clear()
+        found = _starts[key] = np.array(starts, np.int32)
+    elif type(found) is np.ndarray:
+        found = _starts[key] = put(found)[0]
+    return found
 
 
 def number_operands(

@@ -22,7 +22,7 @@ from .call import Call, Positions, describe, first_positions, kind_by_value, tem
 from .errors import explain
 from .hot import hot_path
 from .meta import call_meta, cpu_error
-from .numbers import check_limits, number_operands
+from .numbers import check_limits, number_operands, starts_operand
 from .program import Program, build_lock
 from .results import effects, results_of
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
@@ -227,7 +227,7 @@ class Operation:
     def run(self, program: Program, call: Call, operands: list[Any]) -> Any:
         """Call the executable, or inline the function where a trace is running."""
         if program.checked:
-            starts: list[int] = []
+            starts: tuple[int, ...] = ()
             for i, p in program.checked:
                 own = p.starts(call.tensors[i].storage_offset())
                 if own is None:
@@ -235,7 +235,8 @@ class Operation:
                     return self.run(self.build(call, gather=True), call, operands)
                 starts += own
             if program.views:
-                operands.append(np.array(starts, np.int32))
+                traced = tracing.active()  # which must not hold device arrays as constants
+                operands.append(np.array(starts, np.int32) if traced else starts_operand(starts))
         if tracing.active():
             with jax.enable_x64(True):
                 numbers = number_operands(program.number_kinds, call.numbers, np.array)

@@ -23,7 +23,7 @@ from .dtypes import to_numpy
 class Spec:
     """What a compiled program must know of a buffer: dtype, physical shape, placement. Interned: compare by `is`."""
 
-    __slots__ = ("dtype", "nbytes", "numel", "placement", "shape")
+    __slots__ = ("buffer", "dtype", "nbytes", "numel", "placement", "shape")
 
     def __init__(self, dtype: np.dtype, shape: tuple[int, ...], placement: Any):
         self.dtype = dtype
@@ -34,6 +34,8 @@ class Spec:
             numel *= n
         self.numel = numel
         self.nbytes = numel * dtype.itemsize
+        # The class of buffers with this spec.
+        self.buffer: type[Buffer] = Buffer if self.nbytes < LARGE else _Counted
 
     def __repr__(self) -> str:
         return f"Spec({self.dtype}{list(self.shape)}, {self.placement})"
@@ -52,19 +54,20 @@ def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Any) -> Spec:
 
 
 class Usage:
-    """Bytes held by live buffers, and their peak. Plain integers: an update is a few dozen nanoseconds.
+    """Bytes held by large buffers, and their peak. Plain integers: two threads may lose an update of each other."""
 
-    Two threads may lose an update of each other; `exact` counts anew and is what `memory_allocated` reports.
-    """
-
-    __slots__ = ("allocated", "peak")
+    __slots__ = ("allocated", "peak", "uncounted")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.peak = 0
+        self.uncounted = 0  # everything else, when the peak was last reset
 
 
 usage = Usage()
+
+# Counting costs half a microsecond a tensor: as much as everything else about a Buffer. Small ones are not counted.
+LARGE = 32 * 1024  # bytes
 
 
 class Buffer:
@@ -79,19 +82,30 @@ class Buffer:
         self.array = array
         self.spec = spec
         self.origin = origin
+
+    def write(self, array: Any, spec: Spec, origin: Any = None) -> None:
+        """Replace the data. All aliases see it."""
+        self.array = array
+        self.spec = spec
+        self.origin = origin
+
+
+class _Counted(Buffer):
+    """A large buffer, counted in `usage` while it lives."""
+
+    __slots__ = ("counted",)
+
+    def __init__(self, array: Any, spec: Spec, origin: Any = None):
+        self.array = array
+        self.spec = spec
+        self.origin = origin
+        self.counted = spec.nbytes
         usage.allocated = allocated = usage.allocated + spec.nbytes
         if allocated > usage.peak:
             usage.peak = allocated
 
     def __del__(self) -> None:
-        usage.allocated -= self.spec.nbytes
-
-    def write(self, array: Any, spec: Spec, origin: Any = None) -> None:
-        """Replace the data. All aliases see it."""
-        usage.allocated += spec.nbytes - self.spec.nbytes
-        self.array = array
-        self.spec = spec
-        self.origin = origin
+        usage.allocated -= self.counted
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
@@ -116,7 +130,7 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         count = int(tensor.storage_offset()) + reach + 1
     array, spec = zeros((count,), to_numpy(tensor.dtype))
-    buffer = storage.buffer = Buffer(array, spec)  # type: ignore[attr-defined]
+    buffer = storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return buffer
 
 
@@ -126,7 +140,7 @@ def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
     The Storage reports 0 bytes; `wrap_sized` is for tensors that outlive the moment (parameters, inputs).
     """
     tensor = private.create_empty_tensor(size, dtype)
-    tensor.untyped_storage().buffer = Buffer(array, spec)  # type: ignore[attr-defined]
+    tensor.untyped_storage().buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return tensor
 
 
@@ -139,7 +153,7 @@ def wrap_sized(
     """
     tensor = private.create_empty_tensor(size, dtype)
     storage = private.make_storage(spec.nbytes)
-    storage.buffer = Buffer(array, spec)  # type: ignore[attr-defined]
+    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return private.put_on_storage(
         tensor, storage, 0, size, tensor.stride() if stride is None else stride
     )
