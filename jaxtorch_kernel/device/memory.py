@@ -7,7 +7,6 @@ allocator has taken from the device, where the platform tells (GPU and TPU do, t
 from __future__ import annotations
 
 import gc
-import gc
 import os
 from collections import OrderedDict
 from typing import Any

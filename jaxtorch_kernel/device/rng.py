@@ -18,9 +18,10 @@ from ..storage import placement
 
 
 class Source:
-    """A key and the seed it came from."""
+    """A key and the seed it came from, for one placement."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, where: Any):
+        self.where = where
         self.lock = threading.RLock()  # from reading the key to writing the next
         self.seed(seed)
 
@@ -33,9 +34,8 @@ class Source:
     def key(self) -> Any:
         """Raw threefry key data, uint32[2]."""
         if self._key is None:
-            self._key = _put_key(
-                np.array([self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF], np.uint32)
-            )
+            words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
+            self._key = _put_key(np.array(words, np.uint32), self.where)
         return self._key
 
     @key.setter
@@ -43,29 +43,29 @@ class Source:
         self._key = value
 
 
-def _put_key(data: np.ndarray) -> Any:
+def _put_key(data: np.ndarray, where: Any) -> Any:
     from ..storage.transfer import put
 
-    return put(data)[0]
+    return put(data, where)[0]
 
 
-_sources: dict[int, Source] = {}
+_sources: dict[Any, Source] = {}
 _default_seed = 0
 
 
-def default() -> Source:
-    """The source of the current device."""
-    index = placement.index()
-    found = _sources.get(index)
+def default(where: Any = None) -> Source:
+    """The source of a placement, by default of the current device."""
+    where = placement.current() if where is None else where
+    found = _sources.get(where)
     if found is None:
-        found = _sources[index] = Source(_default_seed)
+        found = _sources[where] = Source(_default_seed, where)
     return found
 
 
-def source(generator: Any) -> Any:
-    """Where a random operator takes its key from: the device's source, or a generator the user passed."""
+def source(generator: Any, where: Any) -> Source:
+    """Where a random operator takes its key from: its placement's source, or a generator the user passed."""
     if generator is None:
-        return default()
+        return default(where)
     high, low = (
         int(
             torch.empty((), dtype=torch.int64, device="cpu").random_(
@@ -74,7 +74,7 @@ def source(generator: Any) -> Any:
         )
         for _ in range(2)
     )
-    return Source(high << 32 | low)
+    return Source(high << 32 | low, where)
 
 
 def seed_all_sources(seed: int) -> None:
@@ -113,7 +113,7 @@ def set_state(state: torch.Tensor) -> None:
     words = state.cpu().numpy().view(np.uint32)
     found = default()
     found.seed(int(words[:2].copy().view(np.uint64)[0]))
-    found.key = _put_key(words[2:].copy())
+    found.key = _put_key(words[2:].copy(), found.where)
 
 
 # -- the functions of `torch.jax` ---------------------------------------------------------------------------------

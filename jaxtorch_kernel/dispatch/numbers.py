@@ -7,26 +7,24 @@ transfer of eight bytes, never a compile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ..storage import placement
 from ..storage.transfer import put
 
 KINDS = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "c": np.dtype(np.complex128)}
 
 
 @lru_cache(maxsize=512)
-def _operand(kind: str, values: tuple[Any, ...], signs: Any, device: int) -> Any:
-    return put(np.array(values, KINDS[kind]))[0]
+def _operand(kind: str, values: tuple[Any, ...], signs: Any, where: Any) -> Any:
+    return put(np.array(values, KINDS[kind]), where)[0]
 
 
-def operand(kind: str, values: tuple[Any, ...]) -> Any:
-    """The vector of these numbers on the current device.
+def operand(kind: str, values: tuple[Any, ...], where: Any) -> Any:
+    """The vector of these numbers, placed as `where` (a sharding) says.
 
     Raises:
         RuntimeError: an integer does not fit 64 bits.
@@ -36,7 +34,7 @@ def operand(kind: str, values: tuple[Any, ...]) -> Any:
     if kind != "i" and any(v == 0 or v != v for v in values):
         signs = str(values)
     try:
-        return _operand(kind, values, signs, placement.index())
+        return _operand(kind, values, signs, where)
     except OverflowError:
         raise RuntimeError(
             f"value cannot be converted to int64 without overflow: {values}"
@@ -46,30 +44,30 @@ def operand(kind: str, values: tuple[Any, ...]) -> Any:
 _starts: dict[tuple[Any, ...], Any] = {}
 
 
-def starts_operand(starts: tuple[int, ...]) -> Any:
+def starts_operand(starts: tuple[int, ...], where: Any) -> Any:
     """The starts of a call's views, int32: a NumPy array the first time they occur, a device array from then on.
 
     A transfer costs six times what XLA takes to read a NumPy argument, and pays only for starts that come again.
     """
-    key = (placement.index(), *starts)
+    key = (where, *starts)
     found = _starts.get(key)
     if found is None:
         if len(_starts) >= 65536:
             _starts.clear()
         found = _starts[key] = np.array(starts, np.int32)
     elif type(found) is np.ndarray:
-        found = _starts[key] = put(found)[0]
+        found = _starts[key] = put(found, where)[0]
     return found
 
 
-def number_operands(
-    kinds: list[str], numbers: list[tuple[str, Any]], make: Callable[..., Any] | None = None
-) -> list[Any]:
-    """One vector for each kind of number; `make(values, dtype)` where they must not be device arrays."""
+def number_operands(kinds: list[str], numbers: list[tuple[str, Any]], where: Any) -> list[Any]:
+    """One vector for each kind of number, placed as `where` says; NumPy arrays where it is None (in a trace)."""
     result = []
     for kind in kinds:
         values = tuple([v for k, v in numbers if k == kind])
-        result.append(operand(kind, values) if make is None else make(values, KINDS[kind]))
+        result.append(
+            np.array(values, KINDS[kind]) if where is None else operand(kind, values, where)
+        )
     return result
 
 

@@ -104,7 +104,7 @@ class Operation:
         if self.lowering.random:
             from ..device.rng import source
 
-            generator = source(_generator_in(self.kinds, call.args))
+            generator = source(_generator_in(self.kinds, call.args), program.where)
             with generator.lock:  # two threads must not draw from the same key
                 results = list(self.run(program, call, [generator.key, *operands]))
                 generator.key = results.pop()
@@ -134,16 +134,7 @@ class Operation:
         """Size and dtype of each result of a functional call, without running it."""
         call = Call(tuple(args), [config.options(), torch.get_default_dtype()], [], [], [])
         for kind, a in zip(self.kinds, args, strict=False):
-            describe(
-                self.name,
-                self.copy_cpu,
-                kind,
-                a,
-                call.key,
-                call.tensors,
-                call.buffers,
-                call.numbers,
-            )
+            describe(self, kind, a, call.key, call.tensors, call.buffers, call.numbers)
         program = self.build(call, keep=False)
         return [(leaf.size, leaf.dtype) for leaf in program.leaves if leaf is not None]
 
@@ -236,15 +227,17 @@ class Operation:
                 starts += own
             if program.views:
                 traced = tracing.active()  # which must not hold device arrays as constants
-                operands.append(np.array(starts, np.int32) if traced else starts_operand(starts))
+                operands.append(
+                    np.array(starts, np.int32) if traced else starts_operand(starts, program.where)
+                )
         if tracing.active():
             with jax.enable_x64(True):
-                numbers = number_operands(program.number_kinds, call.numbers, np.array)
+                numbers = number_operands(program.number_kinds, call.numbers, None)
                 return program.function(*operands, *numbers)
         if call.numbers:
             if program.limits:
                 check_limits(program.limits, call.numbers)
-            operands += number_operands(program.number_kinds, call.numbers)
+            operands += number_operands(program.number_kinds, call.numbers, program.where)
         try:
             return (program._call or program.compiled())(*operands)
         except jax.errors.JaxRuntimeError as error:

@@ -64,6 +64,8 @@ class Program:
         self.precision = precision
         self.structure = structure
         self.specs = [b.spec for b in buffers]
+        # Where everything but the buffers goes: numbers, starts, the random key.
+        self.where = self.specs[0].placement if self.specs else placement.current()
         # One operand for each distinct buffer: a donated array must not be passed twice.
         first = first_positions(buffers) if written else list(range(len(buffers)))
         self.unique = sorted(set(first))
@@ -217,7 +219,7 @@ class Program:
     def _avals(self) -> list[Any]:
         avals = []
         if self.lowering.random:
-            avals.append(jax.ShapeDtypeStruct((2,), np.uint32, sharding=placement.current()))
+            avals.append(jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.where))
         for i in self.unique:
             spec = self.specs[i]
             avals.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement))
@@ -242,6 +244,8 @@ class Program:
         jitted = jax.jit(
             _named(self.function, self.name),
             donate_argnums=tuple(i + int(self.lowering.random) for i in self._written_operands()),
+            # Without operands nothing else would say where a factory's result goes.
+            **({} if self.specs else {"out_shardings": self.where}),
         )
         with jax.enable_x64(True):
             self._traced = jitted.trace(*self._avals())
@@ -249,8 +253,7 @@ class Program:
         outs = list(self._traced.out_info)
         if self.lowering.random:
             outs.pop()
-        where = self.specs[0].placement if self.specs else placement.current()
-        specs = [spec_of(np.dtype(o.dtype), tuple(o.shape), where) for o in outs]
+        specs = [spec_of(np.dtype(o.dtype), tuple(o.shape), self.where) for o in outs]
         self.targets = [self.operand_of.index(o) for o in self._written_operands()]
         iterator = iter(specs)
         for leaf in self.leaves:

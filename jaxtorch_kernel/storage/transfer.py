@@ -24,9 +24,9 @@ _FOREIGN = {
 }
 
 
-def put(array: np.ndarray) -> tuple[Any, Spec]:
-    """A NumPy array that nobody else writes to, on the current device. Wide dtypes stay wide."""
-    sharding = placement.current()
+def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
+    """A NumPy array that nobody else writes to, placed as `where` or the current device. Wide dtypes stay wide."""
+    sharding = placement.current() if where is None else where
     with jax.enable_x64(True):
         result = jax.device_put(array, sharding)
     return result, spec_of(array.dtype, array.shape, sharding)

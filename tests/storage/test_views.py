@@ -107,6 +107,8 @@ WRITES: dict[str, Step] = {
 
 def _overlaps(x: torch.Tensor) -> bool:
     """Whether two elements share memory: torch refuses or leaves undefined what a write does then."""
+    if not x.numel():
+        return False
     places: set[int] = set()
     for index in (
         torch.cartesian_prod(*[torch.arange(n) for n in x.shape]).reshape(x.numel(), -1)
