@@ -77,7 +77,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         operands = [b.array for b in buffers]
         if program.checked or numbers or tracing.depth:
             call = Call(args, key, tensors, buffers, numbers)
-            outputs = operation.run(program, call, operands)
+            outputs = operation.run(program, call, operands, [])
         else:
             try:
                 outputs = (program._call or program.compiled())(*operands)

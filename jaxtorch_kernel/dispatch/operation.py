@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import jax
@@ -101,18 +102,26 @@ class Operation:
         for i in program.targets:
             _own(buffers[i])
         operands = [buffers[i].array for i in program.unique]
-        if self.lowering.random:
-            from ..device.rng import source
+        done: list[Any] = []
+        try:
+            if not self.lowering.random:
+                self.run(program, call, operands, done)
+            else:
+                from ..device.rng import source
 
-            generator = source(_generator_in(self.kinds, call.args), program.where)
-            with generator.lock:  # two threads must not draw from the same key
-                results = list(self.run(program, call, [generator.key, *operands]))
-                generator.key = results.pop()
-        else:
-            results = list(self.run(program, call, operands))
-        for i, spec in zip(reversed(program.targets), reversed(program.new_specs), strict=True):
-            buffers[i].write(results.pop(), spec, origin(program))
-        return results_of(program, results, call.tensors)
+                generator = source(_generator_in(self.kinds, call.args), program.where)
+                with generator.lock:  # two threads must not draw from the same key
+                    self.run(program, call, [generator.key, *operands], done)
+                    generator.key = done[0][-1]
+        finally:
+            # Also after Ctrl-C: the old arrays are donated, and without the new ones the data would be gone.
+            if done and program.targets:
+                first = len(done[0]) - len(program.targets) - self.lowering.random
+                for i, array, spec in zip(
+                    program.targets, done[0][first:], program.new_specs, strict=False
+                ):
+                    buffers[i].write(array, spec, origin(program))
+        return results_of(program, done[0], call.tensors)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
         from .fallback import on_cpu
@@ -215,15 +224,19 @@ class Operation:
         outputs.check_in_place(metas, [args[i] for i in self.written])
         return None
 
-    def run(self, program: Program, call: Call, operands: list[Any]) -> Any:
-        """Call the executable, or inline the function where a trace is running."""
+    def run(self, program: Program, call: Call, operands: list[Any], done: list[Any]) -> Any:
+        """Call the executable, or inline the function where a trace is running.
+
+        The outputs are returned and appended to `done`, with no point between XLA's call and the append where Python
+        could raise a KeyboardInterrupt.
+        """
         if program.checked:
             starts: tuple[int, ...] = ()
             for i, p in program.checked:
                 own = p.starts(call.tensors[i].storage_offset())
                 if own is None:
                     call.key.append("gather")
-                    return self.run(self.build(call, gather=True), call, operands)
+                    return self.run(self.build(call, gather=True), call, operands, done)
                 starts += own
             if program.views:
                 traced = tracing.active()  # which must not hold device arrays as constants
@@ -233,15 +246,17 @@ class Operation:
         if tracing.active():
             with jax.enable_x64(True):
                 numbers = number_operands(program.number_kinds, call.numbers, None)
-                return program.function(*operands, *numbers)
+                done.append(program.function(*operands, *numbers))
+                return done[0]
         if call.numbers:
             if program.limits:
                 check_limits(program.limits, call.numbers)
             operands += number_operands(program.number_kinds, call.numbers, program.where)
         try:
-            return (program._call or program.compiled())(*operands)
+            done.extend(starmap(program._call or program.compiled(), (operands,)))
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
+        return done[0]
 
 
 def _own(buffer: Buffer) -> None:
