@@ -11,7 +11,7 @@ import pytest
 import torch
 
 
-@pytest.fixture()
+@pytest.fixture
 def pressed() -> Iterator[None]:
     """Python's own handler, and a thread that keeps pressing Ctrl-C every few milliseconds."""
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
