@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..storage.buffer import Buffer, buffer_of
+from ..storage.buffer import Buffer, buffer_of, geometry
 from ..storage.dtypes import to_numpy
 from .errors import mixed_devices
 from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
@@ -67,7 +67,7 @@ def describe(
         buffer = buffer_of(a)
         tensors.append(a)
         buffers.append(buffer)
-        key += (buffer.spec, a.dtype, a.shape, a.is_contiguous() or a.stride())
+        key.append(geometry(a, buffer))
     elif kind <= NUMBER:
         # torch hands a Python number in a tensor's place over as what it is.
         letter = letter_of(type(a))

@@ -41,25 +41,6 @@ def operand(kind: str, values: tuple[Any, ...], where: Any) -> Any:
         ) from None
 
 
-_starts: dict[tuple[Any, ...], Any] = {}
-
-
-def starts_operand(starts: tuple[int, ...], where: Any) -> Any:
-    """The starts of a call's views, int32: a NumPy array the first time they occur, a device array from then on.
-
-    A transfer costs six times what XLA takes to read a NumPy argument, and pays only for starts that come again.
-    """
-    key = (where, *starts)
-    found = _starts.get(key)
-    if found is None:
-        if len(_starts) >= 65536:
-            _starts.clear()
-        found = _starts[key] = np.array(starts, np.int32)
-    elif type(found) is np.ndarray:
-        found = _starts[key] = put(found, where)[0]
-    return found
-
-
 def number_operands(kinds: list[str], numbers: list[tuple[str, Any]], where: Any) -> list[Any]:
     """One vector for each kind of number, placed as `where` says; NumPy arrays where it is None (in a trace)."""
     result = []

@@ -11,7 +11,6 @@ from itertools import starmap
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
@@ -19,11 +18,19 @@ from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer
 from . import outputs, tracing
-from .call import Call, Positions, describe, first_positions, kind_by_value, template_of
+from .call import (
+    Call,
+    Positions,
+    describe,
+    first_positions,
+    kind_by_value,
+    letter_of,
+    template_of,
+)
 from .errors import explain
 from .hot import hot_path
 from .meta import call_meta, cpu_error
-from .numbers import check_limits, number_operands, starts_operand
+from .numbers import check_limits, number_operands
 from .program import Program, build_lock
 from .results import effects, results_of
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
@@ -74,14 +81,35 @@ class Operation:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
 
-    # -- describing -------------------------------------------------------------------------------------------------
+    def general(self, *args: Any, **kwargs: Any) -> Any:
+        """Any call at all: numbers, views, keywords, a cache miss, a trace."""
+        if kwargs:
+            assert self.signature is not None
+            args = self.signature.complete(args, kwargs)
+        call = self._described(args)
+        if self.special:
+            return self.run_special(call)
+        program = self.programs.get(tuple(call.key))
+        if program is None:
+            if self.op is not None and printing():
+                return self.on_cpu(args)
+            program = self.build(call)
+        results = self.run(program, call, [b.array for b in call.buffers], [])
+        return results_of(program, results, call.tensors)
 
-    def complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments in schema order, defaults filled in where keywords were given."""
-        if not kwargs:
-            return args
-        assert self.signature is not None
-        return self.signature.complete(args, kwargs)
+    def _described(self, args: tuple[Any, ...]) -> Call:
+        key: list[Any] = [config.options(), torch.get_default_dtype()]
+        tensors: list[Tensor] = []
+        buffers: list[Buffer] = []
+        numbers: list[tuple[str, Any]] = []
+        for kind, a in zip(self.kinds or map(kind_by_value, args), args, strict=False):
+            letter = letter_of(type(a))
+            if letter is not None and kind <= NUMBER:
+                key.append(letter)
+                numbers.append((letter, a))
+            else:
+                describe(self, kind, a, key, tensors, buffers, numbers)
+        return Call(args, key, tensors, buffers, numbers)
 
     # -- writes and random numbers -----------------------------------------------------------------------------------
 
@@ -141,9 +169,7 @@ class Operation:
 
     def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Size and dtype of each result of a functional call, without running it."""
-        call = Call(tuple(args), [config.options(), torch.get_default_dtype()], [], [], [])
-        for kind, a in zip(self.kinds, args, strict=False):
-            describe(self, kind, a, call.key, call.tensors, call.buffers, call.numbers)
+        call = self._described(tuple(args))
         program = self.build(call, keep=False)
         return [(leaf.size, leaf.dtype) for leaf in program.leaves if leaf is not None]
 
@@ -230,20 +256,14 @@ class Operation:
         The outputs are returned and appended to `done`, with no point between XLA's call and the append where Python
         could raise a KeyboardInterrupt.
         """
-        if program.checked:
-            starts: tuple[int, ...] = ()
-            for i, p in program.checked:
-                own = p.starts(call.tensors[i].storage_offset())
-                if own is None:
-                    call.key.append("gather")
-                    return self.run(self.build(call, gather=True), call, operands, done)
-                starts += own
-            if program.views:
-                traced = tracing.active()  # which must not hold device arrays as constants
-                operands.append(
-                    np.array(starts, np.int32) if traced else starts_operand(starts, program.where)
-                )
-        if tracing.active():
+        traced = tracing.active()  # a trace must not hold device arrays as constants
+        if program.views:
+            starts = program.starts_for(call.tensors, traced)
+            if starts is None:
+                call.key.append("gather")
+                return self.run(self.build(call, gather=True), call, operands, done)
+            operands.append(starts)
+        if traced:
             with jax.enable_x64(True):
                 numbers = number_operands(program.number_kinds, call.numbers, None)
                 done.append(program.function(*operands, *numbers))

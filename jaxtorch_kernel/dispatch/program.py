@@ -28,9 +28,10 @@ from .._jax_private import fast_call
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
 from ..storage import placement
-from ..storage.buffer import Buffer, Spec, spec_of
+from ..storage.buffer import Buffer, Spec, geometry_of, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
+from ..storage.transfer import put
 from . import stats
 from .call import NumberSlot, Slot, first_positions
 from .numbers import KINDS, limits
@@ -75,13 +76,15 @@ class Program:
         for t, spec in zip(tensors, self.specs, strict=True):
             p = plan(spec, t.dtype, tuple(t.shape), t.stride())
             self.plans.append(p.fallback if p is not None and gather else p)
+        # A plan that takes no start covers its whole buffer, at offset 0.
         self.views = [(i, p) for i, p in enumerate(self.plans) if p is not None and p.count]
-        self.checked = [(i, p) for i, p in enumerate(self.plans) if p is not None]
+        self._starts: dict[tuple[int, ...], Any] = {}
         self.number_kinds = sorted(set(number_kinds))
         self.leaves: list[Fresh | None] = []
         self.new_specs: list[Spec] = []
         self.limits: set[tuple[int, float, float, str]] = set()
         self.single = False
+        self.plain = False  # the hot path may call it: compiled, one contiguous result, no starts, no numbers
         self.only: Any = None
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
@@ -258,7 +261,9 @@ class Program:
         iterator = iter(specs)
         for leaf in self.leaves:
             if leaf is not None:
-                leaf.spec = next(iterator)
+                leaf.spec = spec = next(iterator)
+                size = torch.Size(leaf.size)
+                leaf.geometry = geometry_of(spec, leaf.dtype, size, contiguous_strides(size))
         self.new_specs = list(iterator)
         self.single = (
             len(self.leaves) == 1
@@ -268,6 +273,33 @@ class Program:
         )
         if self.single:
             self.only = self.leaves[0]
+
+    def starts_for(self, tensors: list[torch.Tensor], traced: bool) -> Any:
+        """The operand with the starts of the call's views (int32), or None where the plans do not hold for an offset.
+
+        A NumPy array the first time some offsets occur, a device array from then on: a transfer costs six times what
+        XLA takes to read a NumPy argument, and pays only for offsets that come again.
+        """
+        offsets = tuple([tensors[i].storage_offset() for i, _ in self.views])
+        found = None if traced else self._starts.get(offsets)
+        if found is None:
+            starts: tuple[int, ...] = ()
+            for (_, p), offset in zip(self.views, offsets, strict=True):
+                own = p.starts(offset)
+                if own is None:
+                    return None
+                starts += own
+            if len(self._starts) >= 4096:
+                self._starts.clear()
+            found = np.array(starts, np.int32)
+            if not traced:
+                self._starts[offsets] = found
+                if not self.written:
+                    return found
+        # XLA reads a NumPy argument in Python, where Ctrl-C could come between a donation and its result.
+        if type(found) is np.ndarray and not traced:
+            found = self._starts[offsets] = put(found, self.where)[0]
+        return found
 
     def compiled(self) -> Callable[..., Any]:
         """The executable, compiled at the first call that is not inside a trace."""
@@ -280,6 +312,7 @@ class Program:
                 seconds = time.perf_counter() - started
                 stats.compiled.append(stats.Compiled(self.name, self.trace_seconds, seconds))
                 self._call = fast_call(executable)
+                self.plain = self.single and not (self.views or self.number_kinds)
             return self._call
 
 

@@ -21,10 +21,11 @@ Structure = Callable[
 class Fresh:
     """A result with a buffer of its own. `stride` is None where it is contiguous."""
 
-    __slots__ = ("dtype", "size", "spec", "stride")
+    __slots__ = ("dtype", "geometry", "size", "spec", "stride")
 
     def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
         self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
+        self.geometry: Any = None  # of a tensor that is all of its buffer; set with `spec`
 
 
 def flatten(tree: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from .. import _torch_private as private
 from ..storage.buffer import buffer_of
 from .factories import set_geometry
 from .registry import kernel
+from .schema import short_name
 
 Tensor = torch.Tensor
 
@@ -17,6 +19,19 @@ Tensor = torch.Tensor
 def view(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Any view operator. It reads no data."""
     return private.alias(op, *args, **kwargs)
+
+
+def _register_dtype_views() -> None:
+    # torch's own kernels of these three make the alias in C++ with another dtype, and `Buffer.geometry` would not know.
+    for op in (
+        torch.ops.aten.view.dtype,
+        torch.ops.aten.view_as_real.default,
+        torch.ops.aten.view_as_complex.default,
+    ):
+        kernel(short_name(op))(partial(private.composite_alias, op))
+
+
+_register_dtype_views()
 
 
 @kernel("as_strided")

@@ -122,7 +122,16 @@ def _overlaps(x: torch.Tensor) -> bool:
     return False
 
 
+def assert_geometry_is_true(tensor: torch.Tensor) -> None:
+    """The hot path believes `Buffer.geometry` without asking the tensor."""
+    geometry = tensor.untyped_storage().buffer.geometry  # type: ignore[attr-defined]
+    if geometry is not None:
+        own = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+        assert (geometry.dtype, geometry.size, geometry.stride, 0) == own
+
+
 def _compare(cpu: torch.Tensor, jax: torch.Tensor, program: list[str]) -> None:
+    assert_geometry_is_true(jax)
     assert jax.shape == cpu.shape, program
     assert jax.stride() == cpu.stride(), program
     assert jax.storage_offset() == cpu.storage_offset(), program
