@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from .. import _torch_private as private
 from ..storage.buffer import buffer_of
 from .factories import set_geometry
 from .registry import kernel
-from .schema import short_name
 
 Tensor = torch.Tensor
 
@@ -21,17 +19,10 @@ def view(op: Any, *args: Any, **kwargs: Any) -> Any:
     return private.alias(op, *args, **kwargs)
 
 
-def _register_dtype_views() -> None:
-    # torch's own kernels of these three make the alias in C++ with another dtype, and `Buffer.geometry` would not know.
-    for op in (
-        torch.ops.aten.view.dtype,
-        torch.ops.aten.view_as_real.default,
-        torch.ops.aten.view_as_complex.default,
-    ):
-        kernel(short_name(op))(partial(private.composite_alias, op))
-
-
-_register_dtype_views()
+@kernel("view.dtype")
+def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bytes as another dtype. torch's own kernel would alias in C++, unseen by `Buffer.geometry`."""
+    return private.composite_alias(torch.ops.aten.view.dtype, self, dtype)
 
 
 @kernel("as_strided")
