@@ -9,7 +9,7 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint conformance bench clean FORCE
+.PHONY: help lab demo test lint conformance fuzz bench clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ lint: .venv/test.stamp ## ruff and mypy alone
 
 conformance: .venv/test.stamp ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
+
+fuzz: .venv/test.stamp ## thousands of random programs of views and in-place writes, on both devices
+	$(CACHE) JAXTORCH_VIEW_PROGRAMS=5000 $(BIN)/pytest tests/storage/test_views.py -k random_programs --timeout 3600 \
+		--hypothesis-show-statistics
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""Jax tensors in another process: through `torch.multiprocessing` they travel as CPU tensors.
+"""Jax tensors in another process: through `torch.multiprocessing` they travel by value.
 
 Device memory cannot be shared with another process, unlike cuda's. A queue, a spawned worker's dataset or its
 results get a copy, which is put on the device again at first use; the sender's tensor and the receiver's are two.
@@ -6,6 +6,7 @@ results get a copy, which is put on the device again at first use; the sender's 
 
 from __future__ import annotations
 
+import io
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 from torch.multiprocessing import reductions
 
 
-def _rebuild(cls: type, host: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    tensor = host.to("jax")
+def _rebuild(cls: type, saved: bytes, requires_grad: bool) -> torch.Tensor:
+    tensor = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True).to("jax")
     if cls is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_(requires_grad)
@@ -25,7 +26,10 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         return reductions.reduce_tensor(tensor)  # torch's error
-    return _rebuild, (type(tensor), tensor.detach().cpu(), tensor.requires_grad)
+    # By value: a CPU tensor in shared memory is lost where its sender ends before the receiver has opened it.
+    saved = io.BytesIO()
+    torch.save(tensor.detach().cpu(), saved)
+    return _rebuild, (type(tensor), saved.getvalue(), tensor.requires_grad)
 
 
 def install() -> None:

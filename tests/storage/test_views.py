@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+# `make fuzz` runs thousands, new ones each time; every other run the same few.
 PROGRAMS = int(os.environ.get("JAXTORCH_VIEW_PROGRAMS", "150"))
 
 Step = Callable[[torch.Tensor], torch.Tensor]
@@ -143,7 +144,7 @@ def _compare(cpu: torch.Tensor, jax: torch.Tensor, program: list[str]) -> None:
     max_examples=PROGRAMS,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    derandomize=True,
+    derandomize=PROGRAMS <= 150,
 )
 @given(st.data())
 def test_random_programs_of_views_and_writes(data: st.DataObject) -> None:

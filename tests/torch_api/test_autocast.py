@@ -70,7 +70,10 @@ UNCHANGED = {
 def test_lower_precision(name, dtype):
     with torch.autocast("jax", dtype=dtype):
         assert LOWER[name](randn(4, 4)).dtype == dtype
-        assert LOWER[name](randn(4, 4).double()).dtype == torch.float64 or "Cell" in name
+        if (
+            "Cell" not in name
+        ):  # a cell's float32 weights are cast and its float64 input is not, as on cuda
+            assert LOWER[name](randn(4, 4).double()).dtype == torch.float64
     assert LOWER[name](randn(4, 4)).dtype == torch.float32
 
 
