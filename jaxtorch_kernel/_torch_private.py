@@ -86,7 +86,7 @@ def composite_alias(op: Any, *args: Any) -> Any:
     return op._op_dk(_COMPOSITE, *args)
 
 
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
+def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: Any = 0) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
     _geometry_varies(tensor.untyped_storage())
     return _as_strided(_META, tensor, size, stride, offset)

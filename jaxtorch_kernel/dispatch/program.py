@@ -280,7 +280,7 @@ class Program:
         A NumPy array the first time some offsets occur, a device array from then on: a transfer costs six times what
         XLA takes to read a NumPy argument, and pays only for offsets that come again.
         """
-        offsets = tuple([tensors[i].storage_offset() for i, _ in self.views])
+        offsets: Any = tuple([tensors[i].storage_offset() for i, _ in self.views])
         found = None if traced else self._starts.get(offsets)
         if found is None:
             starts: tuple[int, ...] = ()

@@ -172,5 +172,5 @@ def test_pinned_memory_and_non_blocking_copies(x):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_other_layouts_are_refused(make):
-    with pytest.raises((NotImplementedError, RuntimeError), match="dense|layout"):
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"dense|layout"):
         make()
