@@ -16,7 +16,7 @@ import torch
 from ..lowerings.registry import Lowering
 from ..options import Options, config
 from ..storage import placement
-from ..storage.buffer import Buffer
+from ..storage.buffer import Buffer, geometry
 from . import outputs, tracing
 from .call import (
     Call,
@@ -98,7 +98,10 @@ class Operation:
         return results_of(program, results, call.tensors)
 
     def _described(self, args: tuple[Any, ...]) -> Call:
-        key: list[Any] = [config.options(), torch.get_default_dtype()]
+        key: list[Any] = [
+            config._base if not config._open else config.options(),
+            torch.get_default_dtype(),
+        ]
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         numbers: list[tuple[str, Any]] = []
@@ -107,8 +110,15 @@ class Operation:
             if letter is not None and kind <= NUMBER:
                 key.append(letter)
                 numbers.append((letter, a))
-            else:
-                describe(self, kind, a, key, tensors, buffers, numbers)
+                continue
+            if kind == TENSOR and a is not None:
+                buffer = getattr(a.untyped_storage(), "buffer", None)
+                if buffer is not None:
+                    tensors.append(a)
+                    buffers.append(buffer)
+                    key.append(buffer.geometry or geometry(a, buffer))
+                    continue
+            describe(self, kind, a, key, tensors, buffers, numbers)
         return Call(args, key, tensors, buffers, numbers)
 
     # -- writes and random numbers -----------------------------------------------------------------------------------
@@ -256,7 +266,9 @@ class Operation:
         The outputs are returned and appended to `done`, with no point between XLA's call and the append where Python
         could raise a KeyboardInterrupt.
         """
-        traced = tracing.active()  # a trace must not hold device arrays as constants
+        traced = (
+            tracing.depth and tracing.active()
+        )  # a trace must not hold device arrays as constants
         if program.views:
             starts = program.starts_for(call.tensors, traced)
             if starts is None:

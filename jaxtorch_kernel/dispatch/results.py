@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from ..storage.buffer import Spec, wrap
+from ..storage.buffer import Spec
 from .schema import Signature
 from .site import origin
 
@@ -38,13 +38,17 @@ def flatten(tree: Any) -> list[Any]:
 def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
     """A tensor over one output of a program."""
     assert leaf.spec is not None
-    base = wrap(array, leaf.spec, leaf.size, leaf.dtype)
-    base.untyped_storage().buffer.origin = origin(program)  # type: ignore[attr-defined]
-    return base if leaf.stride is None else private.as_strided(base, leaf.size, leaf.stride)
+    result = private.create_empty_tensor(leaf.size, leaf.dtype)
+    result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
+        array, leaf.spec, origin(program), leaf.geometry
+    )
+    return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 
 
 def results_of(program: Any, outputs: Any, tensors: list[Tensor]) -> Any:
     """What the operator returns, from a program's fresh outputs and the tensors of the call."""
+    if program.single:
+        return wrap_result(program.only, outputs[0], program)
     iterator = iter(outputs)
     results = [
         None if leaf is None else wrap_result(leaf, next(iterator), program)
