@@ -267,7 +267,7 @@ class Operation:
         could raise a KeyboardInterrupt.
         """
         traced = (
-            tracing.depth and tracing.active()
+            tracing.depth > 0 and tracing.active()
         )  # a trace must not hold device arrays as constants
         if program.views:
             starts = program.starts_for(call.tensors, traced)
