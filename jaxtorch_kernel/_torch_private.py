@@ -57,9 +57,7 @@ has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
-_COMPOSITE = DispatchKey.CompositeExplicitAutograd
 _as_strided = torch.ops.aten.as_strided.default._op_dk
-_detach = torch.ops.aten.detach.default
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset._op_dk
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
@@ -75,27 +73,12 @@ def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
     The kernel looks only at size, stride and offset, so that the result is a true alias: it shares the
     Storage, and with it everything that hangs on the Storage.
     """
-    if op is not _detach:
-        _geometry_varies(args[0].untyped_storage())
     return op._op_dk(_META, *args, **kwargs)
-
-
-def composite_alias(op: Any, *args: Any) -> Any:
-    """As `alias`, for a view operator that has one kernel for every backend and none for Meta."""
-    _geometry_varies(args[0].untyped_storage())
-    return op._op_dk(_COMPOSITE, *args)
 
 
 def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: Any = 0) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
-    _geometry_varies(tensor.untyped_storage())
     return _as_strided(_META, tensor, size, stride, offset)
-
-
-def _geometry_varies(storage: torch.UntypedStorage) -> None:
-    buffer = getattr(storage, "buffer", None)
-    if buffer is not None:
-        buffer.geometry = None
 
 
 def make_storage(nbytes: int) -> torch.UntypedStorage:
@@ -114,7 +97,6 @@ def put_on_storage(
     The CPU kernel is used because it sets geometry without touching data, as long as the Storage is
     large enough; the Meta kernel would try to resize the Storage through an allocator we do not have.
     """
-    _geometry_varies(storage)
     _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
 

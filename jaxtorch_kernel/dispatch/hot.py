@@ -51,7 +51,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             for a in args:
                 buffer = a.untyped_storage().buffer
                 operands.append(buffer.array)
-                key.append(buffer.geometry or geometry(a, buffer))
+                key.append(geometry(a, buffer))
         except AttributeError:  # an argument that is no tensor of the device
             return general(*args)
         program = programs.get(tuple(key))
@@ -64,7 +64,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
         result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
-            out, leaf.spec, origin(program), leaf.geometry
+            out, leaf.spec, origin(program)
         )
         return result
 

@@ -116,7 +116,7 @@ class Operation:
                 if buffer is not None:
                     tensors.append(a)
                     buffers.append(buffer)
-                    key.append(buffer.geometry or geometry(a, buffer))
+                    key.append(geometry(a, buffer))
                     continue
             describe(self, kind, a, key, tensors, buffers, numbers)
         return Call(args, key, tensors, buffers, numbers)

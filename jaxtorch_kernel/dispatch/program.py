@@ -28,7 +28,7 @@ from .._jax_private import fast_call
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
 from ..storage import placement
-from ..storage.buffer import Buffer, Spec, geometry_of, spec_of
+from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from ..storage.transfer import put
@@ -261,9 +261,7 @@ class Program:
         iterator = iter(specs)
         for leaf in self.leaves:
             if leaf is not None:
-                leaf.spec = spec = next(iterator)
-                size = torch.Size(leaf.size)
-                leaf.geometry = geometry_of(spec, leaf.dtype, size, contiguous_strides(size))
+                leaf.spec = next(iterator)
         self.new_specs = list(iterator)
         self.single = (
             len(self.leaves) == 1

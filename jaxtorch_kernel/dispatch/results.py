@@ -21,11 +21,10 @@ Structure = Callable[
 class Fresh:
     """A result with a buffer of its own. `stride` is None where it is contiguous."""
 
-    __slots__ = ("dtype", "geometry", "size", "spec", "stride")
+    __slots__ = ("dtype", "size", "spec", "stride")
 
     def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
         self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
-        self.geometry: Any = None  # of a tensor that is all of its buffer; set with `spec`
 
 
 def flatten(tree: Any) -> list[Any]:
@@ -40,7 +39,7 @@ def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
     assert leaf.spec is not None
     result = private.create_empty_tensor(leaf.size, leaf.dtype)
     result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
-        array, leaf.spec, origin(program), leaf.geometry
+        array, leaf.spec, origin(program)
     )
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 

@@ -19,12 +19,6 @@ def view(op: Any, *args: Any, **kwargs: Any) -> Any:
     return private.alias(op, *args, **kwargs)
 
 
-@kernel("view.dtype")
-def view_dtype(self: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same bytes as another dtype. torch's own kernel would alias in C++, unseen by `Buffer.geometry`."""
-    return private.composite_alias(torch.ops.aten.view.dtype, self, dtype)
-
-
 @kernel("as_strided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
     """A view of any geometry, checked against the buffer: the Storage itself may report 0 bytes."""

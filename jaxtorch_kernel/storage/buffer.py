@@ -55,15 +55,6 @@ class Geometry:
 _geometries: dict[tuple[Any, ...], Geometry] = {}
 
 
-def geometry_of(spec: Spec, dtype: torch.dtype, size: Any, stride: Any) -> Geometry:
-    """The one Geometry with these fields."""
-    key = (spec, dtype, size, stride)
-    found = _geometries.get(key)
-    if found is None:
-        found = _geometries.setdefault(key, Geometry(*key))
-    return found
-
-
 _specs: dict[tuple[np.dtype, tuple[int, ...], Any], Spec] = {}
 
 
@@ -97,21 +88,14 @@ class Buffer:
     """One Storage's data. Read with `.array`; write with `.write`.
 
     `origin` tells what computes it: the program and the user's line (`dispatch/site.py`), or None.
-
-    `geometry` is that of *every* tensor over this buffer, as long as no alias with another one was ever made
-    (`_torch_private.alias` and its neighbours, which make them all, set it to None for good): the hot path then need
-    not ask the tensor for dtype, size and stride.
     """
 
-    __slots__ = ("__weakref__", "array", "geometry", "origin", "spec")
+    __slots__ = ("__weakref__", "array", "origin", "spec")
 
-    def __init__(
-        self, array: Any, spec: Spec, origin: Any = None, geometry: Geometry | None = None
-    ):
+    def __init__(self, array: Any, spec: Spec, origin: Any = None):
         self.array = array
         self.spec = spec
         self.origin = origin
-        self.geometry = geometry
 
     def write(self, array: Any, spec: Spec, origin: Any = None) -> None:
         """Replace the data. All aliases see it."""
@@ -125,13 +109,10 @@ class _Counted(Buffer):
 
     __slots__ = ("counted",)
 
-    def __init__(
-        self, array: Any, spec: Spec, origin: Any = None, geometry: Geometry | None = None
-    ):
+    def __init__(self, array: Any, spec: Spec, origin: Any = None):
         self.array = array
         self.spec = spec
         self.origin = origin
-        self.geometry = geometry
         self.counted = spec.nbytes
         usage.allocated = allocated = usage.allocated + spec.nbytes
         if allocated > usage.peak:
@@ -173,8 +154,7 @@ def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
     The Storage reports 0 bytes; `wrap_sized` is for tensors that outlive the moment (parameters, inputs).
     """
     tensor = private.create_empty_tensor(size, dtype)
-    geometry = geometry_of(spec, dtype, tensor.shape, tensor.stride())
-    tensor.untyped_storage().buffer = spec.buffer(array, spec, None, geometry)  # type: ignore[attr-defined]
+    tensor.untyped_storage().buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return tensor
 
 
@@ -187,16 +167,15 @@ def wrap_sized(
     """
     tensor = private.create_empty_tensor(size, dtype)
     storage = private.make_storage(spec.nbytes)
-    buffer = storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
+    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     stride = tensor.stride() if stride is None else stride
-    private.put_on_storage(tensor, storage, 0, size, stride)
-    buffer.geometry = geometry_of(spec, dtype, tensor.shape, tensor.stride())
-    return tensor
+    return private.put_on_storage(tensor, storage, 0, size, stride)
 
 
 def geometry(tensor: torch.Tensor, buffer: Buffer) -> Geometry:
     """How `tensor` looks at its buffer."""
-    found = buffer.geometry
+    key = (buffer.spec, tensor.dtype, tensor.shape, tensor.stride())
+    found = _geometries.get(key)
     if found is None:
-        found = geometry_of(buffer.spec, tensor.dtype, tensor.shape, tensor.stride())
+        found = _geometries.setdefault(key, Geometry(*key))
     return found

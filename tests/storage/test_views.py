@@ -123,16 +123,7 @@ def _overlaps(x: torch.Tensor) -> bool:
     return False
 
 
-def assert_geometry_is_true(tensor: torch.Tensor) -> None:
-    """The hot path believes `Buffer.geometry` without asking the tensor."""
-    geometry = tensor.untyped_storage().buffer.geometry  # type: ignore[attr-defined]
-    if geometry is not None:
-        own = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
-        assert (geometry.dtype, geometry.size, geometry.stride, 0) == own
-
-
 def _compare(cpu: torch.Tensor, jax: torch.Tensor, program: list[str]) -> None:
-    assert_geometry_is_true(jax)
     assert jax.shape == cpu.shape, program
     assert jax.stride() == cpu.stride(), program
     assert jax.storage_offset() == cpu.storage_offset(), program
@@ -258,3 +249,12 @@ def test_data_assignment_keeps_identity() -> None:
     assert p.sum().item() == 3
     p.data.mul_(2)
     assert p.sum().item() == 6
+
+
+def test_aliases_that_torch_makes_by_itself() -> None:
+    """`matmul` folds its batch and unfolds the result in C++, without a call of ours: the next reader must see it."""
+    x, v = torch.randn(5, 4, 10), torch.randn(10)
+    y = x.to("jax") @ v.to("jax")
+    assert y.shape == (5, 4)
+    torch.testing.assert_close((y + 1).cpu(), x @ v + 1)
+    torch.testing.assert_close(torch.relu(y).cpu(), torch.relu(x @ v))
