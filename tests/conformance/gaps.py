@@ -45,14 +45,21 @@ GAPS: dict[str, dict[str, str]] = {
         "in-place": "the CPU resizes a self that broadcasts, which in-place operators elsewhere refuse",
     },
     "argsort": {"bfloat16": _TIES},
-    "fft.hfft2": {"forward": _FFT, "backward": _FFT, "non-contiguous": _FFT},
+    "fft.hfft2": {"forward": _FFT, "backward": _FFT, "out": _FFT, "non-contiguous": _FFT},
+    "kthvalue": {"int64": _TIES},
     "grid_sampler_2d": {"bfloat16": _COORDINATES},
     "grid_sampler_3d": {"bfloat16": _COORDINATES},
     "linalg.eig": {"backward": _LAST_DIGITS},
+    "linalg.eigh": {
+        "out": "the eigenvectors' signs are LAPACK's choice, and jaxlib's LAPACK chooses otherwise than torch's"
+    },
     "linalg.householder_product": {"backward": _LAST_DIGITS},
     "linalg.lstsq": {"backward": _LAST_DIGITS},
     "linalg.lstsq.grad_oriented": {"backward": _LAST_DIGITS},
     "linalg.multi_dot": {"backward": _LAST_DIGITS},
+    "linspace": {
+        "bfloat16": "the CPU rounds the step to bfloat16, which shows in 2 of 50 elements, near zero"
+    },
     "log_softmax": {"bfloat16": _SUM_ROUNDED},
     "logcumsumexp": {
         "backward": "torch's formula cancels at inputs of 1e4: the CPU's gradient and ours are both 7.77 from "
@@ -88,10 +95,12 @@ GAPS: dict[str, dict[str, str]] = {
     **{f"polygamma.polygamma_n_{n}": {"bfloat16": _ZETA, "backward": _POLES} for n in range(5)},
     "sort": {"bfloat16": _TIES},
     "sparse.mm.reduce": {"forward": _SPARSE, "bfloat16": _SPARSE, "backward": _SPARSE},
+    "sparse.sampled_addmm": {"out": _SPARSE},
     "special.erfcx": {
         "backward": "cancellation in torch's formula: relative error 9e-6 where 4e-6 is allowed"
     },
     "special.polygamma.special_polygamma_n_0": {"bfloat16": _ZETA, "backward": _POLES},
+    "stft": {"backward": _LAST_DIGITS},
     "to_sparse": dict.fromkeys(
         ("forward", "int64", "bfloat16", "backward", "non-contiguous"), _SPARSE
     ),
