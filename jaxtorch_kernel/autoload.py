@@ -2,7 +2,7 @@
 
 The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
 spare backend to `jax` and installs one fallback kernel for it. The first call that reaches this kernel
-imports jax and the operators (`dispatch.install`); a program that never makes a jax tensor never pays.
+imports jax and the operators (`dispatch/kernels.py: install`); a program that never makes a jax tensor never pays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hot path: one eager call.
 
 A cached call must cost about what JAX's own jitted call costs, so this does no more than build a key, look it up
-and call the executable. Everything else is behind a cache miss (`operation.py`).
+and call the executable. Every other call, and every cache miss, is `Operation.general` (`operation.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import torch
 
+from .. import _torch_private as private
 from ..options import config
 from ..storage.buffer import geometry
 from . import tracing
@@ -21,7 +22,7 @@ from .site import origin
 
 _NUMBERS = frozenset({int, float, complex, bool})
 _default_dtype = torch.get_default_dtype
-_create = torch._C._acc.create_empty_tensor
+_create = private.create_empty_tensor
 
 
 def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:

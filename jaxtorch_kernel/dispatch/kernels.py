@@ -17,7 +17,6 @@ import torch
 
 from .. import _torch_private as private
 from ..lowerings.registry import LOWERINGS
-from .fallback import COPIES_CPU
 from .registry import KERNELS
 from .schema import Signature, short_name
 
@@ -142,6 +141,3 @@ def _is_composite(op: Any) -> bool:
 
 def _dispatcher_name(name: str) -> str:
     return name.removesuffix(".default")
-
-
-__all__ = ["COPIES_CPU", "install", "run"]

@@ -98,6 +98,7 @@ class Operation:
         return results_of(program, results, call.tensors)
 
     def _described(self, args: tuple[Any, ...]) -> Call:
+        # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
         key: list[Any] = [
             config._base if not config._open else config.options(),
             torch.get_default_dtype(),
@@ -124,6 +125,7 @@ class Operation:
     # -- writes and random numbers -----------------------------------------------------------------------------------
 
     def run_special(self, call: Call) -> Any:
+        """A call that writes, draws random numbers, or has no tensor to take its placement from."""
         key, buffers = call.key, call.buffers
         if self.written and len(buffers) > 1:
             key.append(tuple(first_positions(buffers)))
@@ -162,6 +164,7 @@ class Operation:
         return results_of(program, done[0], call.tensors)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
+        """The CPU's kernel, unannounced: for torch's formatting of a tensor."""
         from .fallback import on_cpu
 
         assert self.op is not None
@@ -251,7 +254,7 @@ class Operation:
         if not signature.written or signature.fresh:
             return call_meta(signature.op, signature, args)
         if signature.is_out:
-            return None  # checked in `_resize_outputs`, with the functional overload
+            return None  # checked in `_resized`, with the functional overload
         functional = signature.functional
         if functional is None:
             call_meta(signature.op, signature, args)

@@ -53,8 +53,6 @@ class Geometry:
 
 
 _geometries: dict[tuple[Any, ...], Geometry] = {}
-
-
 _specs: dict[tuple[np.dtype, tuple[int, ...], Any], Spec] = {}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from . import placement
-from .buffer import Buffer, Spec, buffer_of, spec_of, wrap_sized
+from .buffer import Spec, spec_of, wrap_sized
 from .dtypes import to_numpy, to_torch
 
 # NumPy has no bfloat16 and torch hands none over, so such dtypes cross as integers of their width.
@@ -69,13 +69,3 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
         )
     array, spec = put(as_numpy(tensor))
     return wrap_sized(array, spec, tensor.shape, tensor.dtype)
-
-
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a device tensor, with the same strides where they are dense. Waits for the result."""
-    from ..dispatch.read import contiguous_array
-
-    return from_numpy(np.array(contiguous_array(tensor)).reshape(tensor.shape))
-
-
-__all__ = ["Buffer", "as_numpy", "buffer_of", "from_numpy", "put", "to_device", "to_host", "zeros"]
