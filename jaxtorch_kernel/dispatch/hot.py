@@ -1,7 +1,9 @@
 """The hot path: one eager call.
 
 A cached call must cost about what JAX's own jitted call costs, so this does no more than build a key, look it up
-and call the executable. Every other call, and every cache miss, is `Operation.general` (`operation.py`).
+and call the executable. It takes the commonest calls: tensors, views among them, with at most one number, which
+stands last; one result. Every other call, and every cache miss, is `Operation.general` (`operation.py`), which builds
+the same key.
 """
 
 from __future__ import annotations
@@ -20,46 +22,57 @@ from .errors import explain
 from .program import Program
 from .site import origin
 
-_NUMBERS = frozenset({int, float, complex, bool})
+# What stands in a key for a number. A bool is a static argument: no program is found under "".
+_LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
+_letter_of = _LETTERS.get
 _default_dtype = torch.get_default_dtype
 _create = private.create_empty_tensor
 
 
 def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
-    """The kernel that torch calls. It takes the commonest call itself: tensors alone, each read whole, one result.
+    """The kernel that torch calls.
 
-    Every other call goes to `Operation.general`. A closure, because an attribute of `self` costs 30 ns and a method one
-    more frame, and `find` makes the Operation at the first call, because making two thousand of them would cost the
-    first user 100 ms.
+    A closure, because an attribute of `self` costs 30 ns and a method one more frame, and `find` makes the Operation
+    at the first call, because making two thousand of them would cost the first user 100 ms.
     """
     general: Any = None
     programs: dict[tuple[Any, ...], Program] = {}
-    plain = False
+    numeric: frozenset[int] = frozenset()
+    special = True
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        nonlocal general, programs, plain
+        nonlocal general, programs, numeric, special
         if general is None:
             operation = find()
             # Or a view, or an operator that runs by decomposition or on the CPU: those are functions.
             general = getattr(operation, "general", operation)
             programs = getattr(operation, "programs", programs)
-            plain = not getattr(operation, "special", True)
-        if not plain or kwargs or args[-1].__class__ in _NUMBERS or tracing.depth:
+            numeric = getattr(operation, "numeric", numeric)
+            special = getattr(operation, "special", True)
+        if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
         key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
         operands = []
+        # By its type, before an attribute is asked of it: an AttributeError costs 2 µs.
+        letter = _letter_of(args[-1].__class__)
         try:
-            for a in args:
+            for a in args if letter is None else args[:-1]:
                 buffer = a.untyped_storage().buffer
                 operands.append(buffer.array)
                 key.append(geometry(a, buffer))
         except AttributeError:  # an argument that is no tensor of the device
             return general(*args)
+        if letter is not None:
+            if len(operands) not in numeric:
+                return general(*args)
+            key.append(letter)
         program = programs.get(tuple(key))
-        if program is None or not program.plain:
+        if program is None or not program.quick:
+            return general(*args)
+        if not program.plain and not program.complete(operands, args):
             return general(*args)
         try:
-            (out,) = program._call(*operands)  # type: ignore[misc]
+            (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, program.name) from None
         leaf = program.only

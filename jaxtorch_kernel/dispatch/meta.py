@@ -6,7 +6,26 @@ from typing import Any
 
 import torch
 
-from .schema import Signature
+from .._torch_private import suggest_memory_format
+from ..lowerings.promote import kind_of
+from ..lowerings.refused import REFUSED
+from ..lowerings.registry import LOWERINGS
+from ..storage.dtypes import to_numpy
+from .schema import Signature, short_name
+
+# Up to here the CPU is asked with zeros in memory, beyond with one zero for all: some kernels want dense tensors.
+_MOST_ZEROS = 1 << 20
+
+
+def refusal(
+    op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]
+) -> Exception | None:
+    """The CPU's error for an operand of a dtype that torch has no kernel for; None where all is well."""
+    kinds = REFUSED.get(op._schema.name.removeprefix("aten::"), "")
+    tensors = [a for a in args if isinstance(a, torch.Tensor)] if kinds else []
+    if any(kind_of(to_numpy(t.dtype)) in kinds for t in tensors):
+        return cpu_error(op, signature, args)
+    return None
 
 
 def to_meta(a: Any) -> Any:
@@ -30,6 +49,9 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
     Raises:
         Whatever torch raises for these arguments.
     """
+    refused = refusal(op, signature, args)
+    if refused is not None:
+        raise refused
     arguments = [to_meta(a) for a in args]
     positional = arguments[: signature.positional]
     keywords = dict(
@@ -38,11 +60,23 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
     if "device" in signature.names:
         keywords["device"] = torch.device("meta")
     try:
-        return op(*positional, **keywords)
+        result = op(*positional, **keywords)
     except NotImplementedError:
         return None
     except Exception as error:
         raise cpu_error(op, signature, args) or error from None
+    lowering = LOWERINGS.get(short_name(op))
+    return _keeping_format(result, positional) if lowering and lowering.keeps_format else result
+
+
+def _keeping_format(result: torch.Tensor, arguments: list[Any]) -> torch.Tensor:
+    """The result as the CPU lays it out: channels last where the image or the weight is."""
+    for a in arguments[:2]:
+        if isinstance(a, torch.Tensor):
+            memory_format = suggest_memory_format(a)
+            if memory_format != torch.contiguous_format:
+                return result.contiguous(memory_format=memory_format)
+    return result
 
 
 def cpu_error(
@@ -50,18 +84,18 @@ def cpu_error(
 ) -> Exception | None:
     """What the CPU's kernel says of arguments that Meta refuses: many Meta kernels have words of their own."""
 
-    def zeros(a: Any) -> Any:
+    def zeros(a: Any, written: bool = False) -> Any:
         if isinstance(a, list | tuple):
-            return [zeros(item) for item in a]
+            return [zeros(item, written) for item in a]
         if isinstance(a, torch.device):
             return torch.device("cpu")
         if not isinstance(a, torch.Tensor) or a.device.type == "cpu":
             return a
+        if written or a.numel() <= _MOST_ZEROS:
+            return torch.zeros(a.shape, dtype=a.dtype)
         return torch.zeros((), dtype=a.dtype).expand(a.shape)
 
-    if any(a is not None and i in signature.written for i, a in enumerate(args)):
-        return None
-    arguments = [zeros(a) for a in args]
+    arguments = [zeros(a, i in signature.written) for i, a in enumerate(args)]
     names = signature.names[signature.positional :]
     keywords = dict(zip(names, arguments[signature.positional :], strict=True))
     try:

@@ -58,6 +58,7 @@ _C_NAMES = {
     "int8": "int8_t",
     "int16": "int16_t",
     "int32": "int",
+    "int64": "int64_t",
     "float32": "float",
     "float16": "c10::Half",
     "bfloat16": "c10::BFloat16",
@@ -87,5 +88,7 @@ def check_limits(
     """
     for position, low, high, name in bounds:
         value = numbers[position][1]
-        if type(value) is not complex and not low <= value <= high and -math.inf < value < math.inf:
+        # Infinity and NaN are numbers to floats (whose bounds are floats), and none to integers.
+        fits = low <= value <= high or type(low) is float and not math.isfinite(value)
+        if not fits:
             raise RuntimeError(f"value cannot be converted to type {name} without overflow")

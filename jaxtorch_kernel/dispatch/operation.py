@@ -72,6 +72,8 @@ class Operation:
         if lowering.decomposed:
             kinds = [STATIC if k in (NUMBER, NUMBERS) else k for k in kinds]
         self.kinds = tuple(kinds)
+        # Where a number in a tensor's or a Scalar's place is an operand.
+        self.numeric = frozenset(i for i, kind in enumerate(kinds) if kind <= NUMBER)
         self.written = self.signature.written if self.signature is not None else ()
         # A factory has no tensor that would tell its program's placement.
         factory = TENSOR not in kinds and TENSORS not in kinds
@@ -112,7 +114,7 @@ class Operation:
                 key.append(letter)
                 numbers.append((letter, a))
                 continue
-            if kind == TENSOR and a is not None:
+            if kind == TENSOR and isinstance(a, Tensor):
                 buffer = getattr(a.untyped_storage(), "buffer", None)
                 if buffer is not None:
                     tensors.append(a)
@@ -287,6 +289,8 @@ class Operation:
             if program.limits:
                 check_limits(program.limits, call.numbers)
             operands += number_operands(program.number_kinds, call.numbers, program.where)
+            if program.quick and len(call.numbers) == 1:
+                program.remember(call.numbers[0][1], operands[-1])
         try:
             done.extend(starmap(program._call or program.compiled(), (operands,)))
         except jax.errors.JaxRuntimeError as error:

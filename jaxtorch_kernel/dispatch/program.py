@@ -79,12 +79,15 @@ class Program:
         # A plan that takes no start covers its whole buffer, at offset 0.
         self.views = [(i, p) for i, p in enumerate(self.plans) if p is not None and p.count]
         self._starts: dict[tuple[int, ...], Any] = {}
+        self._numbers: dict[Any, Any] = {}  # the operand of each number met
         self.number_kinds = sorted(set(number_kinds))
         self.leaves: list[Fresh | None] = []
         self.new_specs: list[Spec] = []
         self.limits: set[tuple[int, float, float, str]] = set()
         self.single = False
-        self.plain = False  # the hot path may call it: compiled, one contiguous result, no starts, no numbers
+        # The hot path may call it: compiled, one contiguous result, nothing written, ...
+        self.quick = False
+        self.plain = False  # ... no starts and no numbers
         self.only: Any = None
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
@@ -299,6 +302,29 @@ class Program:
             found = self._starts[offsets] = put(found, self.where)[0]
         return found
 
+    def remember(self, number: Any, operand: Any) -> None:
+        """Keep the operand of a call's only number. Not of zeros and NaNs: 0.0 == -0.0 and NaN != NaN."""
+        if number and number == number:
+            if len(self._numbers) >= 4096:
+                self._numbers.clear()
+            self._numbers[number] = operand
+
+    def complete(self, operands: list[Any], args: tuple[Any, ...]) -> bool:
+        """Add the starts and the number of a quick call; False where this program meets one for the first time."""
+        if self.views:
+            starts = self._starts.get(tuple([args[i].storage_offset() for i, _ in self.views]))
+            if (
+                starts is None or type(starts) is np.ndarray
+            ):  # for `starts_for` to put on the device
+                return False
+            operands.append(starts)
+        if self.number_kinds:
+            number = self._numbers.get(args[-1])
+            if number is None:
+                return False
+            operands.append(number)
+        return True
+
     def compiled(self) -> Callable[..., Any]:
         """The executable, compiled at the first call that is not inside a trace."""
         with build_lock:
@@ -310,7 +336,8 @@ class Program:
                 seconds = time.perf_counter() - started
                 stats.compiled.append(stats.Compiled(self.name, self.trace_seconds, seconds))
                 self._call = fast_call(executable)
-                self.plain = self.single and not (self.views or self.number_kinds)
+                self.quick = self.single and not self.written
+                self.plain = self.quick and not (self.views or self.number_kinds)
             return self._call
 
 
