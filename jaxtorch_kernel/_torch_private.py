@@ -20,6 +20,7 @@ _HOOKS = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
     "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
+    "torch._prims_common.suggest_memory_format": "tells whether a tensor's channels come last in memory",
     "torch.serialization._get_restore_location": "decides where `torch.load` puts tensors",
 }
 
@@ -54,6 +55,7 @@ DEVICE = torch.device("jax", 0)
 create_empty_tensor = torch._C._acc.create_empty_tensor
 reported_bytes: Any = torch._C.StorageBase.nbytes  # type: ignore[attr-defined]  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+suggest_memory_format = torch._prims_common.suggest_memory_format
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU

@@ -17,15 +17,17 @@ from .schema import Signature, short_name
 _MOST_ZEROS = 1 << 20
 
 
-def refusal(
-    op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]
-) -> Exception | None:
-    """The CPU's error for an operand of a dtype that torch has no kernel for; None where all is well."""
-    kinds = REFUSED.get(op._schema.name.removeprefix("aten::"), "")
-    tensors = [a for a in args if isinstance(a, torch.Tensor)] if kinds else []
-    if any(kind_of(to_numpy(t.dtype)) in kinds for t in tensors):
-        return cpu_error(op, signature, args)
-    return None
+def check_dtypes(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]) -> None:
+    """Raise the CPU's error for an operand of a dtype that torch has no kernel for (`lowerings/refused.py`)."""
+    asked = REFUSED.get(op._schema.name.removeprefix("aten::"))
+    if asked is None:
+        return
+    kinds = [kind_of(to_numpy(a.dtype)) for a in args if isinstance(a, torch.Tensor)]
+    # Later operands may be indices, which are integers rightly.
+    if kinds and (kinds[0] in asked or ("c" in kinds and "c" in asked)):
+        error = cpu_error(op, signature, args)
+        if error is not None:
+            raise error
 
 
 def to_meta(a: Any) -> Any:
@@ -49,9 +51,6 @@ def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, 
     Raises:
         Whatever torch raises for these arguments.
     """
-    refused = refusal(op, signature, args)
-    if refused is not None:
-        raise refused
     arguments = [to_meta(a) for a in args]
     positional = arguments[: signature.positional]
     keywords = dict(

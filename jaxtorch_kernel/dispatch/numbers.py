@@ -88,7 +88,8 @@ def check_limits(
     """
     for position, low, high, name in bounds:
         value = numbers[position][1]
-        # Infinity and NaN are numbers to floats (whose bounds are floats), and none to integers.
-        fits = low <= value <= high or type(low) is float and not math.isfinite(value)
-        if not fits:
+        if type(value) is complex or low <= value <= high:
+            continue
+        # Infinity and NaN are values of floats (whose bounds are floats), and none of integers.
+        if type(low) is int or math.isfinite(value):
             raise RuntimeError(f"value cannot be converted to type {name} without overflow")

@@ -29,7 +29,7 @@ from .call import (
 )
 from .errors import explain
 from .hot import hot_path
-from .meta import call_meta, cpu_error
+from .meta import call_meta, check_dtypes, cpu_error
 from .numbers import check_limits, number_operands
 from .program import Program, build_lock
 from .results import effects, results_of
@@ -251,13 +251,15 @@ class Operation:
     def _metas(self, args: tuple[Any, ...]) -> Any:
         """Meta tensors for the fresh results; raises torch's own errors for bad arguments."""
         signature = self.signature
-        if signature is None or not self.lowering.meta:
+        if signature is None or signature.is_out:
+            return None  # an `out=` is checked in `_resized`, with the functional overload
+        functional = signature.functional
+        checked = functional or signature.op
+        check_dtypes(checked, Signature(checked), args)
+        if not self.lowering.meta:
             return None
         if not signature.written or signature.fresh:
             return call_meta(signature.op, signature, args)
-        if signature.is_out:
-            return None  # checked in `_resized`, with the functional overload
-        functional = signature.functional
         if functional is None:
             call_meta(signature.op, signature, args)
             return None

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, ordered, rounded
+from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
 from .promote import cast, kind_of, result_dtype
 from .registry import lower
 
@@ -96,10 +96,10 @@ def _fmod(self: jax.Array, other: jax.Array) -> jax.Array:
 lower_arithmetic(
     {
         "mul.Tensor mul.Scalar": jnp.multiply,
-        "maximum": ordered(jnp.maximum),
-        "minimum": ordered(jnp.minimum),
-        "fmax": ordered(jnp.fmax),
-        "fmin": ordered(jnp.fmin),
+        "maximum": jnp.maximum,
+        "minimum": jnp.minimum,
+        "fmax": jnp.fmax,
+        "fmin": jnp.fmin,
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": jnp.remainder,
         "fmod.Tensor fmod.Scalar": _fmod,
         "hypot": jnp.hypot,
@@ -126,8 +126,8 @@ lower_floating(
 def clamp(self: Any, min: Any = None, max: Any = None) -> jax.Array:
     self, min, max = arithmetic(self, min, max)
     if min is not None:
-        self = ordered(jnp.maximum)(self, min)
-    return self if max is None else ordered(jnp.minimum)(self, max)
+        self = jnp.maximum(self, min)
+    return self if max is None else jnp.minimum(self, max)
 
 
 @lower("clamp_min", "clamp_min.Tensor")

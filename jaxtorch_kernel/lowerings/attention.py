@@ -153,7 +153,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """The composite, kept whole."""
     _validate(query, key, value, attn_mask, is_causal)
-    if not dropout_p and torch._C._get_overrideable_sdp_enabled():
+    # The parts have torch's words for integers and complex numbers.
+    fused = query.is_floating_point() and torch._C._get_overrideable_sdp_enabled()
+    if fused and not dropout_p:
         result = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale
         )

@@ -8,17 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .elementwise import ordered
 from .promote import cast, promote
 from .registry import lower
 
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": jnp.equal,
     "ne": jnp.not_equal,
-    "lt": ordered(jnp.less),
-    "le": ordered(jnp.less_equal),
-    "gt": ordered(jnp.greater),
-    "ge": ordered(jnp.greater_equal),
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "gt": jnp.greater,
+    "ge": jnp.greater_equal,
 }
 
 _LOGIC: dict[str, Callable[..., Any]] = {

@@ -68,7 +68,7 @@ def _exchange_channels(weight: Any, groups: int) -> jax.Array:
     return parts.reshape(groups * out, into // groups, *window)
 
 
-@lower("convolution", "convolution_overrideable")
+@lower("convolution", "convolution_overrideable", keeps_format=True)
 def convolution(
     input: Any,
     weight: Any,

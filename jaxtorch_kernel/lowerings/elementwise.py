@@ -45,17 +45,6 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
     return lax.reduce_precision(x, info.nexp, info.nmant)
 
 
-def ordered(function: Function) -> Function:
-    """A function of numbers that have an order: complex ones, which JAX would order, are refused."""
-
-    def refusing(*arrays: jax.Array) -> jax.Array:
-        if any(jnp.iscomplexobj(x) for x in arrays):
-            raise NotImplementedError(f"{function.__name__} is not implemented for complex tensors")
-        return function(*arrays)
-
-    return refusing
-
-
 def lower_arithmetic(table: Mapping[str, Function]) -> None:
     """Register functions of arrays that have one dtype, which is the result's."""
     _lower_all(table, arithmetic)

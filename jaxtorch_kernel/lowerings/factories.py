@@ -185,6 +185,10 @@ def arange(
     check_layout(layout, pin_memory)
     check_index(device)
     expected = torch.arange(start, end, step, dtype=dtype, device="meta")
+    if expected.is_complex() or expected.dtype == torch.bool:
+        torch.arange(
+            0, dtype=expected.dtype, device="cpu"
+        )  # raises: Meta lets pass what no kernel does
     count = expected.shape[0]
     return _arange(_run_time(start), step, count, to_numpy(expected.dtype))
 

@@ -47,7 +47,7 @@ def _register(name: str, forward: Callable[[Any, Any], jax.Array]) -> None:
         (result,) = jax.linear_transpose(lambda x: forward(x, padding), image)(grad)
         return result
 
-    lower(name)(forward)
+    lower(name, keeps_format=True)(forward)
     lower(f"{name}_backward")(backward)
 
 

@@ -18,7 +18,10 @@ from .registry import lower
 
 
 def _uniform(key: Any, shape: Any, dtype: Any) -> jax.Array:
-    """Numbers in [0, 1) of this very dtype: rounding wider ones could give 1."""
+    """Numbers in [0, 1) of this very dtype: rounding wider ones could give 1. Both parts of complex ones."""
+    if kind_of(dtype) == "c":
+        real = np.zeros((), dtype).real.dtype
+        return jax.lax.complex(*jax.random.uniform(key, (2, *shape), real))
     return jax.random.uniform(key, shape, dtype)
 
 

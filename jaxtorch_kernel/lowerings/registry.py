@@ -32,6 +32,8 @@ class Lowering:
     random: bool = False
     # torch's Meta kernel is asked for result dtypes, shapes and strides. Off where it is wrong or missing.
     meta: bool = True
+    # The result is channels last where the first or second argument is, of which torch's Meta kernel says nothing.
+    keeps_format: bool = False
     # Whether the operator came from torch's decompositions (counted apart in docs/coverage.md).
     decomposed: bool = False
 
@@ -40,7 +42,11 @@ LOWERINGS: dict[str, Lowering] = {}
 
 
 def lower(
-    *names: str, static: Iterable[str] = (), random: bool = False, meta: bool = True
+    *names: str,
+    static: Iterable[str] = (),
+    random: bool = False,
+    meta: bool = True,
+    keeps_format: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as the lowering of these overloads, named as in `torch.ops.aten` ("add.Tensor").
 
@@ -55,7 +61,7 @@ def lower(
             full = name if "." in name else f"{name}.default"
             if full in LOWERINGS:
                 raise ValueError(f"{full} has two lowerings: {function} and {LOWERINGS[full]}")
-            LOWERINGS[full] = Lowering(function, frozenset(static), random, meta)
+            LOWERINGS[full] = Lowering(function, frozenset(static), random, meta, keeps_format)
         return function
 
     return register

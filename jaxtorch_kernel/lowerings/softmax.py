@@ -12,13 +12,13 @@ from .promote import cast
 from .registry import lower
 
 
-def softmax_along(self: jax.Array, dim: int, where: jax.Array | None = None) -> jax.Array:
-    """Softmax of the elements that `where` keeps; 0 in the others."""
+def softmax_along(self: jax.Array, dim: int) -> jax.Array:
+    """Softmax, of tensors without dimensions or elements too."""
     if self.ndim == 0:
         return jnp.ones_like(self)
     if self.size == 0:
         return self
-    return jax.nn.softmax(self, dim, where=where)
+    return jax.nn.softmax(self, dim)
 
 
 @lower("_softmax")
@@ -79,7 +79,9 @@ def masked_softmax(
     self: Any, mask: Any, dim: int | None = None, mask_type: int | None = None
 ) -> jax.Array:
     dim = self.ndim - 1 if dim is None else dim
-    return softmax_along(self, dim, ~_expanded_mask(mask, self.shape, mask_type))
+    mask = _expanded_mask(mask, self.shape, mask_type)
+    # NaN where all is masked, as on the CPU and on cuda.
+    return softmax_along(jnp.where(mask, -jnp.inf, self), dim)
 
 
 @lower("_masked_softmax_backward")
@@ -87,6 +89,8 @@ def masked_softmax(
 def masked_softmax_backward(
     grad_output: Any, output: Any, mask: Any, dim: int | None = None
 ) -> jax.Array:
+    if mask.shape != output.shape:
+        raise ValueError("Mask shape should match grad shape")
     dim = output.ndim - 1 if dim is None else dim
-    product = jnp.where(_expanded_mask(mask, output.shape, None), 0, grad_output * output)
-    return product - output * _sum(product, dim)
+    product = jnp.where(mask, 0, grad_output * output)
+    return jnp.where(mask, 0, product - output * _sum(product, dim))
