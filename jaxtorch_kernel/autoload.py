@@ -1,8 +1,10 @@
 """What `import torch` runs: name the device, import no jax.
 
 The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
-spare backend to `jax` and installs one fallback kernel for it. The first call that reaches this kernel
-imports jax and the operators (`dispatch/kernels.py: install`); a program that never makes a jax tensor never pays.
+spare backend to `jax` and installs one fallback kernel for it. The first use of the device imports jax, the operators
+(`dispatch/kernels.py: install`) and what torch's classes learn; a program that never makes a jax tensor never pays.
+
+It must run this early: autograd counts the devices at its first backward. What it costs is in `make bench`.
 """
 
 from __future__ import annotations

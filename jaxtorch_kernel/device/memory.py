@@ -17,9 +17,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def _jax_device(device: Any = None) -> Any:
-    from .module import _placement_index
+    from .placing import placement_index
 
-    return placement.devices()[_placement_index(device)]
+    return placement.devices()[placement_index(device)]
 
 
 def _xla_stats(device: Any = None) -> dict[str, int]:

@@ -70,8 +70,13 @@ def _record_stream(self: Tensor, stream: Any) -> None:
     """Nothing to record: XLA frees an array when its last reader is done."""
 
 
-def install(library: Any) -> None:
-    """Add the methods to `torch.Tensor`, and the two kernels to `library`."""
+_libraries: list[Any] = []
+
+
+def install() -> None:
+    """Add the methods to `torch.Tensor`, and register the two kernels."""
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
     library.impl("_has_compatible_shallow_copy_type", _compatible, "PrivateUse1")
     library.impl("record_stream", _record_stream, "PrivateUse1")
     for method, original in (

@@ -104,15 +104,29 @@ def _refuse_other_layouts() -> None:
         _libraries.append(refusal)
 
 
+def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(n, device="jax")`, which `torch.load` calls, may be the first use of the device."""
+    if device is not None:
+        kwargs["device"] = device
+        if torch.device(device).type == "jax":
+            first_use()  # puts another `__new__` into this one's place
+            return torch.UntypedStorage(*args, **kwargs)
+    return _new_of_torch(cls, *args, **kwargs)
+
+
+_new_of_torch: Any = torch._C.StorageBase.__new__
+
+
 def install(library: Any) -> None:
-    """What torch must know from the start, before any tensor of the device: `library` gets the kernels."""
-    from . import accelerator, methods, pinning, processes, storages
+    """What torch must know before there is any tensor of the device: `library` gets the kernels."""
+    from . import accelerator, pinning
 
     accelerator.install()
-    methods.install(library)
     pinning.install(library)
-    processes.install()
-    storages.install()
+    torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
+    backend_registration.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
 
 
 _first_use_lock = threading.RLock()
@@ -120,17 +134,24 @@ _run: Callable[..., Any] | None = None
 
 
 def first_use() -> Callable[..., Any]:
-    """Start jax and the rest of the device, once; returns the function that runs any operator."""
+    """Start jax and the rest of the device, once; returns the function that runs any operator.
+
+    torch calls it (`torch.jax._lazy_init`) before the first tensor that a Python function makes on the device, the
+    device's fallback before the first that anything else makes.
+    """
     global _run
     with _first_use_lock:
         if _run is None:
             from ..dispatch.kernels import install as install_operators
             from ..storage import placement
-            from . import amp, fork
+            from . import amp, fork, methods, processes, storages
 
             placement.devices()
             fork.start()
             amp.install()
+            methods.install()
+            processes.install()
+            storages.install()
             _refuse_other_layouts()
             _run = install_operators()
     return _run

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import backend_registration
 
 UntypedStorage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
@@ -138,9 +137,6 @@ def install() -> None:
     """Give `torch.UntypedStorage` the methods."""
     for name, method in _METHODS.items():
         setattr(UntypedStorage, name, method)
-    backend_registration.generate_methods_for_privateuse1_backend(
-        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
-    )
 
 
 def adopt(storage: Any, dtype: torch.dtype, shape: Any) -> None:

@@ -46,13 +46,49 @@ torch.__spec__._initializing = True  # as inside `import torch`
 import jaxtorch.autoload
 jaxtorch.autoload.register()
 print(sorted({m.split(".")[0] for m in set(sys.modules) - before}))
-print([m for m in sys.modules if m.startswith(("jaxtorch.lowerings", "jaxtorch.dispatch"))])
+print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
 """,
         autoload=False,
     )
-    names, heavy = out.splitlines()[-2:]
-    assert heavy == "[]"
-    assert not {"jax", "jaxlib", "IPython", "ml_dtypes"} & set(eval(names))
+    packages, modules = map(eval, out.splitlines()[-2:])
+    assert packages == ["jaxtorch", "torch"]  # of torch, `torch.jax`
+    device = ("accelerator", "module", "pinning", "registration")
+    assert modules == [
+        "jaxtorch.autoload",
+        "jaxtorch.device",
+        *(f"jaxtorch.device.{name}" for name in device),
+    ]
+
+
+FIRST_USES = {
+    "a load": "torch.load(io.BytesIO(saved), map_location='jax')",
+    "a storage": "torch.empty(0, dtype=torch.uint8).jax().set_(torch.UntypedStorage([1, 2], device='jax'))",
+    "dlpack": "torch.jax.from_dlpack(np.array([1, 2]))",
+    "an operator by its name": "torch.ops.aten._to_copy(torch.tensor([1, 2]), device='jax')",
+    "a thread": "concurrent.futures.ThreadPoolExecutor().submit(torch.tensor, [1, 2], device='jax').result()",
+}
+
+
+@pytest.mark.parametrize("expression", FIRST_USES.values(), ids=FIRST_USES)
+def test_any_first_use_starts_the_device(expression):
+    out = python(
+        f"""
+import concurrent.futures, io, sys
+import numpy as np, torch
+file = io.BytesIO()
+torch.save(torch.tensor([1, 2]), file)
+saved = file.getvalue()
+assert "jax" not in sys.modules
+x = {expression}
+print(x.device, np.asarray(x).tolist(), (x + 1).tolist())
+"""
+    )
+    assert out == "jax:0 [1, 2] [2, 3]\n"
+
+
+def test_names_of_torch_jax_are_there_before_they_are_used():
+    out = python("import torch\nprint(set(torch.jax.__all__) <= set(dir(torch.jax)))")
+    assert out == "True\n"
 
 
 def test_autoload_off_is_respected():
