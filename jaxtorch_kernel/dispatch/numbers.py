@@ -88,6 +88,8 @@ def check_limits(
     """
     for position, low, high, name in bounds:
         value = numbers[position][1]
+        if name == "uint8_t" and type(value) is float:
+            low = 0  # only integers wrap
         if type(value) is complex or low <= value <= high:
             continue
         # Infinity and NaN are values of floats (whose bounds are floats), and none of integers.

@@ -47,6 +47,17 @@ def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
     assert tensor.shape == (2, 3)
 
 
+def test_the_memory_format_is_read_off_the_strides() -> None:
+    suggest = _torch_private.suggest_memory_format
+    for channels in (1, 3):
+        image = torch.empty(2, channels, 4, 4, device="meta")
+        assert suggest(image) == torch.contiguous_format
+        last = torch.empty(2, channels, 4, 4, device="meta", memory_format=torch.channels_last)
+        assert suggest(last) == torch.channels_last
+    volume = torch.empty(2, 3, 4, 4, 4, device="meta", memory_format=torch.channels_last_3d)
+    assert suggest(volume) == torch.channels_last_3d
+
+
 def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         _torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed"
