@@ -15,17 +15,10 @@ import numpy as np
 import torch
 
 from ..storage import placement
-from ..storage.buffer import Buffer
-from ..storage.transfer import put
 
 
-class Source(Buffer):
-    """A key (raw threefry data, uint32[2]) and the seed it came from, for one placement.
-
-    A Buffer, so that programs and traces read and write it as they do a tensor's data.
-    """
-
-    __slots__ = ("initial_seed", "lock", "where")
+class Source:
+    """A key and the seed it came from, for one placement."""
 
     def __init__(self, seed: int, where: Any):
         self.where = where
@@ -35,8 +28,25 @@ class Source(Buffer):
     def seed(self, seed: int) -> None:
         """Start anew from a 64-bit seed."""
         self.initial_seed = seed & (1 << 64) - 1
-        words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
-        self.write(*put(np.array(words, np.uint32), self.where))
+        self._key: Any = None
+
+    @property
+    def key(self) -> Any:
+        """Raw threefry key data, uint32[2]."""
+        if self._key is None:
+            words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
+            self._key = _put_key(np.array(words, np.uint32), self.where)
+        return self._key
+
+    @key.setter
+    def key(self, value: Any) -> None:
+        self._key = value
+
+
+def _put_key(data: np.ndarray, where: Any) -> Any:
+    from ..storage.transfer import put
+
+    return put(data, where)[0]
 
 
 _sources: dict[Any, Source] = {}
@@ -84,7 +94,7 @@ def get_state() -> torch.Tensor:
     """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
     found = default()
     words = np.concatenate(
-        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.array)]
+        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.key)]
     )
     return torch.from_numpy(words.view(np.uint8).copy())
 
@@ -103,7 +113,7 @@ def set_state(state: torch.Tensor) -> None:
     words = state.cpu().numpy().view(np.uint32)
     found = default()
     found.seed(int(words[:2].copy().view(np.uint64)[0]))
-    found.write(*put(words[2:].copy(), found.where))
+    found.key = _put_key(words[2:].copy(), found.where)
 
 
 # -- the functions of `torch.jax` ---------------------------------------------------------------------------------
