@@ -7,10 +7,11 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
+from torch._C import DispatchKey, DispatchKeySet
 
 _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
@@ -18,6 +19,11 @@ _HOOKS = {
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
+    "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
+    "torch._C._dispatch_key_parse": "finds a dispatch key by name",
+    "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
+    "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
+    "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
     "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
     "torch._prims_common.suggest_memory_format": "tells whether a tensor's channels come last in memory",
@@ -35,6 +41,7 @@ def _resolve(path: str) -> Any:
 
 def check() -> None:
     """Raise one clear `ImportError` when this torch lacks a hook that the device needs."""
+    import torch.autograd.forward_ad
     import torch.utils.backend_registration
 
     for path, purpose in _HOOKS.items():
@@ -119,3 +126,21 @@ def device_block() -> torch.device | None:
         if isinstance(mode, DeviceContext) and mode is not base:
             return mode.device
     return None
+
+
+# Tensors that the dispatcher turns into others before a kernel: subclasses and fakes, batches, lazy bits, symbolic
+# zeros. By name: Python's DispatchKey lacks some.
+_NOT_PLAIN: Any = DispatchKeySet(DispatchKey.Python)
+for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor"):
+    _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
+_dispatch_keys: Any = torch._C._dispatch_keys
+
+
+def interposed(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether something stands between a call above autograd and the device, which must see a composite's parts."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.autograd.forward_ad._current_level >= 0
+        or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
+    )

@@ -88,3 +88,14 @@ def test_a_donated_array_is_really_reused() -> None:
     compiled = jax.jit(lambda a: a + 1, donate_argnums=0).lower(x).compile()
     _jax_private.fast_call(compiled)(x)
     assert x.is_deleted()
+
+
+def test_who_stands_between_a_call_and_the_device() -> None:
+    plain = torch.ones(2, device="jax")
+    assert not _torch_private.interposed([plain, torch.nn.Parameter(plain)])
+    assert _torch_private.interposed([torch.ones(2, dtype=torch.complex64, device="jax").conj()])
+    seen = []
+    torch.func.vmap(lambda x: seen.append(_torch_private.interposed([])) or x)(plain)
+    with torch.autograd.forward_ad.dual_level():
+        seen.append(_torch_private.interposed([]))
+    assert seen == [True, True]
