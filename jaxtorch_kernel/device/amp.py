@@ -24,7 +24,8 @@ LOWER_PRECISION = _names("""
     _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d
     conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
     mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
-    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell lstm.input lstm.data
+    gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input rnn_relu.data
     _scaled_dot_product_flash_attention scaled_dot_product_attention
 """)
 

@@ -1,0 +1,287 @@
+"""Recurrent networks, `lstm`, `gru`, `rnn_tanh` and `rnn_relu`: one program a call, a scan over the time steps.
+
+torch would run a dozen operators a step and layer. Each layer and direction is one product over all steps with the
+input's weights, then `jax.lax.scan` with what depends on the step before. The cells that are called one by
+one (`nn.LSTMCell`) are in `recurrent.py`.
+
+A packed sequence is laid out on a grid (time, batch) inside the program, and states stand still where a sequence has
+ended. Each batch of sequences has another count of rows, so rows and steps are rounded up, and the sizes
+of the batches are an operand: few programs serve all batches.
+
+Dropout between layers splits a call into its layers, with torch's own dropout between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..dispatch.registry import kernel
+from ..dispatch.whole import Whole
+from .matmul import product
+from .promote import widen
+
+Tensor = torch.Tensor
+State = tuple[jax.Array, ...]  # the hidden state; for an LSTM the cell's state after it
+# (gates from the input, gates from the hidden state, state) -> the next state
+Cell = Callable[[jax.Array, jax.Array, State], State]
+
+
+def _lstm_cell(from_input: jax.Array, from_hidden: jax.Array, state: State) -> State:
+    i, f, g, o = jnp.split(from_input + from_hidden, 4, -1)
+    i, f, o = map(jax.nn.sigmoid, (i, f, o))
+    c = f * state[1] + i * jnp.tanh(g)
+    return o * jnp.tanh(c), c
+
+
+def _gru_cell(from_input: jax.Array, from_hidden: jax.Array, state: State) -> State:
+    reset_i, update_i, new_i = jnp.split(from_input, 3, -1)
+    reset_h, update_h, new_h = jnp.split(from_hidden, 3, -1)
+    reset, update = jax.nn.sigmoid(reset_i + reset_h), jax.nn.sigmoid(update_i + update_h)
+    new = jnp.tanh(new_i + reset * new_h)
+    return (new + update * (state[0] - new),)
+
+
+def _tanh_cell(from_input: jax.Array, from_hidden: jax.Array, state: State) -> State:
+    return (jnp.tanh(from_input + from_hidden),)
+
+
+def _relu_cell(from_input: jax.Array, from_hidden: jax.Array, state: State) -> State:
+    return (jax.nn.relu(from_input + from_hidden),)
+
+
+CELLS: dict[str, Cell] = {
+    "lstm": _lstm_cell,
+    "gru": _gru_cell,
+    "rnn_tanh": _tanh_cell,
+    "rnn_relu": _relu_cell,
+}
+
+
+def _direction(
+    cell: Cell,
+    x: jax.Array,
+    valid: jax.Array | None,
+    state: State,
+    weights: list[jax.Array],
+    has_biases: bool,
+    reverse: bool,
+) -> tuple[jax.Array, State]:
+    """One layer in one direction: outputs of all steps, and the last state."""
+    dtype = x.dtype
+    from_input = product(x, weights[0].T)
+    if has_biases:
+        from_input = from_input + weights[2]
+    projection = weights[2 + 2 * has_biases :]
+
+    def step(state: State, given: Any) -> tuple[State, jax.Array]:
+        gates, going_on = given
+        from_hidden = product(state[0].astype(dtype), weights[1].T)
+        if has_biases:
+            from_hidden = from_hidden + weights[3]
+        hidden, *rest = cell(gates, from_hidden, state)
+        if projection:
+            hidden = product(hidden.astype(dtype), projection[0].T)
+        new: State = (hidden, *rest)
+        if going_on is not None:
+            new = tuple(
+                jnp.where(going_on[:, None], n, old) for n, old in zip(new, state, strict=True)
+            )
+        return new, new[0].astype(dtype)
+
+    # Half types keep their states in float32 from step to step.
+    last, outputs = jax.lax.scan(step, widen(*state), (from_input, valid), reverse=reverse)
+    return outputs, tuple(s.astype(dtype) for s in last)
+
+
+def _network(
+    cell: Cell,
+    x: jax.Array,
+    valid: jax.Array | None,
+    states: list[jax.Array],
+    params: list[jax.Array],
+    has_biases: bool,
+    num_layers: int,
+    bidirectional: bool,
+) -> tuple[jax.Array, ...]:
+    """All layers over (time, batch, features): outputs, and the last states, (layers * directions, batch, ...).
+
+    Args:
+        valid: (time, batch), where a sequence has not ended; None: nowhere.
+    """
+    directions = 1 + bidirectional
+    share = len(params) // (num_layers * directions)
+    finals = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            k = layer * directions + direction
+            state = tuple(s[k] for s in states)
+            weights = params[k * share : (k + 1) * share]
+            reverse = direction == 1
+            out, last = _direction(cell, x, valid, state, weights, has_biases, reverse)
+            outputs.append(out)
+            finals.append(last)
+        x = jnp.concatenate(outputs, -1)
+    return x, *(jnp.stack(parts) for parts in zip(*finals, strict=True))
+
+
+def _over_steps(
+    cell: Cell,
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[jax.Array, ...]:
+    """`lstm.input` and its like, without dropout."""
+    x = input.swapaxes(0, 1) if batch_first else input
+    states = hx if isinstance(hx, list) else [hx]
+    out, *finals = _network(cell, x, None, states, params, has_biases, num_layers, bidirectional)
+    return out.swapaxes(0, 1) if batch_first else out, *finals
+
+
+def _over_packed(
+    cell: Cell,
+    data: Any,
+    batch_sizes: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    bidirectional: bool,
+) -> tuple[jax.Array, ...]:
+    """`lstm.data` and its like, without dropout: rows after the last batch, and batches of size 0, are ignored."""
+    states = hx if isinstance(hx, list) else [hx]
+    column = jnp.arange(states[0].shape[1], dtype=jnp.int32)
+    valid = column < batch_sizes[:, None]
+    first = jnp.cumsum(batch_sizes, dtype=jnp.int32) - batch_sizes
+    # Beside the grid's own rows, one that is read as 0 and not written.
+    row = jnp.where(valid, first[:, None] + column, data.shape[0])
+    x = data.at[row].get(mode="fill", fill_value=0)
+    out, *finals = _network(cell, x, valid, states, params, has_biases, num_layers, bidirectional)
+    packed = jnp.zeros((data.shape[0], out.shape[-1]), out.dtype)
+    return packed.at[row].set(out, mode="drop"), *finals
+
+
+# -- the kernels --------------------------------------------------------------------------------------------------
+
+Layers = Callable[[Tensor, Any, list[Tensor], int], tuple[Tensor, ...]]
+
+
+def _with_dropout(
+    run: Layers, x: Tensor, hx: Any, params: list[Tensor], num_layers: int, p: float
+) -> tuple[Tensor, ...]:
+    """The layers one by one (`run` takes input, states, weights and their number), dropout between them."""
+    if not p or num_layers < 2:
+        return run(x, hx, params, num_layers)
+    share = len(params) // num_layers
+    finals = []
+    for layer in range(num_layers):
+        if layer:
+            x = torch.dropout(x, p, True)
+        weights = list(params[layer * share : (layer + 1) * share])
+
+        def of_layer(state: Tensor, layer: int = layer) -> Tensor:
+            directions = state.shape[0] // num_layers
+            return state.narrow(0, layer * directions, directions)
+
+        state = [of_layer(s) for s in hx] if isinstance(hx, list | tuple) else of_layer(hx)
+        x, *last = run(x, state, weights, 1)
+        finals.append(last)
+    return x, *(torch.cat(parts) for parts in zip(*finals, strict=True))
+
+
+def _keep_whole_over_steps(name: str, cell: Cell) -> None:
+    op = getattr(torch.ops.aten, name).input
+    whole = Whole(partial(_over_steps, cell), op, static=("dropout",))
+
+    @kernel(f"{name}.input")
+    def over_steps(
+        input: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Tensor, ...]:
+        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+            # Without dropout, training is no other program.
+            return whole(x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first)
+
+        return _with_dropout(run, input, hx, params, num_layers, dropout if train else 0.0)
+
+
+def rounded_up(n: int) -> int:
+    """The next number with three significant bits: at most a quarter more, and few numbers for all `n`.
+
+    Example:
+        >>> [rounded_up(n) for n in (3, 8, 9, 100)]
+        [3, 8, 10, 112]
+    """
+    unit = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // unit) * unit
+
+
+def _keep_whole_over_packed(name: str, cell: Cell) -> None:
+    op = getattr(torch.ops.aten, name).data
+
+    def parts(
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        bidirectional: bool,
+    ) -> tuple[Tensor, ...]:
+        sizes = batch_sizes.cpu().long()
+        sizes = sizes[sizes > 0]
+        rows = int(sizes.sum())
+        out, *finals = op.decompose(
+            data[:rows], sizes, hx, params, has_biases, num_layers, 0.0, False, bidirectional
+        )
+        return torch.nn.functional.pad(out, (0, 0, 0, data.shape[0] - rows)), *finals
+
+    whole = Whole(partial(_over_packed, cell), name=f"{name}.data", parts=parts)
+
+    @kernel(f"{name}.data")
+    def over_packed(
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> tuple[Tensor, ...]:
+        rows, steps = data.shape[0], len(batch_sizes)
+        more_rows, more_steps = rounded_up(rows) - rows, rounded_up(steps) - steps
+        padded = torch.nn.functional.pad(data, (0, 0, 0, more_rows)) if more_rows else data
+        sizes = torch.nn.functional.pad(batch_sizes.int(), (0, more_steps)).to("jax")
+
+        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+            return whole(x, sizes, hx, params, has_biases, layers, bidirectional)
+
+        p = dropout if train else 0.0
+        out, *finals = _with_dropout(run, padded, hx, params, num_layers, p)
+        return out.narrow(0, 0, rows), *finals
+
+
+for _name, _cell in CELLS.items():
+    _keep_whole_over_steps(_name, _cell)
+    _keep_whole_over_packed(_name, _cell)
