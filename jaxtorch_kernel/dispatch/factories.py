@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +67,36 @@ def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
+def check_index(device: Any) -> None:
+    """Refuse `jax:1` and above.
+
+    Raises:
+        RuntimeError: torch has no such device.
+    """
+    if device is not None and device.index not in (None, 0):
+        raise RuntimeError(
+            f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "
+            "chosen with `with torch.jax.device(i):`, or all used at once by sharding."
+        )
+
+
+def factory_kernel(*names: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """As `kernel`, for factories: `layout`, `device` and `pin_memory` are checked, and left out."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(function)
+        def checked(
+            *args: Any, layout: Any = None, device: Any = None, pin_memory: Any = None, **own: Any
+        ) -> Tensor:
+            check_layout(layout, pin_memory)
+            check_index(device)
+            return function(*args, **own)
+
+        return kernel(*names)(checked)
+
+    return register
+
+
 def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor of zeros over a Storage just large enough."""
     size, stride = tuple(size), tuple(stride)
@@ -88,50 +119,22 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
     return wrap_sized(array, spec, size, dtype, stride)
 
 
-@kernel("empty.memory_format")
+@factory_kernel("empty.memory_format")
 def empty(
     size: Any,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`torch.empty`: zeros, which cost XLA no more than anything else it could put there."""
-    check_layout(layout, pin_memory)
-    check_index(device)
     stride = strides_for(size, memory_format or torch.contiguous_format)
     return make_strided(size, stride, dtype or torch.get_default_dtype())
 
 
-@kernel("empty_strided")
-def empty_strided(
-    size: Any,
-    stride: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Tensor:
+@factory_kernel("empty_strided")
+def empty_strided(size: Any, stride: Any, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.empty_strided`."""
-    check_layout(layout, pin_memory)
-    check_index(device)
     return make_strided(size, stride, dtype or torch.get_default_dtype())
-
-
-def check_index(device: Any) -> None:
-    """Refuse `jax:1` and above.
-
-    Raises:
-        RuntimeError: torch has no such device.
-    """
-    if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "
-            "chosen with `with torch.jax.device(i):`, or all used at once by sharding."
-        )
 
 
 @kernel("resize_")

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .opmath import in_opmath
-from .promote import cast, promote
+from .promote import cast, in_opmath, promote
 from .registry import lower
 from .vjp import vjp
 

@@ -14,14 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .dimensions import per_dimension
 from .promote import opmath
 from .registry import lower
 from .vjp import vjp
-
-
-def _per_dimension(values: Sequence[int], count: int) -> list[int]:
-    """`[2]` stands for `[2, 2]`, as everywhere in torch."""
-    return list(values) * count if len(values) == 1 else list(values)
 
 
 def _convolve(
@@ -33,12 +29,13 @@ def _convolve(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
+    *,
     dtype: Any = None,
 ) -> jax.Array:
     """A convolution without bias, accumulated in and returned as `dtype` where one is given."""
     count = input.ndim - 2
     stride, padding, dilation, output_padding = (
-        _per_dimension(v, count) for v in (stride, padding, dilation, output_padding)
+        per_dimension(v, count) for v in (stride, padding, dilation, output_padding)
     )
     pads = [(p, p) for p in padding]
     window, inner = stride, [1] * count
@@ -69,41 +66,21 @@ def _exchange_channels(weight: Any, groups: int) -> jax.Array:
 
 
 @lower("convolution", "convolution_overrideable", keeps_format=True)
-def convolution(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> jax.Array:
-    options = (stride, padding, dilation, transposed, output_padding, groups)
+def convolution(input: Any, weight: Any, bias: Any, *options: Any) -> jax.Array:
+    """The options are `_convolve`'s: stride, padding, dilation, transposed, output_padding, groups."""
     if bias is None:
         return _convolve(input, weight, *options)
     # The sum is rounded once, after the bias.
-    result = _convolve(input, weight, *options, opmath(input.dtype))
+    result = _convolve(input, weight, *options, dtype=opmath(input.dtype))
     bias = bias.reshape(-1, *[1] * (input.ndim - 2))
     return (result + bias.astype(result.dtype)).astype(input.dtype)
 
 
-@lower("convolution_backward")
-def convolution_backward(
-    grad_output: Any,
-    input: Any,
-    weight: Any,
-    bias_sizes: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+@lower("convolution_backward_overrideable")
+def convolution_gradients(
+    grad_output: Any, input: Any, weight: Any, *options_and_mask: Any
 ) -> tuple[Any, Any, Any]:
-    options = (stride, padding, dilation, transposed, output_padding, groups)
+    *options, output_mask = options_and_mask
     wants_input, wants_weight, wants_bias = output_mask
     grad_input = grad_weight = grad_bias = None
     if wants_input:
@@ -115,8 +92,8 @@ def convolution_backward(
     return grad_input, grad_weight, grad_bias
 
 
-@lower("convolution_backward_overrideable")
-def convolution_backward_overrideable(
-    grad_output: Any, input: Any, weight: Any, *options: Any
+@lower("convolution_backward")
+def convolution_backward(
+    grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *options_and_mask: Any
 ) -> tuple[Any, Any, Any]:
-    return convolution_backward(grad_output, input, weight, None, *options)
+    return convolution_gradients(grad_output, input, weight, *options_and_mask)

@@ -16,7 +16,7 @@ import torch
 
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
-from .opmath import in_opmath
+from .promote import in_opmath
 from .registry import Lowering
 from .vjp import vjp
 

@@ -84,6 +84,18 @@ def _bags(indices: Any, offsets: Any, include_last_offset: bool) -> tuple[jax.Ar
     return jnp.searchsorted(narrow(offsets[:count]), position, side="right") - 1, count
 
 
+def _weighted(rows: jax.Array, per_sample_weights: Any) -> jax.Array:
+    """Each index's row times its weight."""
+    if per_sample_weights is None:
+        return rows
+    return rows * per_sample_weights.astype(rows.dtype)[:, None]
+
+
+def _averaged(sums: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Each bag's sum over its number of rows."""
+    return sums / jnp.maximum(sizes, 1).astype(sums.dtype)[:, None]
+
+
 @lower("_embedding_bag", "_embedding_bag_forward_only", meta=False)
 def embedding_bag(
     weight: Any,
@@ -101,9 +113,7 @@ def embedding_bag(
     index_dtype = jnp.promote_types(indices.dtype, offsets.dtype)
     index = narrow(indices)
     kept = index != (padding_idx % weight.shape[0] if padding_idx >= 0 else -1)
-    (rows,) = widen(weight.at[index].get(mode=IN_BOUNDS))
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
+    rows = _weighted(widen(weight.at[index].get(mode=IN_BOUNDS))[0], per_sample_weights)
     sizes = jnp.zeros(count, np.int32).at[bag].add(kept.astype(np.int32), mode="drop")
     chosen = jnp.zeros(count, index_dtype)
     shape = (count, weight.shape[1])
@@ -118,46 +128,16 @@ def embedding_bag(
         padded = jnp.append(index, 0)
         chosen = padded[first].astype(index_dtype)
     else:
-        out = (
-            jnp.zeros(shape, rows.dtype).at[bag].add(jnp.where(kept[:, None], rows, 0), mode="drop")
-        )
+        rows = jnp.where(kept[:, None], rows, 0)
+        out = jnp.zeros(shape, rows.dtype).at[bag].add(rows, mode="drop")
         if mode == MEAN:
-            out = out / jnp.maximum(sizes, 1).astype(out.dtype)[:, None]
+            out = _averaged(out, sizes)
     return (
         out.astype(weight.dtype),
         bag.astype(index_dtype),
         sizes.astype(index_dtype),
         chosen,
     )
-
-
-def _bag_gradient(
-    grad: Any,
-    indices: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    per_sample_weights: Any,
-    padding_idx: int,
-) -> jax.Array:
-    (wide,) = widen(grad)
-    if mode == MAX:
-        taken = jnp.where((bag_size > 0)[:, None], wide, 0)
-        table = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
-        columns = jnp.arange(grad.shape[1], dtype=np.int32)[None]
-        return (
-            table.at[narrow(maximum_indices), columns].add(taken, mode=IN_BOUNDS).astype(grad.dtype)
-        )
-    if mode == MEAN:
-        wide = wide / jnp.maximum(bag_size, 1).astype(wide.dtype)[:, None]
-    rows = wide[narrow(offset2bag)]
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
-    table = _table_gradient(rows, narrow(indices), num_weights, padding_idx, scale_grad_by_freq)
-    return table.astype(grad.dtype)
 
 
 @lower("_embedding_bag_dense_backward", meta=False)
@@ -173,10 +153,18 @@ def embedding_bag_dense_backward(
     per_sample_weights: Any,
     padding_idx: int = -1,
 ) -> jax.Array:
-    return _bag_gradient(
-        grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
-        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
-    )  # fmt: skip
+    (wide,) = widen(grad)
+    if mode == MAX:
+        taken = jnp.where((bag_size > 0)[:, None], wide, 0)
+        table = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
+        columns = jnp.arange(grad.shape[1], dtype=np.int32)[None]
+        table = table.at[narrow(maximum_indices), columns].add(taken, mode=IN_BOUNDS)
+        return table.astype(grad.dtype)
+    if mode == MEAN:
+        wide = _averaged(wide, bag_size)
+    rows = _weighted(wide[narrow(offset2bag)], per_sample_weights)
+    table = _table_gradient(rows, narrow(indices), num_weights, padding_idx, scale_grad_by_freq)
+    return table.astype(grad.dtype)
 
 
 @lower("_embedding_bag_backward", meta=False)
@@ -191,17 +179,15 @@ def embedding_bag_backward(
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
-    per_sample_weights: Any,
-    padding_idx: int = -1,
+    *rest: Any,
 ) -> jax.Array:
     if sparse:
         raise NotImplementedError(
             "the jax device has no sparse gradients: make the embedding with sparse=False"
         )
-    return _bag_gradient(
-        grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
-        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
-    )  # fmt: skip
+    bags = (offset2bag, bag_size, maximum_indices)
+    options = (num_weights, scale_grad_by_freq, mode, *rest)
+    return embedding_bag_dense_backward(grad, indices, *bags, *options)
 
 
 @lower("_embedding_bag_per_sample_weights_backward", meta=False)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..dispatch.factories import check_index, check_layout, make_strided
+from ..dispatch.factories import check_index, check_layout, factory_kernel, make_strided
 from ..dispatch.operation import Operation, operation_of
 from ..dispatch.registry import kernel
 from ..storage.dtypes import to_numpy
@@ -130,19 +130,9 @@ def new_full(self: Any, size: Any, fill_value: Any, dtype: Any) -> jax.Array:
     return jnp.full(size, cast(fill_value, dtype or self.dtype))
 
 
-@kernel("empty_permuted")
-def empty_permuted(
-    size: Any,
-    physical_layout: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Tensor:
+@factory_kernel("empty_permuted")
+def empty_permuted(size: Any, physical_layout: Any, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.empty_permuted`: dense, its dimensions in memory in the order given."""
-    check_layout(layout, pin_memory)
-    check_index(device)
     if sorted(physical_layout) != list(range(len(size))):
         raise RuntimeError(
             f"empty_permuted: {list(physical_layout)} is no permutation of {len(size)} dimensions"
@@ -170,39 +160,27 @@ def _run_time(x: Any) -> Any:
     return torch.scalar_tensor(x, dtype=torch.int64, device="cpu") if type(x) is int and x else x
 
 
-@kernel("arange.start_step")
-def arange(
-    start: Any,
-    end: Any,
-    step: Any = 1,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Tensor:
+@factory_kernel("arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.arange`: only the number of elements and the step shape the program."""
-    check_layout(layout, pin_memory)
-    check_index(device)
     expected = torch.arange(start, end, step, dtype=dtype, device="meta")
     if expected.is_complex() or expected.dtype == torch.bool:
-        torch.arange(
-            0, dtype=expected.dtype, device="cpu"
-        )  # raises: Meta lets pass what no kernel does
+        # Meta lets pass what no kernel does: this raises.
+        torch.arange(0, dtype=expected.dtype, device="cpu")
     count = expected.shape[0]
     return _arange(_run_time(start), step, count, to_numpy(expected.dtype))
 
 
-@kernel("arange.start")
-def arange_start(start: Any, end: Any, **options: Any) -> Tensor:
+@factory_kernel("arange.start")
+def arange_start(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.arange(start, end)`."""
-    return arange(start, end, 1, **options)
+    return arange(start, end, 1, dtype=dtype)
 
 
-@kernel("arange")
-def arange_end(end: Any, **options: Any) -> Tensor:
+@factory_kernel("arange")
+def arange_end(end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.arange(end)`."""
-    return arange(0, end, 1, **options)
+    return arange(0, end, 1, dtype=dtype)
 
 
 @factory("range.step", static=("start", "end", "step"))

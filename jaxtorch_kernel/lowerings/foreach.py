@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import torch
 
 from ..dispatch.registry import kernel
-from .opmath import in_opmath
+from .promote import in_opmath
 from .registry import LOWERINGS, lower
 
 _UNARY = (

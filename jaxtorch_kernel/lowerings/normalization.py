@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from ..dispatch.registry import kernel
-from .opmath import in_opmath
-from .promote import cast
+from .promote import cast, in_opmath
 from .registry import lower
 
 Results = tuple[Any, ...]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from .promote import cast, widen
 from .registry import lower
+from .vjp import transpose
 
 
 def _widths(ndim: int, pad: Any) -> list[tuple[int, int]]:
@@ -43,9 +44,7 @@ def _padder(mode: str) -> Callable[[Any, Any], jax.Array]:
 def _register(name: str, forward: Callable[[Any, Any], jax.Array]) -> None:
     def backward(grad_output: Any, self: Any, padding: Any) -> jax.Array:
         (grad,) = widen(grad_output)
-        image = jax.ShapeDtypeStruct(self.shape, grad.dtype)
-        (result,) = jax.linear_transpose(lambda x: forward(x, padding), image)(grad)
-        return result
+        return transpose(lambda x: forward(x, padding), self.shape, grad)
 
     lower(name, keeps_format=True)(forward)
     lower(f"{name}_backward")(backward)

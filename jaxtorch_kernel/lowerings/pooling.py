@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .dimensions import per_dimension
 from .promote import kind_of, widen
 from .registry import lower
 from .vjp import vjp
@@ -134,11 +135,6 @@ def max_pool(x: Any, windows: Sequence[Windows]) -> tuple[Any, Any]:
     return x, index.astype(np.int64)
 
 
-def _per_dimension(values: Sequence[int], count: int, default: Sequence[int] = ()) -> list[int]:
-    values = list(values) or list(default)
-    return values * count if len(values) == 1 else values
-
-
 def _pooled_size(
     size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
 ) -> int:
@@ -148,47 +144,30 @@ def _pooled_size(
     return out - 1 if ceil_mode and (out - 1) * stride >= size + padding else out
 
 
-def _max_pool_fixed(
-    self: Any,
-    count: int,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-) -> tuple[Any, Any]:
-    kernel = _per_dimension(kernel_size, count)
-    stride = _per_dimension(stride, count, kernel)
-    padding = _per_dimension([padding] if isinstance(padding, int) else padding, count)
-    dilation = _per_dimension([dilation] if isinstance(dilation, int) else dilation, count)
-    windows = []
-    for n, k, s, p, d in zip(self.shape[-count:], kernel, stride, padding, dilation, strict=True):
-        windows.append(fixed(n, _pooled_size(n, k, s, p, d, ceil_mode), k, s, p, d))
-    return max_pool(self, windows)
+def _register_max_pool(count: int) -> None:
+    @lower(f"max_pool{count}d_with_indices")
+    def forward(
+        self: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[Any, Any]:
+        options = (
+            per_dimension(kernel_size, count),
+            per_dimension(stride, count, kernel_size),
+            per_dimension(padding, count),
+            per_dimension(dilation, count),
+        )
+        windows = []
+        for n, k, s, p, d in zip(self.shape[-count:], *options, strict=True):
+            windows.append(fixed(n, _pooled_size(n, k, s, p, d, ceil_mode), k, s, p, d))
+        return max_pool(self, windows)
 
 
-@lower("max_pool2d_with_indices")
-def max_pool2d_with_indices(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> tuple[Any, Any]:
-    return _max_pool_fixed(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-@lower("max_pool3d_with_indices")
-def max_pool3d_with_indices(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> tuple[Any, Any]:
-    return _max_pool_fixed(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
+for _count in (2, 3):
+    _register_max_pool(_count)
 
 
 def _adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
@@ -273,9 +252,9 @@ def _avg_pool(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> jax.Array:
-    kernel = _per_dimension(kernel_size, count)
-    stride = _per_dimension(stride, count, kernel)
-    padding = _per_dimension([padding] if isinstance(padding, int) else padding, count)
+    kernel = per_dimension(kernel_size, count)
+    stride = per_dimension(stride, count, kernel)
+    padding = per_dimension(padding, count)
     pads, divisor = [], np.ones((), np.int32)
     for n, k, s, p in zip(self.shape[-count:], kernel, stride, padding, strict=True):
         out = _pooled_size(n, k, s, p, 1, ceil_mode)

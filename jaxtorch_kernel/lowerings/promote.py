@@ -7,8 +7,9 @@ lattice differs (int32 + 1.5 is float64 there under x64, float32 here), so that 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 
 from ..storage.dtypes import to_numpy, to_torch
+
+R = TypeVar("R")
 
 
 class Number:
@@ -166,3 +169,13 @@ def opmath(dtype: Any) -> np.dtype:
 def widen(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Arrays in their opmath dtype; the caller's result is rounded back by the dispatch."""
     return tuple(x if x is None else x.astype(opmath(x.dtype)) for x in arrays)
+
+
+def in_opmath(function: Callable[..., R]) -> Callable[..., R]:
+    """A lowering whose float16 and bfloat16 arrays arrive widened, each in its own opmath; nothing is promoted."""
+
+    @functools.wraps(function)
+    def wide(*args: Any) -> R:
+        return function(*(widen(a)[0] if isinstance(a, jax.Array) else a for a in args))
+
+    return wide

@@ -17,8 +17,10 @@ import torch
 from ..dispatch.operation import operation_of
 from ..dispatch.registry import kernel
 from ..storage.buffer import buffer_of
+from .dimensions import per_dimension
 from .promote import cast, promote, result_dtype
 from .registry import lower
+from .vjp import transpose
 
 Tensor = torch.Tensor
 
@@ -191,15 +193,13 @@ def diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> ja
 # -- windows ---------------------------------------------------------------------------------------------------------
 
 
-def _pair(x: Any) -> tuple[int, int]:
-    return (x[0], x[0]) if len(x) == 1 else tuple(x)
-
-
 def _windows(
     size: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> list[tuple[slice, slice]]:
     """For each place in the kernel the pixels of the padded image that it meets."""
-    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = map(_pair, (kernel_size, dilation, padding, stride))
+    (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
+        per_dimension(v, 2) for v in (kernel_size, dilation, padding, stride)
+    )
     oh = (size[0] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     ow = (size[1] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     return [
@@ -213,7 +213,7 @@ def _windows(
 
 
 def _padded(x: Any, padding: Any) -> Any:
-    ph, pw = _pair(padding)
+    ph, pw = per_dimension(padding, 2)
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(ph, ph), (pw, pw)])
 
 
@@ -230,21 +230,14 @@ def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 def col2im(
     self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> jax.Array:
-    kernel_count = math.prod(_pair(kernel_size))
+    kernel_count = math.prod(per_dimension(kernel_size, 2))
     *batch, rows, _ = self.shape
-    image = jax.ShapeDtypeStruct((*batch, rows // kernel_count, *output_size), self.dtype)
-
-    def forward(x: Any) -> Any:
-        return im2col(x, kernel_size, dilation, padding, stride)
-
-    (result,) = jax.linear_transpose(forward, image)(self)
-    return result
+    size = (*batch, rows // kernel_count, *output_size)
+    return transpose(lambda x: im2col(x, kernel_size, dilation, padding, stride), size, self)
 
 
 @lower("unfold_backward")
 def unfold_backward(grad_in: Any, input_sizes: Any, dim: int, size: int, step: int) -> jax.Array:
-    image = jax.ShapeDtypeStruct(tuple(input_sizes), grad_in.dtype)
-
     def forward(x: Any) -> Any:
         if not x.ndim:
             return x.reshape(1)
@@ -254,5 +247,4 @@ def unfold_backward(grad_in: Any, input_sizes: Any, dim: int, size: int, step: i
         windows = jnp.take(x, starts + np.arange(size, dtype=np.int32), d, mode="clip")
         return jnp.moveaxis(windows, d + 1, -1)
 
-    (result,) = jax.linear_transpose(forward, image)(grad_in)
-    return result
+    return transpose(forward, input_sizes, grad_in)

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .opmath import in_opmath
-from .promote import cast
+from .promote import cast, in_opmath
 from .registry import lower
 
 

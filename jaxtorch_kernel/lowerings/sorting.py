@@ -106,10 +106,10 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 def _pick(pair: Pair, position: Any, self: Any, axis: int, keepdim: bool) -> Pair:
     """The elements of sorted rows at `position` (one for each row, kept as a dimension of 1)."""
-    picked = [jnp.take_along_axis(x, position, axis) for x in pair]
+    values, index = (jnp.take_along_axis(x, position, axis) for x in pair)
     if not self.ndim:
-        return picked[0].reshape(()), picked[1].reshape(())
-    return tuple(picked if keepdim else [x.squeeze(axis) for x in picked])  # type: ignore[return-value]
+        return values.reshape(()), index.reshape(())
+    return (values, index) if keepdim else (values.squeeze(axis), index.squeeze(axis))
 
 
 def _nan_count(x: Any, axis: int) -> jax.Array:

@@ -6,7 +6,7 @@ operator is linear or recomputation is cheap (convolutions, pooling, normalizati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,3 +22,10 @@ def vjp(function: Callable[..., Any], primals: tuple[Any, ...], cotangents: Any)
     out, pullback = jax.vjp(function, *primals)
     cotangents = jax.tree.map(lambda c, o: c.astype(o.dtype).conj(), cotangents, out)
     return tuple(g.conj() for g in pullback(cotangents))
+
+
+def transpose(function: Callable[[Any], Any], size: Sequence[int], grad: Any) -> Any:
+    """The gradient of a linear function of one array of this size, which is not needed for it."""
+    primal = jax.ShapeDtypeStruct(tuple(size), grad.dtype)
+    (result,) = jax.linear_transpose(function, primal)(grad)
+    return result

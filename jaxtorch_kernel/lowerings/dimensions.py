@@ -1,0 +1,20 @@
+"""Arguments that give one number for each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def per_dimension(
+    values: int | Sequence[int], count: int, default: int | Sequence[int] = ()
+) -> list[int]:
+    """`2` and `[2]` stand for `[2, 2]`, as everywhere in torch, and an empty list for the default.
+
+    Example:
+        >>> per_dimension([3], 2), per_dimension((), 2, default=[1, 2])
+        ([3, 3], [1, 2])
+    """
+    values = [values] if isinstance(values, int) else list(values)
+    if not values and default:
+        return per_dimension(default, count)
+    return values * count if len(values) == 1 else values
