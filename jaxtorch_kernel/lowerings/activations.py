@@ -244,8 +244,8 @@ def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) ->
 @lower("log_sigmoid_forward")
 @in_opmath
 def log_sigmoid_forward(self: Any) -> tuple[jax.Array, jax.Array]:
-    # The second result is what the CPU's backward would reuse: empty here, as on cuda.
-    return jax.nn.log_sigmoid(self), jnp.zeros(0, self.dtype)
+    # The second result is what the CPU's backward would reuse.
+    return jax.nn.log_sigmoid(self), jnp.exp(-jnp.abs(self))
 
 
 @lower("log_sigmoid_backward")
