@@ -146,12 +146,14 @@ def first_use() -> Callable[..., Any]:
             from ..storage import placement
             from . import amp, fork, methods, processes, storages
 
+            # First what may fail for want of a library, registering nothing: the next try fails with the same words.
             placement.devices()
+            run = install_operators()
             fork.start()
             amp.install()
             methods.install()
             processes.install()
             storages.install()
             _refuse_other_layouts()
-            _run = install_operators()
+            _run = run
     return _run

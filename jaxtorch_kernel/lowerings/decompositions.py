@@ -59,11 +59,13 @@ def householder_product(input: Any, tau: Any) -> jax.Array:
     return linalg.householder_product(input, tau)
 
 
-@lower("ormqr")
-def ormqr(
-    self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False
-) -> jax.Array:
-    return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
+if hasattr(linalg, "ormqr"):  # since jax 0.10; with an older one torch's CPU computes it
+
+    @lower("ormqr")
+    def ormqr(
+        self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False
+    ) -> jax.Array:
+        return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
 
 
 @lower("_linalg_svd")

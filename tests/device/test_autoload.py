@@ -83,7 +83,24 @@ x = {expression}
 print(x.device, np.asarray(x).tolist(), (x + 1).tolist())
 """
     )
-    assert out == "jax:0 [1, 2] [2, 3]\n"
+    assert "jax:0 [1, 2] [2, 3]" in out.splitlines()  # beside what a jax may log
+
+
+def test_a_first_use_that_fails_says_the_same_at_the_next():
+    """And not that half of the device is registered already."""
+    out = python(
+        """
+import sys, torch
+sys.modules["jaxtorch.lowerings.special"] = None  # as where a library is missing
+for _ in range(2):
+    try:
+        torch.ones(1, device="jax")
+    except ImportError as error:
+        print(error)
+"""
+    )
+    first, second = (line for line in out.splitlines() if "lowerings.special" in line)
+    assert first == second
 
 
 def test_names_of_torch_jax_are_there_before_they_are_used():
