@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 from .autoload import register as _register
 
 if TYPE_CHECKING:
+    from .capture.jit import jit as jit
+    from .capture.pure import pure as pure
     from .dispatch.stats import compile_count as compile_count
     from .dispatch.stats import fallbacks as fallbacks
+    from .interop.call_jax import call_jax as call_jax
+    from .interop.call_jax import torch_view as torch_view
     from .options import config as config
 
 __version__ = "0.1.0"
@@ -25,9 +29,22 @@ _LAZY = {
     "config": ("jaxtorch.options", "config"),
     "fallbacks": ("jaxtorch.dispatch.stats", "fallbacks"),
     "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
+    "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
+    "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
+    "pure": ("jaxtorch.capture.pure", "pure"),
+    "jit": ("jaxtorch.capture.jit", "jit"),
 }
 
-__all__ = ["__version__", "compile_count", "config", "fallbacks"]
+__all__ = [
+    "__version__",
+    "call_jax",
+    "compile_count",
+    "config",
+    "fallbacks",
+    "jit",
+    "pure",
+    "torch_view",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _HOOKS = {
     "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
+    "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
     "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
     "torch._prims_common.suggest_memory_format": "tells whether a tensor's channels come last in memory",
@@ -144,3 +146,19 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
         or torch.autograd.forward_ad._current_level >= 0
         or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
     )
+
+
+def functorch_active() -> bool:
+    """Whether a `torch.func` transform is running in this thread."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` be true: torch's optimizers and many models then avoid asking for values."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before

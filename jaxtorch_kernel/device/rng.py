@@ -15,10 +15,16 @@ import numpy as np
 import torch
 
 from ..storage import placement
+from ..storage.buffer import Buffer
 
 
-class Source:
-    """A key and the seed it came from, for one placement."""
+class Source(Buffer):
+    """A key (raw threefry data, uint32[2]) and the seed it came from, for one placement.
+
+    A Buffer, so that programs and traces read and write it as they do a tensor's data.
+    """
+
+    __slots__ = ("initial_seed", "lock", "where")
 
     def __init__(self, seed: int, where: Any):
         self.where = where
@@ -28,25 +34,14 @@ class Source:
     def seed(self, seed: int) -> None:
         """Start anew from a 64-bit seed."""
         self.initial_seed = seed & (1 << 64) - 1
-        self._key: Any = None
+        words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
+        self.set_key(np.array(words, np.uint32))
 
-    @property
-    def key(self) -> Any:
-        """Raw threefry key data, uint32[2]."""
-        if self._key is None:
-            words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
-            self._key = _put_key(np.array(words, np.uint32), self.where)
-        return self._key
+    def set_key(self, data: np.ndarray) -> None:
+        """Go on from this key data."""
+        from ..storage.transfer import put  # imports jax, and `import torch` imports this file
 
-    @key.setter
-    def key(self, value: Any) -> None:
-        self._key = value
-
-
-def _put_key(data: np.ndarray, where: Any) -> Any:
-    from ..storage.transfer import put
-
-    return put(data, where)[0]
+        self.write(*put(data, self.where))
 
 
 _sources: dict[Any, Source] = {}
@@ -94,7 +89,7 @@ def get_state() -> torch.Tensor:
     """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
     found = default()
     words = np.concatenate(
-        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.key)]
+        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.array)]
     )
     return torch.from_numpy(words.view(np.uint8).copy())
 
@@ -113,7 +108,7 @@ def set_state(state: torch.Tensor) -> None:
     words = state.cpu().numpy().view(np.uint32)
     found = default()
     found.seed(int(words[:2].copy().view(np.uint64)[0]))
-    found.key = _put_key(words[2:].copy(), found.where)
+    found.set_key(words[2:].copy())
 
 
 # -- the functions of `torch.jax` ---------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
+from ..storage.buffer import buffer_of
 from ..storage.layout import memory_order
 from ..storage.transfer import from_numpy, to_device
+from . import tracing
 from .factories import check_index
 from .operation import Operation
 from .read import host_array
@@ -83,6 +85,8 @@ def to_copy(
         result = cast(_resolved(self), dtype)
     else:
         result = to_device(self.to(dtype) if dtype != self.dtype else self)
+        if tracing.depth and (trace := tracing.current()) is not None:
+            trace.add_born(buffer_of(result))
     if memory_format is None or memory_format == torch.preserve_format:
         order = memory_order(tuple(self.shape), self.stride())
         if order is not None and result.stride() != self.stride():

@@ -109,14 +109,18 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
     plain = stride == contiguous_strides(size)
     shape = size if plain else (count,)
     numpy_dtype = to_numpy(dtype)
-    if tracing.active():
+    trace = tracing.current()
+    if trace is not None and not trace.eager:
         # Staged into the trace, not a constant of it.
         array = _zeros(shape, numpy_dtype)
         spec = spec_of(numpy_dtype, shape, placement.current())
     else:
         made = buffer_of(_make_zeros(shape, numpy_dtype))
         array, spec = made.array, made.spec
-    return wrap_sized(array, spec, size, dtype, stride)
+    result = wrap_sized(array, spec, size, dtype, stride)
+    if trace is not None:
+        trace.add_born(buffer_of(result))
+    return result
 
 
 @factory_kernel("empty.memory_format")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
@@ -18,6 +17,7 @@ from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
 from . import outputs, tracing
+from .atomic import own, run_into
 from .call import (
     Call,
     Positions,
@@ -35,6 +35,10 @@ from .program import Program, build_lock
 from .results import effects, results_of
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
 from .site import origin, printing
+from .traced import run_traced
+
+if TYPE_CHECKING:
+    from ..device.rng import Source
 
 Tensor = torch.Tensor
 
@@ -89,15 +93,37 @@ class Operation:
             assert self.signature is not None
             args = self.signature.complete(args, kwargs)
         call = self._described(args)
-        if self.special:
-            return self.run_special(call)
-        program = self.programs.get(tuple(call.key))
+        if tracing.depth and (trace := tracing.current()) is not None:
+            return run_traced(self, call, trace)
+        return self.run_now(call)
+
+    def run_now(self, call: Call) -> Any:
+        """The call on values."""
+        program = self.lookup(call)
         if program is None:
             if self.op is not None and printing():
-                return self.on_cpu(args)
+                return self.on_cpu(call.args)
+            if self.resized(call):
+                return self(*call.args)
             program = self.build(call)
-        results = self.run(program, call, [b.array for b in call.buffers], [])
-        return results_of(program, results, call.tensors)
+        if self.special:
+            return self.run_special(program, call)
+        operands = [b.array for b in call.buffers]
+        program = self.prepare(program, call, operands)
+        try:
+            outputs = (program._call or program.compiled())(*operands)
+        except jax.errors.JaxRuntimeError as error:
+            raise explain(error, self.name) from None
+        return results_of(program, outputs, call.tensors)
+
+    def lookup(self, call: Call) -> Program | None:
+        """The program of a call, where there is one already. Completes the key."""
+        key, buffers = call.key, call.buffers
+        if self.written and len(buffers) > 1:
+            key.append(tuple(first_positions(buffers)))
+        if self.lowering.random or not buffers:
+            key.append(placement.current())
+        return self.programs.get(tuple(key))
 
     def _described(self, args: tuple[Any, ...]) -> Call:
         # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
@@ -126,44 +152,50 @@ class Operation:
 
     # -- writes and random numbers -----------------------------------------------------------------------------------
 
-    def run_special(self, call: Call) -> Any:
+    def run_special(self, program: Program, call: Call) -> Any:
         """A call that writes, draws random numbers, or has no tensor to take its placement from."""
-        key, buffers = call.key, call.buffers
-        if self.written and len(buffers) > 1:
-            key.append(tuple(first_positions(buffers)))
-        if self.lowering.random or not buffers:
-            key.append(placement.current())
-        program = self.programs.get(tuple(key))
-        if program is None:
-            if self.op is not None and printing():
-                return self.on_cpu(call.args)
-            is_out = self.signature is not None and self.signature.is_out
-            if is_out and self._resized(call.args):
-                return self(*call.args)
-            program = self.build(call)
-        for i in program.targets:
-            _own(buffers[i])
-        operands = [buffers[i].array for i in program.unique]
-        done: list[Any] = []
-        try:
-            if not self.lowering.random:
-                self.run(program, call, operands, done)
-            else:
-                from ..device.rng import source
+        targets = [call.buffers[i] for i in program.targets]
+        for buffer in targets:
+            own(buffer)
+        operands = [call.buffers[i].array for i in program.unique]
+        program = self.prepare(program, call, operands)
+        if not self.lowering.random:
+            fresh = self._run_into(program, operands, targets, [])
+        else:
+            source = self.source(call, program)
+            with source.lock:  # two threads must not draw from the same key
+                fresh = self._run_into(program, [source.array, *operands], targets, [source])
+        for buffer in targets:
+            buffer.origin = origin(program)
+        return results_of(program, fresh, call.tensors)
 
-                generator = source(_generator_in(self.kinds, call.args), program.where)
-                with generator.lock:  # two threads must not draw from the same key
-                    self.run(program, call, [generator.key, *operands], done)
-                    generator.key = done[0][-1]
+    def _run_into(
+        self, program: Program, operands: list[Any], targets: list[Buffer], source: list[Buffer]
+    ) -> list[Any]:
+        """Run the program and put its outputs where they belong; returns the fresh ones.
+
+        The specs are set before, and taken back where the call did not happen (`atomic.py`).
+        """
+        execute = program._call or program.compiled()
+        fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
+        old = [(b, b.array, b.spec) for b in targets]
+        try:
+            for buffer, spec in zip(targets, program.new_specs, strict=True):
+                buffer.spec = spec
+            run_into(execute, operands, [*fresh, *targets, *source])
+        except jax.errors.JaxRuntimeError as error:
+            raise explain(error, program.name) from None
         finally:
-            # Also after Ctrl-C: the old arrays are donated, and without the new ones the data would be gone.
-            if done and program.targets:
-                first = len(done[0]) - len(program.targets) - self.lowering.random
-                for i, array, spec in zip(
-                    program.targets, done[0][first:], program.new_specs, strict=False
-                ):
-                    buffers[i].write(array, spec, origin(program))
-        return results_of(program, done[0], call.tensors)
+            for buffer, array, old_spec in old:
+                if buffer.array is array:
+                    buffer.spec = old_spec
+        return [b.array for b in fresh]
+
+    def source(self, call: Call, program: Program) -> Source:
+        """Where a random call takes its key from."""
+        from ..device.rng import source
+
+        return source(_generator_in(self.kinds, call.args), program.where)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
         """The CPU's kernel, unannounced: for torch's formatting of a tensor."""
@@ -173,9 +205,11 @@ class Operation:
         assert self.signature is not None
         return on_cpu(self.op, self.signature, args, {}, announce=False)
 
-    def _resized(self, args: tuple[Any, ...]) -> bool:
+    def resized(self, call: Call) -> bool:
         """Make `out=` tensors fit; True where one changed, and with it the call's key."""
-        assert self.signature is not None
+        if self.signature is None or not self.signature.is_out:
+            return False
+        args = call.args
         assert self.signature.functional is not None
         outs = [args[i] for i in self.written]
         outputs.check_devices(outs, self.name)
@@ -252,7 +286,7 @@ class Operation:
         """Meta tensors for the fresh results; raises torch's own errors for bad arguments."""
         signature = self.signature
         if signature is None or signature.is_out:
-            return None  # an `out=` is checked in `_resized`, with the functional overload
+            return None  # an `out=` is checked in `resized`, with the functional overload
         functional = signature.functional
         checked = functional or signature.op
         check_dtypes(checked, Signature(checked), args)
@@ -267,47 +301,21 @@ class Operation:
         outputs.check_in_place(metas, [args[i] for i in self.written])
         return None
 
-    def run(self, program: Program, call: Call, operands: list[Any], done: list[Any]) -> Any:
-        """Call the executable, or inline the function where a trace is running.
-
-        The outputs are returned and appended to `done`, with no point between XLA's call and the append where Python
-        could raise a KeyboardInterrupt.
-        """
-        traced = (
-            tracing.depth > 0 and tracing.active()
-        )  # a trace must not hold device arrays as constants
+    def prepare(self, program: Program, call: Call, operands: list[Any]) -> Program:
+        """Add the views' starts and the numbers to the operands. Another program where the plans hold for no start."""
         if program.views:
-            starts = program.starts_for(call.tensors, traced)
+            starts = program.starts_for(call.tensors, False)
             if starts is None:
                 call.key.append("gather")
-                return self.run(self.build(call, gather=True), call, operands, done)
+                return self.prepare(self.build(call, gather=True), call, operands)
             operands.append(starts)
-        if traced:
-            with jax.enable_x64(True):
-                numbers = number_operands(program.number_kinds, call.numbers, None)
-                done.append(program.function(*operands, *numbers))
-                return done[0]
         if call.numbers:
             if program.limits:
                 check_limits(program.limits, call.numbers)
             operands += number_operands(program.number_kinds, call.numbers, program.where)
             if program.quick and len(call.numbers) == 1:
                 program.remember(call.numbers[0][1], operands[-1])
-        try:
-            done.extend(starmap(program._call or program.compiled(), (operands,)))
-        except jax.errors.JaxRuntimeError as error:
-            raise explain(error, self.name) from None
-        return done[0]
-
-
-def _own(buffer: Buffer) -> None:
-    """Make sure that nobody but the buffer holds its array, which is about to be donated."""
-    import sys
-
-    array = buffer.array
-    # The buffer, the local name, and getrefcount's own argument.
-    if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
-        buffer.array = array.copy()
+        return program
 
 
 def _generator_in(kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:

@@ -31,7 +31,10 @@ def contiguous_array(tensor: torch.Tensor) -> Any:
     global _read
     buffer = buffer_of(tensor)
     if plan(buffer.spec, tensor.dtype, tuple(tensor.shape), tensor.stride()) is None:
-        return buffer.array
+        trace = tracing.current() if tracing.depth else None
+        if trace is None or (trace.eager and trace.is_fresh(buffer)):
+            return buffer.array
+        return trace.read(buffer)
     if _read is None:
         from .operation import Operation
 

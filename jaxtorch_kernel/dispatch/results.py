@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from ..storage.buffer import Spec
 from .schema import Signature
 from .site import origin
 
@@ -23,7 +22,7 @@ class Fresh:
 
     __slots__ = ("dtype", "size", "spec", "stride")
 
-    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Spec | None):
+    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Any):
         self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
 
 

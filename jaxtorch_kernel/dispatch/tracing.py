@@ -1,5 +1,18 @@
-"""Whether a trace is running: then programs are inlined into it instead of called.
+"""Traces: torch code run over tracers instead of values.
 
+Tracing is substitution. While a trace is open, a cell (a Buffer, or a random source) that is read gets a tracer in
+place of its array, the torch code runs unchanged, and every alias sees the tracer, because all aliases share the
+cell. When the trace closes, every cell gets back what it held before.
+
+A `Trace` keeps the books of one such run:
+
+* what was **captured**: a cell that was there before and was read. Its array becomes a constant of the jaxpr under its
+  own identity, by which `capture/` finds it again and makes it an input;
+* what was **written**: a captured cell that holds another tracer at the end;
+* what was **born**: a cell made inside. One that depends on no input (`zeros`, and what is computed from it) stays
+  concrete, so that optimizer state created in the first step exists when the trace is over.
+
+Traces nest (the body of a scan inside a captured function); a nested one shares its outermost trace's captures.
 `depth` is a plain integer for the whole process, so that the hot path asks one attribute. While it is above zero
 a kernel also asks whether the trace is its own thread's: another thread's eager work goes on.
 """
@@ -7,6 +20,7 @@ a kernel also asks whether the trace is its own thread's: another thread's eager
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,22 +31,129 @@ depth = 0
 _own = threading.local()
 
 
+class Trace:
+    """The books of one run over tracers. See the module's text.
+
+    Args:
+        differentiable: `jax.vjp` will run through what is traced, so that a tensor that needs no gradient is read
+            as a constant (`lax.stop_gradient`).
+        eager: run what depends on no input at once, on values.
+    """
+
+    def __init__(self, differentiable: bool = False, eager: bool = False):
+        self.differentiable = differentiable
+        self.eager = eager
+        self.parent: Trace | None = None
+        # Cells are held weakly: one that the code made and dropped must not count as kept.
+        self.before: dict[int, tuple[Any, Any, Any]] = {}  # id -> cell, its array and spec before
+        self.substitutes: dict[int, Any] = {}  # id -> the tracer that a read put there
+        self.captured: list[tuple[Any, Any]] = []  # cell and its constant (outermost only)
+        self.place: dict[int, int] = {}  # id of a cell -> its place in `captured` (outermost only)
+        self.constants: set[int] = set()  # ids of the constants
+        self.born: dict[int, weakref.ref[Any]] = {}
+        self.leaves: dict[
+            int, weakref.ref[Any]
+        ] = {}  # leaf tensors that were read (outermost only)
+
+    @property
+    def root(self) -> Trace:
+        """The outermost trace."""
+        return self if self.parent is None else self.parent.root
+
+    def read(self, cell: Any) -> Any:
+        """A tracer for what the cell holds; its array becomes a constant of the outermost jaxpr."""
+        array = cell.array
+        if isinstance(array, jax.core.Tracer):
+            return array
+        constant = self.root.constant_of(cell)
+        self.touch(cell)
+        # The identity that gives a tracer for a constant; XLA drops it.
+        cell.array = self.substitutes[id(cell)] = jax.lax.reshape_p.bind(
+            constant, new_sizes=constant.shape, dimensions=None, sharding=None
+        )
+        return cell.array
+
+    def constant_of(self, cell: Any) -> Any:
+        """The array that stands for the cell in the outermost jaxpr."""
+        place = self.place.get(id(cell))
+        if place is None or self.captured[place][0]() is not cell:
+            array = cell.array
+            if id(array) in self.constants:  # two cells over one array must stay apart
+                array = array.copy()
+            self.constants.add(id(array))
+            place = self.place[id(cell)] = len(self.captured)
+            self.captured.append((weakref.ref(cell), array))
+        return self.captured[place][1]
+
+    def touch(self, cell: Any) -> None:
+        """Remember what the cell holds, for the end. A tracer of a cell that was born here is nothing to go back to."""
+        known = self.before.get(id(cell))
+        if known is not None and known[0]() is cell:
+            return
+        if not (isinstance(cell.array, jax.core.Tracer) and self.bore(cell)):
+            self.before[id(cell)] = weakref.ref(cell), cell.array, cell.spec
+            self.substitutes.pop(id(cell), None)
+
+    def bore(self, cell: Any) -> bool:
+        """Whether the cell was made in this trace."""
+        reference = self.born.get(id(cell))
+        return reference is not None and reference() is cell
+
+    def is_fresh(self, cell: Any) -> bool:
+        """Whether the cell was made in a trace and depends on no input so far."""
+        return not isinstance(cell.array, jax.core.Tracer) and (
+            self.bore(cell) or (self.parent is not None and self.parent.is_fresh(cell))
+        )
+
+    def add_leaf(self, tensor: Any) -> None:
+        """Note a leaf that was read: its `.grad` may be set without a call that could be seen."""
+        self.leaves.setdefault(id(tensor), weakref.ref(tensor))
+
+    def add_born(self, cell: Any) -> None:
+        """Note a cell made inside."""
+        self.born[id(cell)] = weakref.ref(cell)
+
+    def written(self) -> list[Any]:
+        """The cells that hold something else than what was read, in the order of their first touch."""
+        return [
+            cell
+            for key, (reference, array, _) in self.before.items()
+            if (cell := reference()) is not None
+            and cell.array is not self.substitutes.get(key, array)
+        ]
+
+    def restore(self) -> None:
+        """Give every cell back what it held."""
+        for reference, array, spec in self.before.values():
+            cell = reference()
+            if cell is not None:
+                cell.array, cell.spec = array, spec
+
+
 @contextmanager
-def tracing() -> Iterator[None]:
+def tracing(trace: Trace | None = None) -> Iterator[Trace]:
     """Hold while torch code runs over tracers."""
     global depth
+    trace = Trace() if trace is None else trace
+    trace.parent = current()
     depth += 1
-    _own.depth = getattr(_own, "depth", 0) + 1
+    _own.trace = trace
     try:
-        yield
+        yield trace
     finally:
         depth -= 1
-        _own.depth -= 1
+        _own.trace = trace.parent
+        trace.restore()
+
+
+def current() -> Trace | None:
+    """This thread's innermost trace."""
+    return getattr(_own, "trace", None) if depth else None
 
 
 def active() -> bool:
     """Whether this thread is tracing."""
-    return depth > 0 and getattr(_own, "depth", 0) > 0
+    return current() is not None
 
 
 def forbid(array: Any, what: str) -> None:

@@ -25,9 +25,12 @@ _FOREIGN = {
 
 
 def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
-    """A NumPy array that nobody else writes to, placed as `where` or the current device. Wide dtypes stay wide."""
+    """A NumPy array that nobody else writes to, placed as `where` or the current device. Wide dtypes stay wide.
+
+    A value inside a trace too: what is known there is no part of the program.
+    """
     sharding = placement.current() if where is None else where
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
         result = jax.device_put(array, sharding)
     return result, spec_of(array.dtype, array.shape, sharding)
 

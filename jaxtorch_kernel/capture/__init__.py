@@ -1,0 +1,1 @@
+"""Torch code captured whole, as one JAX function."""

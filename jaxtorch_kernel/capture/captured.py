@@ -1,0 +1,209 @@
+"""One run of torch code over tracers, kept as a JAX function.
+
+`capture` runs the code inside `jax.make_jaxpr` with no arguments at all: whatever cell the code reads turns up as a
+constant of the jaxpr under its own identity (`dispatch/tracing.py`), be it an argument, a parameter deep in a module, a
+tensor in a closure or the random key. Afterwards each constant is told apart:
+
+* the cell of an **argument** becomes an input, filled from the arguments of each call;
+* a cell that **lives on** (a parameter, a running statistic, the random key) becomes an input, read at each call;
+* everything else (a table the code built, a literal) stays a constant of this program.
+
+What the code returned and the cells it wrote become outputs. So the captured function has no free variables left, and
+can be compiled, differentiated and run as any JAX function.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+from ..dispatch.read import contiguous_array
+from ..storage.buffer import buffer_of
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Output:
+    """A tensor that the code returned."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    differentiable: bool
+    position: int = 0  # among the outputs of its kind
+
+
+@dataclass
+class Captured:
+    """What one trace found. `function` takes one array for each of `cells`."""
+
+    jaxpr: Any
+    cells: list[Any]  # the inputs' cells: weak references
+    constants: list[Any]  # of the jaxpr: an index into `cells`, or the value
+    avals: list[jax.ShapeDtypeStruct]
+    specs: list[Any]
+    structure: Any  # of the result
+    leaves: list[Any]  # of the result: an Output, or the value itself
+    outputs: int  # differentiable ones
+    others: int  # results that are not
+    written: list[int]  # cells rewritten, in the order of the last outputs
+    new_specs: list[Any]
+    escaped: list[tuple[Any, Any]]  # (weak reference, spec) of cells that the code made and kept
+    gradients: list[tuple[Any, Any, bool]] = field(default_factory=list)
+    trace_seconds: float = 0.0
+
+    def function(self, *arrays: Any) -> tuple[list[Any], list[Any]]:
+        """(differentiable outputs, others followed by the new arrays of what was written and made)."""
+        constants = [arrays[c] if type(c) is int else c for c in self.constants]
+        flat = jax.core.eval_jaxpr(self.jaxpr, constants)
+        return flat[: self.outputs], flat[self.outputs :]
+
+
+class Session:
+    """What a trace holds beside the books of `Trace`, and gives back."""
+
+    def __init__(self, differentiable: bool):
+        self.trace = tracing.Trace(differentiable=differentiable, eager=True)
+        self.structure: Any = None
+        self.leaves: list[Any] = []
+        self.outputs = 0
+        self.others = 0
+        self.written: list[Any] = []
+        self.new_specs: list[Any] = []
+        self.escaped: list[tuple[Any, Any]] = []
+        self.gradients: list[tuple[Any, Any, bool]] = []
+        self.differentiated: list[
+            Tensor
+        ] = []  # the leaves that torch's graph of the outputs ends at
+
+
+def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured, Session]:
+    """Run `function` over tracers.
+
+    Args:
+        function: torch code; its arguments are bound already.
+        differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
+    """
+    session = Session(differentiable)
+    started = time.perf_counter()
+    with jax.enable_x64(True):
+        closed = jax.make_jaxpr(lambda: _run(function, session))()
+    seconds = time.perf_counter() - started
+    trace = session.trace
+    by_constant = {
+        id(constant): cell
+        for reference, constant in trace.captured
+        if (cell := reference()) is not None
+    }
+    cells: list[Any] = []
+    constants: list[Any] = []
+    for constant in closed.consts:
+        cell = by_constant.get(id(constant))
+        if cell is None:
+            constants.append(constant)
+        else:
+            constants.append(len(cells))
+            cells.append(cell)
+    place = {id(cell): i for i, cell in enumerate(cells)}
+    arrays = [c for c in closed.consts if id(c) in by_constant]
+    captured = Captured(
+        jaxpr=closed.jaxpr,
+        cells=[weakref.ref(cell) for cell in cells],
+        constants=constants,
+        avals=[jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in arrays],
+        specs=[cell.spec for cell in cells],
+        structure=session.structure,
+        leaves=session.leaves,
+        outputs=session.outputs,
+        others=session.others,
+        written=[place[id(cell)] for cell in session.written],
+        new_specs=session.new_specs,
+        escaped=session.escaped,
+        gradients=session.gradients,
+        trace_seconds=seconds,
+    )
+    return captured, session
+
+
+def _run(function: Callable[[], Any], session: Session) -> list[Any]:
+    """The code under the trace; returns the tracers of everything that leaves it."""
+    trace = session.trace
+    # torch's autograd must run in this thread: the trace is this thread's.
+    with (
+        tracing.tracing(trace),
+        torch.autograd.set_multithreading_enabled(False),
+        private.compiling(),
+    ):
+        result = function()
+        leaves, session.structure = pytree.tree_flatten(result)
+        smooth, rest = _read_outputs(leaves, session)
+        session.differentiated = _graph_leaves(leaves) if trace.differentiable else []
+        own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
+        del result, leaves
+        session.written = trace.written()
+        session.new_specs = [cell.spec for cell in session.written]
+        # A cell with a new value must be an input, though nothing read it.
+        finals = [cell.array for cell in session.written]
+        session.escaped = _escaped(trace, own)
+        born = [reference().array for reference, _ in session.escaped]
+    return [*smooth, *rest, *finals, *born]
+
+
+def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[Any]]:
+    smooth: list[Any] = []
+    rest: list[Any] = []
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) or leaf.device.type != "jax":
+            session.leaves.append(leaf)
+            continue
+        array = contiguous_array(leaf)
+        kind = smooth if leaf.requires_grad else rest
+        session.leaves.append(Output(tuple(leaf.shape), leaf.dtype, leaf.requires_grad, len(kind)))
+        kind.append(array)
+    session.outputs, session.others = len(smooth), len(rest)
+    return smooth, rest
+
+
+def _graph_leaves(outputs: list[Any]) -> list[Tensor]:
+    """The tensors at the ends of torch's graph of the outputs, in the order in which they are met."""
+    pending = [t.grad_fn for t in outputs if isinstance(t, Tensor) and t.grad_fn is not None]
+    found = {id(t): t for t in outputs if isinstance(t, Tensor) and t.requires_grad and t.is_leaf}
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found[id(variable)] = variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return list(found.values())
+
+
+def _escaped(trace: tracing.Trace, outputs: set[int]) -> list[tuple[Any, Any]]:
+    """Cells with a tracer that were made inside and that somebody still holds."""
+
+    def alive() -> list[Any]:
+        cells = [reference() for reference in trace.born.values()]
+        return [
+            cell
+            for cell in cells
+            if cell is not None
+            and id(cell) not in outputs
+            and isinstance(cell.array, jax.core.Tracer)
+        ]
+
+    if alive():
+        gc.collect()  # a cycle may hold them, and then nobody does
+    return [(weakref.ref(cell), cell.spec) for cell in alive()]

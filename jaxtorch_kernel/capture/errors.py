@@ -1,0 +1,60 @@
+"""What a captured program cannot do, said as one sentence: what, where, and what to write instead."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from ..dispatch.fallback import Untraceable
+from ..dispatch.site import _is_user, _user_file
+
+
+class CaptureError(RuntimeError):
+    """Torch code that `pure` or `jit` cannot capture. `line` is the user's line, `file` its file."""
+
+    def __init__(self, what: str, advice: str, file: str | None = None, line: int | None = None):
+        self.what, self.advice, self.file, self.line = what, advice, file, line
+        where = f" (line {line} of {file})" if file is not None else ""
+        super().__init__(f"{what}{where}. {advice}")
+
+
+def user_frame(error: BaseException) -> tuple[str | None, int | None]:
+    """File and line of the innermost frame of the user's own code in an error's traceback."""
+    found: tuple[str | None, int | None] = None, None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if _is_user[name] if name in _is_user else _user_file(name):
+            found = name, line
+    return found
+
+
+_VALUE = (
+    "A captured program runs for all values: choose with torch.where, keep the value in a tensor, "
+    "or leave this line outside"
+)
+
+
+@contextmanager
+def explained(function: Callable[..., Any]) -> Iterator[None]:
+    """Turn an error of the trace into a `CaptureError` that teaches."""
+    try:
+        yield
+    except CaptureError:
+        raise
+    except Untraceable as error:
+        raise CaptureError(str(error).rstrip("."), _VALUE + ".", *user_frame(error)) from None
+    except jax.errors.ConcretizationTypeError as error:
+        what = "the code asked for the value of a tensor"
+        raise CaptureError(what, _VALUE + ".", *user_frame(error)) from None
+
+
+def written(what: str) -> CaptureError:
+    """The error for a write that `pure` does not allow."""
+    return CaptureError(
+        f"pure code writes to {what}, which was there before the call",
+        "Return the new value instead, or use jit (%%jit), which writes it back.",
+    )

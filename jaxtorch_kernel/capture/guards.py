@@ -1,0 +1,182 @@
+"""What traced code read besides tensors, and whether it still is what it was.
+
+Checked before each run of a program, in microseconds: whether modules train or evaluate, whether any module of the
+process got another parameter, buffer or submodule since (one counter, fed by torch's own registration hooks), and the
+plain values that the function itself names, in its closure and among its globals.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+from ..storage.buffer import buffer_of
+
+_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, type(None))
+
+_registrations = 0
+
+
+def _registered(*_: Any) -> None:
+    global _registrations
+    _registrations += 1
+
+
+_watched = False
+
+
+def _watch_registrations() -> None:
+    """Count what is registered on any module from now on. Kept for the process: the hook costs 50 ns a registration."""
+    global _watched
+    if not _watched:
+        _watched = True
+        hooks.register_module_parameter_registration_hook(_registered)
+        hooks.register_module_buffer_registration_hook(_registered)
+        hooks.register_module_module_registration_hook(_registered)
+
+
+class Guards:
+    """The state of the world when a program was traced."""
+
+    def __init__(self, function: Callable[..., Any]):
+        _watch_registrations()
+        self.epoch = _registrations
+        self.modules: list[tuple[weakref.ref[Any], bool]] = []
+        self.values = _named_values(function)
+        self.reachable = _reachable(function)
+        self._seen: dict[int, Any] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the modules that are called while the code is traced."""
+
+        def called(module: Any, _: Any) -> None:
+            self._seen[id(module)] = module
+
+        handle = hooks.register_module_forward_pre_hook(called)
+        try:
+            yield
+        finally:
+            handle.remove()
+        self.modules = [(weakref.ref(m), m.training) for m in self._seen.values()]
+        self.parts = _parts(self.modules)
+        self._seen.clear()
+        self.reachable.clear()  # or a program would keep a dropped model alive
+
+    def hold(self) -> bool:
+        """Whether nothing has changed."""
+        for reference, training in self.modules:
+            module = reference()
+            if module is None or module.training is not training:
+                return False
+        if self.epoch != _registrations:
+            if _parts(self.modules) != self.parts:
+                return False
+            self.epoch = _registrations
+        return all(get(name) is value for get, name, value in self.values)
+
+    def tensors(self, leaves: list[Any]) -> list[Any]:
+        """The tensors that the code can reach by name: of the arguments, its closure and its globals."""
+        found: dict[int, Any] = {}
+        for value in [*leaves, *self.reachable]:
+            if isinstance(value, torch.Tensor):
+                own = [value]
+            elif isinstance(value, torch.nn.Module):
+                own = list(value.parameters())
+            elif isinstance(value, torch.optim.Optimizer):
+                own = [p for group in value.param_groups for p in group["params"]]
+            else:
+                continue
+            found.update((id(t), t) for t in own)
+        return list(found.values())
+
+    def module_buffers(self) -> set[int]:
+        """The cells of the modules' registered buffers, by identity."""
+        found = set()
+        for reference, _ in self.modules:
+            module = reference()
+            for buffer in module._buffers.values() if module is not None else ():
+                if buffer is not None and buffer.device.type == "jax":
+                    found.add(id(buffer_of(buffer)))
+        return found
+
+
+def _parts(modules: list[tuple[Any, bool]]) -> list[int]:
+    """The identity of every parameter, buffer and submodule."""
+    found: list[int] = []
+    for reference, _ in modules:
+        module = reference()
+        if module is not None:
+            for table in (module._parameters, module._buffers, module._modules):
+                found.extend(map(id, table.values()))
+    return found
+
+
+def _named_values(function: Any) -> list[tuple[Callable[[Any], Any], Any, Any]]:
+    """(how to read it, its name, its value) of the plain values and functions that a function names."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found: list[tuple[Callable[[Any], Any], Any, Any]] = []
+    own = _assigned(code)
+    for name in code.co_names:
+        if name in own:
+            continue
+        value = function.__globals__.get(name)
+        if isinstance(value, _GUARDED) or callable(value):
+            found.append((function.__globals__.get, name, value))
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        value = _contents(cell)
+        if name in own:
+            continue
+        if isinstance(value, _GUARDED) or callable(value):
+            found.append((_contents, cell, value))
+    return found
+
+
+def _assigned(code: types.CodeType) -> set[str]:
+    """Names outside the function that it assigns itself (a counter): they are not what it depends on."""
+    return {
+        i.argval
+        for i in dis.get_instructions(code)
+        if i.opname in ("STORE_DEREF", "STORE_GLOBAL", "STORE_NAME")
+    }
+
+
+def _reachable(function: Any) -> list[Any]:
+    """Everything that a function names, one level into containers and objects."""
+    own = getattr(function, "__self__", None)
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    values = [] if own is None else [own]
+    if isinstance(function, torch.nn.Module):
+        values.append(function)
+    if code is not None:
+        table = function.__globals__
+        values += [table[name] for name in code.co_names if name in table]
+        values += [_contents(cell) for cell in function.__closure__ or ()]
+    found = []
+    for value in values:
+        found.append(value)
+        if isinstance(value, dict):
+            found += value.values()
+        elif isinstance(value, list | tuple):
+            found += value
+        elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):
+            found += vars(value).values()
+    return found
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None

@@ -1,0 +1,107 @@
+"""What a captured program depends on beside the values of tensors: the key it is found under.
+
+Tensors count by geometry and by whether they require a gradient, everything else by type and value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..options import config
+from ..storage.buffer import buffer_of, geometry
+from ..storage.transfer import to_device
+
+Tensor = torch.Tensor
+
+
+class Arguments:
+    """The arguments of one call, flat."""
+
+    __slots__ = ("borrowed", "copied", "leaves", "structure")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        self.borrowed = False  # some came from the CPU
+        self.copied: set[int] = set()
+        for i, leaf in enumerate(self.leaves):
+            if not isinstance(leaf, Tensor):
+                continue
+            if leaf.device.type == "cpu":
+                self.leaves[i] = _borrowed(leaf)
+                self.borrowed = True
+            elif leaf.device.type == "jax" and _is_part(leaf):
+                # A part of a larger tensor is read here: its place in it is no part of the program.
+                self.leaves[i] = leaf.clone()
+                self.copied.add(i)
+
+
+def _is_part(tensor: Tensor) -> bool:
+    return tensor.storage_offset() != 0 or tensor.numel() != buffer_of(tensor).spec.numel
+
+
+def _borrowed(tensor: Tensor) -> Tensor:
+    """A CPU tensor on the device; gradients flow back to it."""
+    return tensor.to("jax") if tensor.requires_grad else to_device(tensor)
+
+
+def context() -> tuple[Any, ...]:
+    """What else decides how torch code runs: options, dtypes, autograd's mode, autocast."""
+    autocast = torch.get_autocast_dtype("jax") if torch.is_autocast_enabled("jax") else None
+    return (
+        config.options(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        autocast,
+    )
+
+
+def key_of(arguments: Arguments, dynamic: set[int]) -> tuple[Any, ...]:
+    """The key of a call. `dynamic` holds the places of numbers that are operands."""
+    key: list[Any] = [context(), arguments.structure]
+    buffers = []
+    for i, leaf in enumerate(arguments.leaves):
+        if isinstance(leaf, Tensor):
+            if leaf.device.type != "jax":
+                key.append((id(leaf), leaf.device))
+                continue
+            buffer = buffer_of(leaf)
+            buffers.append(id(buffer))
+            key.append(geometry(leaf, buffer))
+            key.append(leaf.requires_grad)
+        elif i in dynamic:
+            key.append(type(leaf))
+        else:
+            key.append(_static(leaf))
+    if len(set(buffers)) < len(buffers):  # which arguments share memory
+        key.append(tuple(buffers.index(b) for b in buffers))
+    return tuple(key)
+
+
+def _static(leaf: Any) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        return ByIdentity(leaf)
+    return (type(leaf), leaf)
+
+
+class ByIdentity:
+    """An unhashable argument, equal to itself alone."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.value is self.value
+
+    def __repr__(self) -> str:
+        return f"{type(self.value).__name__} (by identity)"

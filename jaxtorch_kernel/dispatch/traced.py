@@ -1,0 +1,97 @@
+"""A call inside a trace: its program's function, inlined over tracers.
+
+The same programs as eagerly, so that everything that works eagerly can be captured. Three things differ: cells are read
+through the `Trace`, which makes an input of each; a tensor that needs no gradient is a constant to `jax.vjp`; and a
+call that depends on no input runs at once, on values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import torch
+
+from .call import Call
+from .numbers import number_operands
+from .results import results_of
+from .tracing import Trace
+
+if TYPE_CHECKING:
+    from .operation import Operation
+    from .program import Program
+
+
+def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
+    """The call over tracers; see the module's text."""
+    if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
+        return _run_fresh(operation, call, trace)
+    program = operation.lookup(call)
+    if program is None:
+        if operation.resized(call):
+            return operation(*call.args)
+        program = operation.build(call)
+    source = None
+    operands = _operands(program, call, trace)
+    if operation.lowering.random:
+        source = operation.source(call, program)
+        operands.insert(0, trace.read(source))
+    if program.views:
+        starts = program.starts_for(call.tensors, True)
+        if starts is None:
+            call.key.append("gather")
+            program = operation.build(call, gather=True)
+            starts = program.starts_for(call.tensors, True) if program.views else None
+        if starts is not None:
+            operands.append(starts)
+    with jax.enable_x64(True):
+        numbers = number_operands(program.number_kinds, call.numbers, None)
+        outputs = program.function(*operands, *numbers)
+    if source is not None:
+        trace.touch(source)
+        source.array = outputs[-1]
+        outputs = outputs[:-1]
+    _write(program, call, outputs, trace)
+    return _born(results_of(program, outputs, call.tensors), call, trace)
+
+
+def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
+    """A call that depends on no input, on values: what it makes is a constant of the trace."""
+    with torch.no_grad():
+        results = operation.run_now(call)
+    return _born(results, call, trace)
+
+
+def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
+    """What the program reads, one for each distinct buffer."""
+    operands = []
+    for position, first in enumerate(program.unique):
+        array = trace.read(call.buffers[first])
+        readers = [
+            t for t, o in zip(call.tensors, program.operand_of, strict=True) if o == position
+        ]
+        if trace.differentiable and not any(t.requires_grad for t in readers):
+            array = jax.lax.stop_gradient(array)
+        operands.append(array)
+    for t in call.tensors:
+        if t.requires_grad and t.is_leaf:
+            trace.root.add_leaf(t)
+    return operands
+
+
+def _write(program: Program, call: Call, outputs: Any, trace: Trace) -> None:
+    first = len(outputs) - len(program.targets)
+    for i, array, spec in zip(program.targets, outputs[first:], program.new_specs, strict=False):
+        trace.touch(call.buffers[i])
+        call.buffers[i].write(array, spec)
+
+
+def _born(results: Any, call: Call, trace: Trace) -> Any:
+    """Note the buffers that a call made."""
+    known = {id(b) for b in call.buffers}
+    for t in results if isinstance(results, list | tuple) else (results,):
+        if isinstance(t, torch.Tensor):
+            buffer = t.untyped_storage().buffer  # type: ignore[attr-defined]  # a result of ours has one
+            if id(buffer) not in known:
+                trace.add_born(buffer)
+    return results

@@ -1,0 +1,1 @@
+"""Calls both ways between torch and JAX."""

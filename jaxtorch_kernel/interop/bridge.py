@@ -1,0 +1,179 @@
+"""A JAX function called with torch tensors: torch's autograd sees one node, whose gradient is `jax.vjp`'s.
+
+Outside a trace the function's compiled programs run (`compiled.py`). Inside one it is inlined, so that whatever the
+function holds (a Pallas kernel, a sharding constraint, a custom gradient) stays what it is in the captured program.
+
+A second derivative is the same thing again: the pullback is a JAX function of the primals and the cotangents, and is
+called through the same bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from ..dispatch import tracing
+from ..dispatch.errors import explain
+from ..dispatch.read import contiguous_array
+from ..dispatch.results import Fresh, wrap_result
+from ..storage.buffer import spec_of
+from ..storage.dtypes import to_torch
+from .compiled import Compiled
+
+Tensor = torch.Tensor
+
+
+def result_leaf(array: Any, where: Any) -> Fresh:
+    """What a tensor over this output looks like."""
+    shape = tuple(array.shape)
+    return Fresh(shape, to_torch(array.dtype), None, spec_of(array.dtype, shape, where))
+
+
+class Bridge:
+    """A `Compiled` with tensors as its inputs and outputs.
+
+    Args:
+        compiled: the JAX function for one signature.
+        where: placement of the outputs.
+    """
+
+    def __init__(self, compiled: Compiled, where: Any):
+        self.compiled = compiled
+        self.name = compiled.name
+        self.where = where
+        self.leaves: list[Fresh] = []
+        self._pullback: Bridge | None = None
+
+    def __call__(
+        self, tensors: Sequence[Tensor], arrays: Sequence[Any]
+    ) -> tuple[list[Tensor], list[Any]]:
+        """Tensors for the differentiable outputs, arrays for the others.
+
+        Args:
+            tensors: those that a gradient may be asked for, one for each of `compiled.inputs`.
+            arrays: all inputs.
+        """
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            box: list[Any] = []
+            outputs = _Node.apply(self, arrays, box, *tensors)
+            return list(outputs), box
+        if tracing.active():
+            outs, others = self.compiled.function(*arrays)
+            return [self.wrap(o) for o in outs], others
+        try:
+            done = self.compiled.run(arrays)
+        except jax.errors.JaxRuntimeError as error:
+            raise explain(error, self.name) from None
+        count = self.compiled.outputs
+        return self.wrap_all(done[:count]), done[count:]
+
+    def wrap(self, array: Any) -> Tensor:
+        """A tensor over one output."""
+        tensor = wrap_result(result_leaf(array, self.where), array, self)
+        trace = tracing.current()
+        if trace is not None:
+            trace.add_born(tensor.untyped_storage().buffer)  # type: ignore[attr-defined]
+        return tensor
+
+    def wrap_all(self, arrays: Sequence[Any]) -> list[Tensor]:
+        """Tensors over the outputs of a compiled program: their look is known from the first call."""
+        if not self.leaves:
+            self.leaves = [result_leaf(a, self.where) for a in arrays]
+        return [wrap_result(leaf, a, self) for leaf, a in zip(self.leaves, arrays, strict=True)]
+
+    def pullback(self) -> Bridge:
+        """The bridge of (all inputs, cotangents) -> cotangents of the inputs, for a second derivative."""
+        if self._pullback is None:
+            first = self.compiled
+            count = len(first.avals)
+
+            def function(*operands: Any) -> tuple[list[Any], list[Any]]:
+                arrays, cotangents = operands[:count], operands[count:]
+                return _pull_back(first, arrays, cotangents), []
+
+            avals = [
+                *first.avals,
+                *(jax.ShapeDtypeStruct(x.size, x.spec.dtype) for x in self.leaves),
+            ]
+            inputs = [*first.inputs, *range(count, count + len(self.leaves))]
+            second = Compiled(function, avals, inputs, name=f"{self.name} (pullback)")
+            self._pullback = Bridge(second, self.where)
+        return self._pullback
+
+
+def _pull_back(compiled: Compiled, arrays: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    primals = [arrays[i] for i in compiled.inputs]
+    _, pullback, _ = jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)
+    return [g.conj() for g in pullback([c.conj() for c in cotangents])]
+
+
+class _Node(torch.autograd.Function):
+    """One node of torch's graph. Its first three arguments are no tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, bridge: Bridge, arrays: Any, box: list[Any], *tensors: Tensor) -> Any:
+        compiled = bridge.compiled
+        ctx.bridge, ctx.arrays = bridge, arrays
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        if tracing.active():
+            outs, others = compiled.function(*arrays)
+            outputs = [bridge.wrap(o) for o in outs]
+            bridge.leaves = [result_leaf(o, bridge.where) for o in outs]
+            ctx.residuals = None
+        else:
+            try:
+                done, ctx.residuals = compiled.run_saving(arrays)
+            except jax.errors.JaxRuntimeError as error:
+                raise explain(error, bridge.name) from None
+            outputs = bridge.wrap_all(done[: compiled.outputs])
+            others = done[compiled.outputs :]
+        box.extend(others)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        bridge: Bridge = ctx.bridge
+        tensors = ctx.saved_tensors
+        given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
+        wanted = ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():
+            gradients: Any = _twice(bridge, ctx.arrays, tensors, given)
+        else:
+            arrays = [contiguous_array(c) for c in given]
+            if ctx.residuals is None:
+                outs = _pull_back(bridge.compiled, ctx.arrays, arrays)
+            else:
+                outs = bridge.compiled.pull_back(ctx.residuals, arrays)
+            gradients = [
+                bridge.wrap(g) if want else None for g, want in zip(outs, wanted, strict=True)
+            ]
+        return (None, None, None, *gradients)
+
+
+def _twice(
+    bridge: Bridge, arrays: Sequence[Any], tensors: Sequence[Tensor], cotangents: list[Tensor]
+) -> list[Tensor]:
+    """The gradients as differentiable tensors."""
+    both = [*arrays, *(contiguous_array(c) for c in cotangents)]
+    gradients, _ = bridge.pullback()([*tensors, *cotangents], both)
+    return gradients
+
+
+def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
+    if cotangent is not None:
+        return cotangent
+    return torch.zeros(leaf.size, dtype=leaf.dtype, device="jax")
+
+
+def avals_of(arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+    """Abstract values of arrays or tracers, with the placement of the former."""
+    return [
+        jax.ShapeDtypeStruct(a.shape, a.dtype)
+        if isinstance(a, jax.core.Tracer)
+        else jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding)
+        for a in arrays
+    ]

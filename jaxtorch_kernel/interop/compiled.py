@@ -1,0 +1,149 @@
+"""A JAX function over flat arrays, compiled for one signature: forward, forward with residuals, backward.
+
+`jax.vjp` gives the pullback as a pytree whose leaves are the residuals. The forward program returns those leaves (but
+for those that are inputs, which would be copied), the backward program takes them and the cotangents. Nothing of the
+forward runs twice, and XLA sees each half whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .._jax_private import fast_call
+from ..dispatch import stats
+
+# arrays -> (differentiable outputs, other outputs)
+FlatFunction = Callable[..., tuple[list[Any], list[Any]]]
+
+
+class Compiled:
+    """The programs of one signature, each compiled at its first use.
+
+    Args:
+        function: takes one array for each of `avals`.
+        avals: shape, dtype and placement of the inputs.
+        inputs: which of them a gradient may be asked for.
+        donated: inputs whose memory the forward program without residuals may reuse.
+        name: what the program is called in profiles and messages.
+    """
+
+    def __init__(
+        self,
+        function: FlatFunction,
+        avals: Sequence[jax.ShapeDtypeStruct],
+        inputs: Sequence[int] = (),
+        donated: Sequence[int] = (),
+        name: str = "jax",
+    ):
+        self.function, self.avals, self.name = function, list(avals), name
+        self.inputs, self.donated = tuple(inputs), tuple(donated)
+        self.forward: Any = None
+        self.forward_saving: Any = None
+        self.backward: Any = None
+        self.xla_seconds = 0.0
+        self.outputs = 0  # differentiable ones
+        self._places: list[int | None] = []
+        self._tree: Any = None
+        self._residuals: list[Any] = []
+        self._lock = threading.RLock()
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """All outputs, the differentiable ones first."""
+        if self.forward is None:
+            self.compile()
+        return self.forward(*arrays)
+
+    def run_saving(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """All outputs, and what the backward program needs."""
+        if self.forward_saving is None:
+            self.compile_saving()
+        outputs = self.forward_saving(*arrays)
+        count = len(outputs) - sum(place is None for place in self._places)
+        kept = iter(outputs[count:])
+        saved = [next(kept) if place is None else arrays[place] for place in self._places]
+        return outputs[:count], saved
+
+    def pull_back(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        """The cotangents of `inputs`."""
+        if self.backward is None:
+            self.compile_backward(cotangents)
+        return self.backward(*saved, *cotangents)
+
+    # -- compiling --------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Compile the forward program."""
+        with self._lock:
+            if self.forward is None:
+                self.forward = self._build(self._flat, self.avals, self.donated)
+
+    def compile_saving(self) -> None:
+        """Compile the forward program that keeps the residuals."""
+        with self._lock:
+            if self.forward_saving is None:
+                self.forward_saving = self._build(self._saving, self.avals)
+
+    def compile_backward(self, cotangents: Sequence[Any]) -> None:
+        """Compile the backward program, for cotangents of these shapes."""
+        with self._lock:
+            if self.backward is None:
+                own = iter(self._residuals)
+                avals = [
+                    next(own) if place is None else self.avals[place] for place in self._places
+                ]
+                avals += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in cotangents]
+                self.backward = self._build(self._pull_back, avals)
+
+    def _build(self, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()) -> Any:
+        def program(*operands: Any) -> Any:
+            return function(*operands)
+
+        program.__name__ = program.__qualname__ = self.name
+        started = time.perf_counter()
+        with jax.enable_x64(True):
+            traced = jax.jit(program, donate_argnums=tuple(donated)).trace(*avals)
+            middle = time.perf_counter()
+            executable = traced.lower().compile()
+        done = time.perf_counter()
+        self.xla_seconds += done - middle
+        stats.compiled.append(stats.Compiled(self.name, middle - started, done - middle))
+        return fast_call(executable)
+
+    def _flat(self, *arrays: Any) -> list[Any]:
+        outputs, others = self.function(*arrays)
+        self.outputs = len(outputs)
+        return [*outputs, *others]
+
+    def _saving(self, *arrays: Any) -> list[Any]:
+        outputs, pullback, others = jax.vjp(
+            self.of_inputs(arrays), *(arrays[i] for i in self.inputs), has_aux=True
+        )
+        self.outputs = len(outputs)
+        leaves, self._tree = jax.tree.flatten(pullback)
+        place = {id(a): i for i, a in enumerate(arrays)}
+        self._places = [place.get(id(leaf)) for leaf in leaves]
+        own = [leaf for leaf, i in zip(leaves, self._places, strict=True) if i is None]
+        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in own]
+        return [*outputs, *others, *own]
+
+    def _pull_back(self, *operands: Any) -> list[Any]:
+        count = len(self._places)
+        pullback = jax.tree.unflatten(self._tree, operands[:count])
+        # torch's cotangents are the conjugates of JAX's.
+        return [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
+
+    def of_inputs(self, arrays: Sequence[Any]) -> Callable[..., tuple[list[Any], list[Any]]]:
+        """The function of `inputs` alone, the other arrays held."""
+
+        def function(*primals: Any) -> tuple[list[Any], list[Any]]:
+            full = list(arrays)
+            for i, primal in zip(self.inputs, primals, strict=True):
+                full[i] = primal
+            return self.function(*full)
+
+        return function

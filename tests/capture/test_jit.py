@@ -1,0 +1,147 @@
+"""`jit` of whole training steps against the same steps eagerly."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import jaxtorch
+from jaxtorch.capture.errors import CaptureError
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "Adam, one by one": lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_training_step_is_one_program_and_trains_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)]
+    model = nn.Sequential(*layers).to("jax")
+    twin = copy.deepcopy(model)
+    inputs = torch.randn(5, 12, 8, device="jax")
+    labels = torch.randint(0, 4, (5, 12), device="jax")
+    traces = 0
+
+    def body(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    ours, theirs = (OPTIMIZERS[name](m.parameters()) for m in (model, twin))
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (ours, theirs)]
+
+    @jaxtorch.jit
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal traces
+        traces += 1
+        return body(model, ours, x, y)
+
+    for i, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+        loss = step(x, y)
+        if i == 2:
+            compiled = jaxtorch.compile_count()
+        expected = body(twin, theirs, x, y)
+        torch.testing.assert_close(loss, expected.detach())
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+        for p, q in zip(model.buffers(), twin.buffers(), strict=True):
+            torch.testing.assert_close(p, q)
+        for schedule in schedules:
+            schedule.step()
+    # The first makes the optimizer's state; once that exists, the second is the last.
+    assert traces == 2
+    assert step.cache_info().hits == 3
+    # A learning rate that changes compiles nothing.
+    step(x, y)
+    assert jaxtorch.compile_count() <= compiled + 1  # (the argument's read, at a new place)
+    assert ours.param_groups[0].get("capturable", False) is False
+    assert isinstance(ours.param_groups[0]["lr"], float)
+
+
+def test_gradients_accumulate() -> None:
+    w = torch.ones(3, device="jax", requires_grad=True)
+
+    @jaxtorch.jit
+    def accumulate(x: torch.Tensor) -> None:
+        (w * x).sum().backward()
+
+    x = torch.arange(3.0, device="jax")
+    for _ in range(4):
+        accumulate(x)
+    assert torch.equal(w.grad, x * 4)
+    w.grad = None
+    accumulate(x)
+    assert torch.equal(w.grad, x)
+
+
+def test_in_place_updates_and_running_averages() -> None:
+    x = torch.ones(3, device="jax")
+    average = torch.zeros(3, device="jax")
+
+    @jaxtorch.jit
+    def update(value: float) -> torch.Tensor:
+        x.add_(value)
+        average.lerp_(x, 0.5)
+        x[1] = 0.0
+        return average
+
+    expected, mean = torch.ones(3), torch.zeros(3)
+    for _ in range(3):
+        update(2.0)
+        expected += 2
+        mean.lerp_(expected, 0.5)
+        expected[1] = 0
+    assert torch.equal(x.cpu(), expected)
+    assert torch.equal(average.cpu(), mean)
+
+
+def test_an_error_leaves_everything_as_it_was() -> None:
+    model = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    state = torch.jax.get_rng_state()
+
+    @jaxtorch.jit
+    def step(x: torch.Tensor) -> None:
+        F.dropout(model(x)).sum().backward()
+        optimizer.step()
+        raise ZeroDivisionError("in the middle")
+
+    with pytest.raises(ZeroDivisionError):
+        step(torch.ones(2, device="jax"))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.jax.get_rng_state(), state)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert not optimizer.param_groups[0]["capturable"]
+
+
+def test_a_scheduler_inside_is_refused() -> None:
+    w = torch.ones(2, device="jax", requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    @jaxtorch.jit
+    def step() -> None:
+        w.sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    with pytest.raises(CaptureError, match="outside"):
+        step()
+    assert optimizer.param_groups[0]["lr"] == 1.0

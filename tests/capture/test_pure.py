@@ -1,0 +1,189 @@
+"""`pure` against eager torch: values, gradients, statistics, random numbers, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import jaxtorch
+from jaxtorch.capture.errors import CaptureError
+
+Pair = namedtuple("Pair", "first second")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)]
+    return nn.Sequential(*layers).to("jax")
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(5, 1, 8, 8, device="jax"), torch.randint(0, 10, (5,), device="jax")
+
+
+def test_traced_once_and_trains_as_eager_torch_does() -> None:
+    model, (x, y) = network(), data()
+    twin = copy.deepcopy(model)
+    traces = 0
+
+    @jaxtorch.pure
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal traces
+        traces += 1
+        return F.cross_entropy(model(x), y)
+
+    for _ in range(3):
+        loss = loss_of(x, y)
+        loss.backward()
+        expected = F.cross_entropy(twin(x), y)
+        expected.backward()
+        torch.testing.assert_close(loss, expected)
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+        for p, q in zip(model.buffers(), twin.buffers(), strict=True):
+            torch.testing.assert_close(p, q)
+    assert traces == 1
+    model.eval()
+    twin.eval()
+    torch.testing.assert_close(loss_of(x, y), F.cross_entropy(twin(x), y))
+    assert traces == 2
+
+
+def test_gradients_reach_arguments_and_double_backward() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).sin() * x.exp().sum(1, keepdim=True)).sum()
+
+    x = torch.randn(3, 3, dtype=torch.float64, device="jax", requires_grad=True)
+    w = torch.randn(3, 3, dtype=torch.float64, device="jax", requires_grad=True)
+    pure = jaxtorch.pure(f)
+    assert torch.autograd.gradcheck(pure, (x, w))
+    assert torch.autograd.gradgradcheck(pure, (x, w))
+    hidden = (x * 2).tanh()  # no leaf
+    (ours,) = torch.autograd.grad(pure(hidden, w), x, retain_graph=True)
+    (theirs,) = torch.autograd.grad(f(hidden, w), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_detach_and_no_grad_stop_gradients() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = x.sum()
+        return (x * x.detach() * scale).sum()
+
+    x = torch.randn(4, device="jax", requires_grad=True)
+    (ours,) = torch.autograd.grad(jaxtorch.pure(f)(x), x)
+    (theirs,) = torch.autograd.grad(f(x), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_dropout_draws_anew_and_a_seed_reproduces() -> None:
+    drop = jaxtorch.pure(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(64, device="jax")
+    torch.manual_seed(1)
+    first, second = drop(x), drop(x)
+    torch.manual_seed(1)
+    assert torch.equal(first, drop(x))
+    assert torch.equal(second, drop(x))
+    assert not torch.equal(first, second)
+
+
+def test_views_as_arguments_do_not_trace_again() -> None:
+    rows = torch.randn(6, 4, device="jax")
+    f = jaxtorch.pure(lambda x: x * 2 + 1)
+    for row in rows:
+        torch.testing.assert_close(f(row), row * 2 + 1)
+    assert f.cache_info().misses == 1
+
+
+def test_pytrees_statics_and_keywords() -> None:
+    @jaxtorch.pure
+    def f(batch: dict[str, Any], mode: str, *, scale: float = 1.0, none: Any = None) -> Any:
+        x = batch["x"] * scale
+        return {"pair": Pair(x + 1, mode), "list": [x, none, 3]}
+
+    x = torch.arange(3.0, device="jax")
+    result = f({"x": x}, "sum", scale=2.0)
+    assert isinstance(result["pair"], Pair)
+    assert torch.equal(result["pair"].first, x * 2 + 1)
+    assert result["pair"].second == "sum"
+    assert result["list"][1:] == [None, 3]
+    assert torch.equal(f({"x": x}, "sum", scale=3.0)["list"][0], x * 3)
+
+
+def test_what_the_code_names_is_guarded() -> None:
+    scale = 2.0
+    model = nn.Linear(2, 2).to("jax")
+    f = jaxtorch.pure(lambda x: model(x) * scale)
+    x = torch.ones(2, device="jax")
+    assert torch.allclose(f(x), model(x) * 2)
+    scale = 3.0
+    assert torch.allclose(f(x), model(x) * 3)
+    model.weight = nn.Parameter(torch.zeros(2, 2, device="jax"))
+    assert torch.allclose(f(x), model.bias * 3)
+
+
+def test_cpu_tensors_are_borrowed_and_results_are_on_the_cpu() -> None:
+    x = torch.randn(3, requires_grad=True)
+    y = jaxtorch.pure(lambda x: x.sin())(x)
+    assert y.device.type == "cpu"
+    torch.testing.assert_close(y, x.sin())
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (lambda x: x.add_(1), "jit"),
+        (lambda x: x if x.sum() > 0 else -x, "torch.where"),
+        (lambda x: x * x.max().item(), "torch.where"),
+        (lambda x: x.nonzero(), "size depends on its values"),
+    ],
+    ids=["in-place", "branch", "item", "nonzero"],
+)
+def test_what_cannot_be_captured_is_one_sentence(code: Any, words: str) -> None:
+    x = torch.ones(3, device="jax")
+    before = x.clone()
+    with pytest.raises(CaptureError, match=words):
+        jaxtorch.pure(code)(x)
+    assert torch.equal(x, before)
+
+
+def test_a_tensor_kept_outside_is_refused() -> None:
+    kept = []
+    with pytest.raises(CaptureError, match="kept outside"):
+        jaxtorch.pure(lambda x: kept.append(x * 2))(torch.ones(3, device="jax"))
+
+
+def test_a_dropped_model_is_free() -> None:
+    model = nn.Linear(3, 3).to("jax")
+    alive = weakref.ref(model)
+    holder = {"model": model}
+    f = jaxtorch.pure(lambda x: holder["model"](x))
+    f(torch.ones(3, device="jax"))
+    del model
+    holder.clear()
+    gc.collect()
+    assert alive() is None
+
+
+def test_nested_and_methods() -> None:
+    class Scaled:
+        def __init__(self) -> None:
+            self.w = torch.full((), 3.0, device="jax")
+
+        @jaxtorch.pure
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return inner(x) * self.w
+
+    inner = jaxtorch.pure(lambda x: x + 1)
+    x = torch.ones(2, device="jax")
+    assert torch.equal(Scaled()(x), (x + 1) * 3)
