@@ -32,6 +32,12 @@ CASES = {
     "grad_and_value": (lambda x: func.grad_and_value(curve)(x), (3,)),
     "vjp": (lambda w, x: func.vjp(layer, w, x)[1](torch.ones_like(w[:, 0])), (2, 3), (3,)),
     "jvp": (lambda x, t: func.jvp(torch.sin, (x,), (t,)), (3,), (3,)),
+    # Views of a tensor that came from the CPU: its Storage knows its size, a result's does not.
+    "jvp through views": (
+        lambda x, t: func.jvp(lambda v: v.view(-1)[1:].sin() @ v.mT.reshape(-1)[1:], (x,), (t,)),
+        (2, 3),
+        (2, 3),
+    ),
     "jacrev": (lambda w, x: func.jacrev(layer, argnums=(0, 1))(w, x), (2, 3), (3,)),
     "jacfwd": (lambda w, x: func.jacfwd(layer)(w, x), (2, 3), (3,)),
     "hessian": (lambda x: func.hessian(curve)(x), (3,)),
