@@ -18,7 +18,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -67,6 +67,18 @@ class Captured:
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
         return flat[: self.outputs], flat[self.outputs :]
+
+    def reordered(self, order: list[int]) -> Captured:
+        """The same with its inputs in this order."""
+        new = {old: i for i, old in enumerate(order)}
+        return replace(
+            self,
+            cells=[self.cells[i] for i in order],
+            avals=[self.avals[i] for i in order],
+            specs=[self.specs[i] for i in order],
+            constants=[new[c] if type(c) is int else c for c in self.constants],
+            written=[new[i] for i in self.written],
+        )
 
 
 class Session:

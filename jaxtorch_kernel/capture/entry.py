@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,75 +24,77 @@ Tensor = torch.Tensor
 
 
 class Entry:
-    """A captured program and the places of its inputs.
+    """A captured program, the places of its inputs, and what it may depend on.
 
-    `slots` has one entry for each input: the place of an argument among the leaves, or the weak reference of a cell
-    that is read where it is. `inputs` are the tensors that gradients flow to, likewise.
+    The inputs are the arguments' buffers at `places` among the leaves of a call, then the cells behind `references`.
+    `inputs` are the tensors that gradients flow to: a place among the leaves, or a weak reference.
     """
 
     def __init__(
         self,
         captured: Captured,
-        slots: list[Any],
+        places: list[int],
         inputs: list[Any],
         bridge: Bridge,
         guards: Guards,
     ):
         self.captured = captured
-        self.arguments = [(i, s) for i, s in enumerate(slots) if type(s) is int]
-        self.cells = [(i, s) for i, s in enumerate(slots) if type(s) is not int]
-        self.specs = [captured.specs[i] for i, _ in self.cells]
+        self.places = places
+        self.references = captured.cells[len(places) :]
+        self.specs = captured.specs[len(places) :]
         self.inputs = inputs
         self.bridge = bridge
         self.guards = guards
-        self.runs = 0
+        self.sources = [s for r in self.references if isinstance(s := r(), Source)]
+        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
 
-    def holds(self) -> bool:
-        """Whether the program still says what the code would do."""
+    def live_cells(self) -> list[Any] | None:
+        """The cells to read, or None where the program no longer says what the code would do."""
+        cells = [reference() for reference in self.references]
         try:
-            specs = [cell().spec for _, cell in self.cells]
+            if [cell.spec for cell in cells] != self.specs or not self.guards.hold():
+                return None
         except AttributeError:  # a cell is gone
-            return False
-        return specs == self.specs and self.guards.hold()
+            return None
+        return cells
 
-    def run(self, arguments: Arguments) -> Any:
-        """The call, by the compiled program."""
-        captured = self.captured
-        leaves = arguments.leaves
-        arrays: list[Any] = [None] * len(captured.cells)
-        cells: list[Any] = [cell() for _, cell in self.cells]
+    def run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool = False) -> Any:
+        """The call, by the compiled program. `borrowed`: results go to the CPU."""
+        if not self.sources:
+            return self._run(leaves, cells, borrowed)
         with ExitStack() as stack:
-            for cell in cells:
-                if type(cell) is Source:  # two threads must not draw from the same key
-                    stack.enter_context(cell.lock)
-            for i, place in self.arguments:
-                arrays[i] = buffer_of(leaves[place]).array
-            for (i, _), cell in zip(self.cells, cells, strict=True):
-                arrays[i] = cell.array
+            for source in self.sources:  # two threads must not draw from the same key
+                stack.enter_context(source.lock)
+            return self._run(leaves, cells, borrowed)
+
+    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+        captured, bridge = self.captured, self.bridge
+        operands = [leaves[place].untyped_storage().buffer.array for place in self.places]
+        operands += [cell.array for cell in cells]
+        if self.inputs:
             tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
-            outputs, others = self.bridge(tensors, arrays)
-            if captured.written:
-                self._write(arguments, others[captured.others :])
-        self.runs += 1
-        return self._result(arguments, outputs, others)
+            outputs, others = bridge.record(tensors, operands)
+        else:
+            outputs, others = bridge.run(operands)
+        if captured.written:
+            first = len(self.places)
+            targets = [cells[i - first] for i in captured.written]
+            store(targets, others[captured.others :])
+            for cell, spec in zip(targets, captured.new_specs, strict=True):
+                cell.spec = spec
+        if self.single and not borrowed:
+            return outputs[0] if outputs else bridge.wrap_other(others, 0)
+        return self._result(outputs, others, borrowed)
 
-    def _write(self, arguments: Arguments, arrays: list[Any]) -> None:
-        by_place = {i: cell() for i, cell in self.cells}
-        by_place |= {i: buffer_of(arguments.leaves[p]) for i, p in self.arguments}
-        targets = [by_place[i] for i in self.captured.written]
-        store(targets, arrays)
-        for cell, spec in zip(targets, self.captured.new_specs, strict=True):
-            cell.spec = spec
-
-    def _result(self, arguments: Arguments, outputs: list[Tensor], others: list[Any]) -> Any:
+    def _result(self, outputs: Sequence[Tensor], others: list[Any], borrowed: bool) -> Any:
         leaves = []
         for leaf in self.captured.leaves:
             if isinstance(leaf, Output):
                 if leaf.differentiable:
                     tensor = outputs[leaf.position]
                 else:
-                    tensor = self.bridge.wrap(others[leaf.position])
-                leaf = tensor.cpu() if arguments.borrowed else tensor
+                    tensor = self.bridge.wrap_other(others, leaf.position)
+                leaf = tensor.cpu() if borrowed else tensor
             leaves.append(leaf)
         return pytree.tree_unflatten(leaves, self.captured.structure)
 
@@ -110,13 +112,15 @@ def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -
         for i, leaf in enumerate(leaves)
         if isinstance(leaf, Tensor) and leaf.device.type == "jax"
     }
-    slots = [place.get(id(cell()), cell) for cell in captured.cells]
-    _check_effects(captured, slots, guards)
-    inputs, positions = _inputs(captured, session, slots, leaves)
+    # The arguments first, in their order.
+    own = [place.get(id(cell())) for cell in captured.cells]
+    order = sorted(range(len(own)), key=lambda i: (own[i] is None, own[i] or 0))
+    captured = captured.reordered(order)
+    places = sorted(p for p in own if p is not None)
+    _check_effects(captured, len(places), guards)
+    inputs, positions = _inputs(captured, session, places)
     compiled = Compiled(captured.function, captured.avals, positions, name=name)
-    bridge = Bridge(compiled, _where(captured))
-    # The arguments' own tensors stand in later calls where the stand-ins stood in this one.
-    return Entry(captured, slots, inputs, bridge, guards)
+    return Entry(captured, places, inputs, Bridge(compiled, _where(captured)), guards)
 
 
 def _stand_in(leaf: Any, grad: bool) -> Any:
@@ -132,12 +136,12 @@ def _where(captured: Captured) -> Any:
     return captured.specs[0].placement if captured.specs else placement.current()
 
 
-def _check_effects(captured: Captured, slots: list[Any], guards: Guards) -> None:
+def _check_effects(captured: Captured, arguments: int, guards: Guards) -> None:
     allowed = guards.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()
-        if not isinstance(cell, Source) and id(cell) not in allowed:
-            raise written("an argument" if type(slots[i]) is int else "a tensor")
+        if i < arguments or (not isinstance(cell, Source) and id(cell) not in allowed):
+            raise written("an argument" if i < arguments else "a tensor")
     if captured.escaped:
         raise CaptureError(
             "a tensor made inside the captured code was kept outside it (an attribute, a list or a global)",
@@ -145,9 +149,7 @@ def _check_effects(captured: Captured, slots: list[Any], guards: Guards) -> None
         )
 
 
-def _inputs(
-    captured: Captured, session: Session, slots: list[Any], leaves: list[Any]
-) -> tuple[list[Any], list[int]]:
+def _inputs(captured: Captured, session: Session, places: list[int]) -> tuple[list[Any], list[int]]:
     """The tensors that gradients flow to (a place among the arguments, or a weak reference), and their inputs."""
     where = {id(cell()): i for i, cell in enumerate(captured.cells)}
     inputs: list[Any] = []
@@ -166,7 +168,7 @@ def _inputs(
                 "two tensors that require a gradient share memory, or one is a part of a larger one",
                 "Pass x.clone() for one of them.",
             )
-        slot = slots[position]
-        inputs.append(slot if type(slot) is int else weakref.ref(tensor))
+        own = position < len(places)
+        inputs.append(places[position] if own else weakref.ref(tensor))
         positions.append(position)
     return inputs, positions

@@ -146,7 +146,7 @@ class Jit:
         if tracing.active():
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs)
-        key = key_of(arguments, set())
+        key = key_of(arguments)
         step = self._steps.get(key)
         if step is None or step.provisional or not step.holds():
             step = self._trace(arguments, key, step)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from .. import _torch_private as private
 from ..dispatch import tracing
 from .entry import Entry, trace_entry
-from .errors import explained
-from .signature import Arguments, key_of
+from .errors import CaptureError, explained
+from .signature import Arguments, key_of, quick_key
 
 
 class CacheInfo(NamedTuple):
@@ -37,25 +37,45 @@ class Pure:
         self._name = name
         self._max_entries = max_entries
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
-        self._dynamic: set[int] = set()
+        self._quick: dict[Any, Entry] = {}
         self._hits = self._misses = 0
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            # Tensors of the device alone: the commonest call, without the pytree.
+            entry = self._quick.get(quick_key(args))
+            if entry is not None and not tracing.depth and not private.functorch_active():
+                cells = entry.live_cells()
+                if cells is not None:
+                    self._hits += 1
+                    return entry.run(args, cells)
         if tracing.active() or private.functorch_active():
             # Part of a larger program, or of a `torch.func` transform, which sees through it.
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs)
-        key = key_of(arguments, self._dynamic)
+        key = key_of(arguments)
         entry = self._entries.get(key)
-        if entry is not None and entry.holds():
-            self._hits += 1
-        else:
+        cells = entry.live_cells() if entry is not None else None
+        if entry is None or cells is None:
             entry = self._trace(arguments, key)
-        return entry.run(arguments)
+            cells = entry.live_cells()
+            if cells is None:
+                raise CaptureError(
+                    "the captured code changed what it depends on (a constant, a module) while it ran",
+                    "Change it outside.",
+                )
+        else:
+            self._hits += 1
+        if not kwargs and arguments.plain:
+            quick = quick_key(args)
+            if quick is not None:
+                self._quick[quick] = entry
+        return entry.run(arguments.leaves, cells, arguments.borrowed)
 
     def _trace(self, arguments: Arguments, key: Any) -> Entry:
         self._misses += 1
+        self._quick.clear()
         with explained(self._function):
             entry = trace_entry(self._function, arguments, self._name)
         self._entries[key] = entry
@@ -76,6 +96,7 @@ class Pure:
     def clear_cache(self) -> None:
         """Forget every program."""
         self._entries.clear()
+        self._quick.clear()
         self._hits = self._misses = 0
 
 

@@ -5,6 +5,7 @@ Tensors count by geometry and by whether they require a gradient, everything els
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -15,12 +16,17 @@ from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
 
 Tensor = torch.Tensor
+_default_dtype = torch.get_default_dtype
+_grad_enabled = torch.is_grad_enabled
+_inference = torch.is_inference_mode_enabled
+_autocast_enabled = torch.is_autocast_enabled
+_autocast_dtype = torch.get_autocast_dtype
 
 
 class Arguments:
     """The arguments of one call, flat."""
 
-    __slots__ = ("borrowed", "copied", "leaves", "structure")
+    __slots__ = ("borrowed", "copied", "leaves", "plain", "structure")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
@@ -36,6 +42,13 @@ class Arguments:
                 # A part of a larger tensor is read here: its place in it is no part of the program.
                 self.leaves[i] = leaf.clone()
                 self.copied.add(i)
+        # Whole tensors of the device and nothing else: `quick_key` may stand for the key.
+        self.plain = (
+            not self.borrowed
+            and not self.copied
+            and len(self.leaves) == len(args)
+            and all(map(isinstance, self.leaves, repeat(Tensor)))
+        )
 
 
 def _is_part(tensor: Tensor) -> bool:
@@ -49,21 +62,41 @@ def _borrowed(tensor: Tensor) -> Tensor:
 
 def context() -> tuple[Any, ...]:
     """What else decides how torch code runs: options, dtypes, autograd's mode, autocast."""
-    autocast = torch.get_autocast_dtype("jax") if torch.is_autocast_enabled("jax") else None
     return (
-        config.options(),
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        autocast,
+        config._base if not config._open else config.options(),
+        _default_dtype(),
+        _grad_enabled(),
+        _inference(),
+        _autocast_dtype("jax") if _autocast_enabled("jax") else None,
     )
 
 
-def key_of(arguments: Arguments, dynamic: set[int]) -> tuple[Any, ...]:
-    """The key of a call. `dynamic` holds the places of numbers that are operands."""
+def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A key for positional tensors of the device; None for anything else, and where two of them share memory.
+
+    Geometry tells a whole tensor from a part, whose place is no part of a geometry: only whole ones get such a key
+    (`Arguments.plain`), and no part has the geometry of a whole.
+    """
+    key: list[Any] = [context()]
+    buffers = []
+    try:
+        for a in args:
+            buffer = a.untyped_storage().buffer
+            buffers.append(buffer)
+            key.append(geometry(a, buffer))
+            key.append(a.requires_grad)
+    except AttributeError:
+        return None
+    if len(buffers) > 1 and len(set(map(id, buffers))) < len(buffers):
+        return None
+    return tuple(key)
+
+
+def key_of(arguments: Arguments) -> tuple[Any, ...]:
+    """The key of a call."""
     key: list[Any] = [context(), arguments.structure]
     buffers = []
-    for i, leaf in enumerate(arguments.leaves):
+    for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):
             if leaf.device.type != "jax":
                 key.append((id(leaf), leaf.device))
@@ -72,8 +105,6 @@ def key_of(arguments: Arguments, dynamic: set[int]) -> tuple[Any, ...]:
             buffers.append(id(buffer))
             key.append(geometry(leaf, buffer))
             key.append(leaf.requires_grad)
-        elif i in dynamic:
-            key.append(type(leaf))
         else:
             key.append(_static(leaf))
     if len(set(buffers)) < len(buffers):  # which arguments share memory

@@ -45,11 +45,12 @@ class Bridge:
         self.name = compiled.name
         self.where = where
         self.leaves: list[Fresh] = []
+        self.other_leaves: dict[int, Fresh] = {}
         self._pullback: Bridge | None = None
 
     def __call__(
         self, tensors: Sequence[Tensor], arrays: Sequence[Any]
-    ) -> tuple[list[Tensor], list[Any]]:
+    ) -> tuple[Sequence[Tensor], list[Any]]:
         """Tensors for the differentiable outputs, arrays for the others.
 
         Args:
@@ -57,18 +58,28 @@ class Bridge:
             arrays: all inputs.
         """
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            box: list[Any] = []
-            outputs = _Node.apply(self, arrays, box, *tensors)
-            return list(outputs), box
+            return self.record(tensors, arrays)
+        return self.run(arrays)
+
+    def record(
+        self, tensors: Sequence[Tensor], arrays: Sequence[Any]
+    ) -> tuple[Sequence[Tensor], list[Any]]:
+        """As a call, with a node in torch's graph."""
+        others: list[Any] = []
+        return _Node.apply(self, arrays, others, *tensors), others
+
+    def run(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], list[Any]]:
+        """As a call, without a graph."""
+        compiled = self.compiled
         if tracing.active():
-            outs, others = self.compiled.function(*arrays)
+            outs, others = compiled.function(*arrays)
             return [self.wrap(o) for o in outs], others
         try:
-            done = self.compiled.run(arrays)
+            done = (compiled.forward or compiled.compile())(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
-        count = self.compiled.outputs
-        return self.wrap_all(done[:count]), done[count:]
+        count = compiled.outputs
+        return (self.wrap_all(done[:count]), done[count:]) if count else ((), done)
 
     def wrap(self, array: Any) -> Tensor:
         """A tensor over one output."""
@@ -83,6 +94,13 @@ class Bridge:
         if not self.leaves:
             self.leaves = [result_leaf(a, self.where) for a in arrays]
         return [wrap_result(leaf, a, self) for leaf, a in zip(self.leaves, arrays, strict=True)]
+
+    def wrap_other(self, others: Sequence[Any], position: int) -> Tensor:
+        """A tensor over an output that is not differentiable."""
+        leaf = self.other_leaves.get(position)
+        if leaf is None:
+            leaf = self.other_leaves[position] = result_leaf(others[position], self.where)
+        return wrap_result(leaf, others[position], self)
 
     def pullback(self) -> Bridge:
         """The bridge of (all inputs, cotangents) -> cotangents of the inputs, for a second derivative."""
@@ -117,7 +135,8 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, bridge: Bridge, arrays: Any, box: list[Any], *tensors: Tensor) -> Any:
         compiled = bridge.compiled
         ctx.bridge, ctx.arrays = bridge, arrays
-        ctx.save_for_backward(*tensors)
+        # Not `save_for_backward`: what is differentiated are the arrays of now, which no later write can change.
+        ctx.tensors = tensors
         ctx.set_materialize_grads(False)
         if tracing.active():
             outs, others = compiled.function(*arrays)
@@ -137,7 +156,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         bridge: Bridge = ctx.bridge
-        tensors = ctx.saved_tensors
+        tensors = ctx.tensors
         given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
         wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
@@ -156,7 +175,7 @@ class _Node(torch.autograd.Function):
 
 def _twice(
     bridge: Bridge, arrays: Sequence[Any], tensors: Sequence[Tensor], cotangents: list[Tensor]
-) -> list[Tensor]:
+) -> Sequence[Tensor]:
     """The gradients as differentiable tensors."""
     both = [*arrays, *(contiguous_array(c) for c in cotangents)]
     gradients, _ = bridge.pullback()([*tensors, *cotangents], both)

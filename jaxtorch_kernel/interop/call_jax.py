@@ -7,7 +7,7 @@ Inside captured code it is traced with everything else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -129,7 +129,7 @@ def _make(
     return Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), where), out_tree
 
 
-def _rebuild(out_tree: Any, outputs: list[Tensor], others: list[Any], bridge: Bridge) -> Any:
+def _rebuild(out_tree: Any, outputs: Sequence[Tensor], others: list[Any], bridge: Bridge) -> Any:
     structure, smooth = out_tree
     first, second = iter(outputs), (bridge.wrap(o) for o in others)
     return jax.tree.unflatten(structure, [next(first if s else second) for s in smooth])

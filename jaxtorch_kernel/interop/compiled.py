@@ -21,6 +21,27 @@ from ..dispatch import stats
 FlatFunction = Callable[..., tuple[list[Any], list[Any]]]
 
 
+# What only moves or converts elements is made again in the backward program, from what it is made of: kept, the
+# transpose of every weight would be a residual.
+_MOVES = {
+    "broadcast_in_dim",
+    "convert_element_type",
+    "copy",
+    "expand_dims",
+    "iota",
+    "reshape",
+    "rev",
+    "slice",
+    "squeeze",
+    "stop_gradient",
+    "transpose",
+}
+
+
+def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name not in _MOVES
+
+
 class Compiled:
     """The programs of one signature, each compiled at its first use.
 
@@ -52,12 +73,6 @@ class Compiled:
         self._residuals: list[Any] = []
         self._lock = threading.RLock()
 
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """All outputs, the differentiable ones first."""
-        if self.forward is None:
-            self.compile()
-        return self.forward(*arrays)
-
     def run_saving(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """All outputs, and what the backward program needs."""
         if self.forward_saving is None:
@@ -76,11 +91,12 @@ class Compiled:
 
     # -- compiling --------------------------------------------------------------------------------------------
 
-    def compile(self) -> None:
-        """Compile the forward program."""
+    def compile(self) -> Any:
+        """The forward program, compiled."""
         with self._lock:
             if self.forward is None:
                 self.forward = self._build(self._flat, self.avals, self.donated)
+            return self.forward
 
     def compile_saving(self) -> None:
         """Compile the forward program that keeps the residuals."""
@@ -120,9 +136,11 @@ class Compiled:
         return [*outputs, *others]
 
     def _saving(self, *arrays: Any) -> list[Any]:
-        outputs, pullback, others = jax.vjp(
-            self.of_inputs(arrays), *(arrays[i] for i in self.inputs), has_aux=True
+        function = jax.checkpoint(
+            self.of_inputs(arrays), policy=_worth_keeping, prevent_cse=False
         )
+        primals = [arrays[i] for i in self.inputs]
+        outputs, pullback, others = jax.vjp(function, *primals, has_aux=True)
         self.outputs = len(outputs)
         leaves, self._tree = jax.tree.flatten(pullback)
         place = {id(a): i for i, a in enumerate(arrays)}

@@ -21,7 +21,7 @@ def _efficientzerotensor(size: Any, **options: Any) -> torch.Tensor:
 
 @kernel("_has_same_storage_numel")
 def _has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a tangent has as much memory as its primal: torch's own asks the Storages, some of which report 0 bytes."""
+    """Whether a tangent has as much memory as its primal; torch's own asks Storages, some of which report 0 bytes."""
     sizes = [buffer_of(t).spec.nbytes // t.element_size() for t in (self, other)]
     return sizes[0] == sizes[1]
 
