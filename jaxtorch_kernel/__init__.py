@@ -16,10 +16,12 @@ from .autoload import register as _register
 if TYPE_CHECKING:
     from .capture.jit import jit as jit
     from .capture.pure import pure as pure
+    from .capture.scan import scan as scan
     from .dispatch.stats import compile_count as compile_count
     from .dispatch.stats import fallbacks as fallbacks
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
+    from .interop.jax_view import jax_view as jax_view
     from .options import config as config
 
 __version__ = "0.1.0"
@@ -31,8 +33,10 @@ _LAZY = {
     "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
+    "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
     "pure": ("jaxtorch.capture.pure", "pure"),
     "jit": ("jaxtorch.capture.jit", "jit"),
+    "scan": ("jaxtorch.capture.scan", "scan"),
 }
 
 __all__ = [
@@ -41,8 +45,10 @@ __all__ = [
     "compile_count",
     "config",
     "fallbacks",
+    "jax_view",
     "jit",
     "pure",
+    "scan",
     "torch_view",
 ]
 

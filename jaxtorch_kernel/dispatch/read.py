@@ -34,6 +34,8 @@ def contiguous_array(tensor: torch.Tensor) -> Any:
         trace = tracing.current() if tracing.depth else None
         if trace is None or (trace.eager and trace.is_fresh(buffer)):
             return buffer.array
+        if tensor.requires_grad:
+            trace.add_reader(tensor)
         return trace.read(buffer)
     if _read is None:
         from .operation import Operation

@@ -74,8 +74,8 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
-        if t.requires_grad and t.is_leaf:
-            trace.root.add_leaf(t)
+        if t.requires_grad:
+            trace.add_reader(t)
     return operands
 
 

@@ -51,9 +51,9 @@ class Trace:
         self.place: dict[int, int] = {}  # id of a cell -> its place in `captured` (outermost only)
         self.constants: set[int] = set()  # ids of the constants
         self.born: dict[int, weakref.ref[Any]] = {}
-        self.leaves: dict[
-            int, weakref.ref[Any]
-        ] = {}  # leaf tensors that were read (outermost only)
+        self.readers: dict[
+            int, Any
+        ] = {}  # tensors that need a gradient and were read (nested only)
 
     @property
     def root(self) -> Trace:
@@ -105,9 +105,14 @@ class Trace:
             self.bore(cell) or (self.parent is not None and self.parent.is_fresh(cell))
         )
 
-    def add_leaf(self, tensor: Any) -> None:
-        """Note a leaf that was read: its `.grad` may be set without a call that could be seen."""
-        self.leaves.setdefault(id(tensor), weakref.ref(tensor))
+    def add_reader(self, tensor: Any) -> None:
+        """Note a tensor from outside that needs a gradient and was read: an input of a body (`capture/bodies.py`).
+
+        A view stands for what it is a view of.
+        """
+        if self.parent is not None and not self.bore(tensor.untyped_storage().buffer):
+            tensor = tensor._base if tensor._is_view() and not tensor.is_leaf else tensor
+            self.readers[id(tensor)] = tensor
 
     def add_born(self, cell: Any) -> None:
         """Note a cell made inside."""

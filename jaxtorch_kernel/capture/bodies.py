@@ -1,0 +1,266 @@
+"""A torch function inside an open trace as a JAX function: the body of a scan, a branch, a checkpointed block.
+
+`trace_body` runs the torch code once, over tracers of an inner jaxpr, in a trace nested in the open one. What it reads
+from outside (a parameter, a tensor of the closure, the random key) turns up as constants of that jaxpr. The tensors
+among them that need a gradient are told apart, for in torch's graph a control-flow call is one node (`call_bodies`),
+whose inputs are its operands and these. From then on the body is a closed JAX function: JAX may trace it, differentiate
+it and run it as often as it likes, and the torch code never runs again, so that a backward pass draws the same random
+numbers as its forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from ..device import rng
+from ..dispatch import tracing
+from ..dispatch.read import contiguous_array
+from ..interop.bridge import Bridge, avals_of
+from ..interop.compiled import Compiled
+from ..storage import placement
+from ..storage.buffer import buffer_of, spec_of, wrap
+from ..storage.dtypes import to_torch
+from .captured import Output, _escaped
+from .errors import CaptureError
+
+Tensor = torch.Tensor
+_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
+# (key, *arrays) -> (arrays, next key)
+Bound = Callable[..., tuple[list[Any], Any]]
+
+
+@dataclass
+class Body:
+    """A torch function, traced. `structure` and `leaves` say what it returned."""
+
+    jaxpr: Any
+    constants: list[Any]
+    closure: list[tuple[int, Tensor]]  # (place among the constants, tensor that needs a gradient)
+    structure: Any
+    leaves: list[Any]  # an Output, or the value itself
+    written: list[Tensor]  # of `cells`: those the body wrote to
+    draws: bool  # takes random numbers
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The tensors among the results."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Output)]
+
+    def bind(self, closure: dict[int, Any]) -> Bound:
+        """As a JAX function, with these arrays for the tensors of the closure (by the tensors' identity)."""
+        constants = list(self.constants)
+        for place, tensor in self.closure:
+            constants[place] = _in_memory_order(tensor, closure[id(tensor)])
+
+        def bound(key: Any, *arrays: Any) -> tuple[list[Any], Any]:
+            *results, key = jax.core.eval_jaxpr(self.jaxpr, constants, key, *arrays)
+            return results, key
+
+        return bound
+
+
+def trace_body(
+    function: Callable[..., Any],
+    avals: Sequence[Any],
+    what: str,
+    cells: Sequence[Tensor] = (),
+) -> Body:
+    """Trace a torch function of tensors like `avals`, in a trace nested in the open one.
+
+    Args:
+        function: torch code; returns a pytree.
+        avals: shapes and dtypes of its arguments.
+        what: what to call the code in messages, such as "the body of a scan".
+        cells: tensors of the closure that are inputs instead, after the arguments; the code may write to them, and
+            their new values follow the results.
+
+    Raises:
+        CaptureError: it writes to a tensor that was there before, or keeps one that it made.
+    """
+    trace = tracing.Trace(differentiable=torch.is_grad_enabled())
+    found: list[Any] = []
+
+    def run(key: Any, *arrays: Any) -> list[Any]:
+        with tracing.tracing(trace):
+            source = rng.default()
+            trace.touch(source)
+            source.array = key
+            own = {id(buffer_of(t)): t for t in cells}
+            for tensor, array in zip(cells, arrays[len(avals) :], strict=True):
+                _put(trace, tensor, array)
+            leaves, structure = pytree.tree_flatten(
+                function(*(_input(trace, a) for a in arrays[: len(avals)]))
+            )
+            results, outputs = _results(leaves)
+            kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
+            del leaves
+            written = [cell for cell in trace.written() if cell is not source]
+            if any(id(cell) not in own for cell in written):
+                raise _write_refused(what)
+            if _escaped(trace, kept):
+                raise _escape_refused(what)
+            changed = [own[id(cell)] for cell in written]
+            found.extend((structure, outputs, changed))
+            return [*results, *map(contiguous_array, changed), source.array]
+
+    closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
+    structure, outputs, changed = found
+    closure = _closure(trace, closed.consts, {id(buffer_of(t)) for t in cells})
+    draws = closed.jaxpr.outvars[-1] is not closed.jaxpr.invars[0]
+    return Body(closed.jaxpr, closed.consts, closure, structure, outputs, changed, draws)
+
+
+def call_bodies(
+    name: str,
+    build: Callable[..., tuple[list[Any], Any]],
+    operands: Sequence[Tensor],
+    bodies: Sequence[Body],
+    smooth: Sequence[bool],
+) -> list[Tensor]:
+    """Call a JAX function made of bodies: one node in torch's graph.
+
+    Args:
+        name: what it is called in messages.
+        build: `build(bound bodies, key, operands' arrays) -> (results, next key)`.
+        operands: its tensors.
+        bodies: the torch code in it.
+        smooth: which results a gradient may flow from.
+    """
+    trace = tracing.current()
+    assert trace is not None
+    closure = {id(t): t for body in bodies for _, t in body.closure}
+    tensors = [*operands, *closure.values()]
+    draws = any(body.draws for body in bodies)
+    source = rng.default()
+    arrays = [_read(t) for t in tensors]
+    if draws:
+        arrays.append(trace.read(source))
+
+    def flat(*given: Any) -> tuple[list[Any], list[Any]]:
+        key = given[len(tensors)] if draws else jnp.zeros(2, np.uint32)
+        own = dict(zip(closure, given[len(operands) :], strict=False))
+        bound = [body.bind(own) for body in bodies]
+        results, key = build(bound, key, list(given[: len(operands)]))
+        first = [r for r, s in zip(results, smooth, strict=True) if s]
+        rest = [r for r, s in zip(results, smooth, strict=True) if not s]
+        return first, [*rest, key]
+
+    inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
+    bridge = Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), placement.current())
+    outputs, others = bridge([tensors[i] for i in inputs], arrays)
+    *rest, key = others
+    if draws:
+        trace.touch(source)
+        source.array = key
+    first, second = iter(outputs), iter([bridge.wrap(a) for a in rest])
+    return [next(first if s else second) for s in smooth]
+
+
+# -- tensors and arrays -------------------------------------------------------------------------------------------
+
+
+def aval_of(tensor: Tensor) -> jax.ShapeDtypeStruct:
+    """Shape and dtype as JAX has them."""
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), buffer_of(tensor).spec.dtype)
+
+
+def _is_ours(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.device.type == "jax"
+
+
+def _read(tensor: Tensor) -> Any:
+    array = contiguous_array(tensor)
+    return array if tensor.requires_grad else jax.lax.stop_gradient(array)
+
+
+def _input(trace: tracing.Trace, array: Any) -> Tensor:
+    """A tensor over an argument of the body: not a leaf, so that the code may write to it."""
+    shape = tuple(array.shape)
+    spec = spec_of(np.dtype(array.dtype), shape, placement.current())
+    tensor = wrap(array, spec, shape, to_torch(array.dtype))
+    trace.add_born(buffer_of(tensor))
+    smooth = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.requires_grad_().clone() if smooth and torch.is_grad_enabled() else tensor
+
+
+def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Arrays of the tensors among what a body returned, and what all of it is."""
+    arrays: list[Any] = []
+    outputs: list[Any] = []
+    for leaf in leaves:
+        if _is_ours(leaf):
+            smooth = leaf.requires_grad
+            outputs.append(Output(tuple(leaf.shape), leaf.dtype, smooth, len(arrays)))
+            arrays.append(contiguous_array(leaf))
+        else:
+            outputs.append(leaf)
+    return arrays, outputs
+
+
+def _put(trace: tracing.Trace, tensor: Tensor, array: Any) -> None:
+    """Let reads of the tensor give this array."""
+    cell = buffer_of(tensor)
+    trace.touch(cell)
+    cell.array = trace.substitutes[id(cell)] = _in_memory_order(tensor, array)
+
+
+def _in_memory_order(tensor: Tensor, array: Any) -> Any:
+    """The array of a tensor's buffer, from the tensor's values in logical order."""
+    strides = tensor.stride()
+    order = sorted(range(tensor.ndim), key=lambda d: -strides[d])
+    if order != list(range(tensor.ndim)):
+        array = array.transpose(order)
+    shape = buffer_of(tensor).spec.shape
+    return array if array.shape == shape else array.reshape(shape)
+
+
+def _closure(
+    trace: tracing.Trace, constants: list[Any], inputs: set[int]
+) -> list[tuple[int, Tensor]]:
+    """The tensors from outside that need a gradient, each with its place among the constants."""
+    places = {id(constant): i for i, constant in enumerate(constants)}
+    found: dict[int, Tensor] = {}
+    for tensor in trace.readers.values():
+        cell = buffer_of(tensor)
+        if id(cell) in inputs or trace.bore(cell):
+            continue
+        array = cell.array
+        constant = array if isinstance(array, jax.core.Tracer) else trace.root.constant_of(cell)
+        place = places.get(id(constant))
+        if place is None:
+            continue
+        if found.setdefault(place, tensor) is not tensor or not whole(tensor):
+            raise CaptureError(
+                "a tensor that requires a gradient, read in the body of a control-flow call, shares its memory with "
+                "another that does, or is a part of a larger one",
+                "Pass it as an operand, or read x.clone().",
+            )
+    return list(found.items())
+
+
+def whole(tensor: Tensor) -> bool:
+    """Whether a tensor is all of its buffer, each element once."""
+    return buffer_of(tensor).spec.numel == tensor.numel() and not tensor.storage_offset()
+
+
+def _write_refused(what: str) -> CaptureError:
+    return CaptureError(
+        f"{what} writes to a tensor that was there before (a running statistic, a counter, a .grad)",
+        "It runs once for all iterations: pass the tensor in (as a carry, or an operand) and return its new value. "
+        "For running statistics call .eval(), or use scan_layers or a Python loop.",
+    )
+
+
+def _escape_refused(what: str) -> CaptureError:
+    return CaptureError(
+        f"{what} keeps a tensor outside it (an attribute, a list, a global, a .grad)",
+        "It has no value there: return it instead.",
+    )

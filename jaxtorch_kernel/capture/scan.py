@@ -1,0 +1,184 @@
+"""`scan`: a loop over the first dimension, compiled once whatever its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from ..dispatch import tracing
+from .bodies import Body, aval_of, call_bodies, trace_body
+from .captured import Output
+from .errors import CaptureError
+from .held import Held, eager
+
+Tensor = torch.Tensor
+
+
+def scan(
+    function: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """Loop over the first dimension of `xs`, carrying a state: JAX's `lax.scan` for torch code.
+
+    The same as
+
+        ys = []
+        for x in xs:
+            carry, y = function(carry, x)
+            ys.append(y)
+        return carry, torch.stack(ys)
+
+    but the function's Python runs once, and the program has one loop, whatever the length. Gradients flow to `init`,
+    to `xs`, and to parameters and other tensors that the function reads; random numbers are as the loop would draw
+    them. Called eagerly it is one compiled program a signature, inside `pure` and `jit` a part of theirs.
+
+    Args:
+        function: `(carry, x) -> (new carry, y)`. The new carry has the shapes and dtypes of the old one. `y` may be
+            None.
+        init: the first carry: a tensor, a number, or a pytree of them.
+        xs: a tensor or a pytree of tensors with equal first dimensions, or None.
+        length: the number of iterations; needed where `xs` is None.
+        reverse: from the last element to the first.
+
+    Returns:
+        The last carry, and the `y` of all iterations, stacked.
+
+    Raises:
+        CaptureError: the function writes to a tensor from outside, or asks for the value of a tensor.
+        TypeError: the carry changes its structure, a shape or a dtype.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> xs = torch.arange(4.0, device="jax")
+        >>> total, sums = jaxtorch.scan(lambda total, x: (total + x, total + x), 0.0, xs)
+        >>> sums
+        tensor([0., 1., 3., 6.], device='jax:0')
+    """
+    length = _length(xs, length)
+    if tracing.active():
+        return _scan(Held(function), init, xs, length, reverse)
+    return _eager_scan(Held(function), init, xs, length, reverse)
+
+
+def _scan(held: Held, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
+    (function,) = held.values
+    first, carry_structure = pytree.tree_flatten(init)
+    carry = [as_tensor(leaf) for leaf in first]
+    leaves, xs_structure = pytree.tree_flatten(xs)
+    elements = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    count = len(carry)
+
+    def flat(*tensors: Tensor) -> tuple[list[Any], Any]:
+        own = iter(tensors[count:])
+        x = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        result = function(
+            pytree.tree_unflatten(tensors[:count], carry_structure),
+            pytree.tree_unflatten(x, xs_structure),
+        )
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise TypeError("the function of a scan returns two things: (new carry, y)")
+        return as_carry(result[0], carry_structure, "scan"), result[1]
+
+    avals = [aval_of(t) for t in carry]
+    avals += [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in map(aval_of, elements)]
+    body = trace_body(flat, avals, "the function of a scan")
+    check_carry(body, carry, "scan")
+
+    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+        def step(state: Any, x: Any) -> Any:
+            results, key = bodies[0](state[0], *state[1], *x)
+            return (key, results[:count]), results[count:]
+
+        state = (key, arrays[:count])
+        (key, last), ys = jax.lax.scan(step, state, arrays[count:], length, reverse)
+        return [*last, *ys], key
+
+    smooth = [output.differentiable for output in body.outputs]
+    results = call_bodies("scan", build, [*carry, *elements], [body], smooth)
+    (_, y_structure), y_leaves = _split(body, count)
+    own = iter(results[count:])
+    ys = [next(own) if isinstance(leaf, Output) else leaf for leaf in y_leaves]
+    return (
+        pytree.tree_unflatten(results[:count], carry_structure),
+        pytree.tree_unflatten(ys, y_structure),
+    )
+
+
+_eager_scan = eager(_scan)
+
+
+def _split(body: Body, count: int) -> tuple[tuple[Any, Any], list[Any]]:
+    """The structures of carry and y, and the leaves of y."""
+    carry, y = body.structure.children()
+    return (carry, y), body.leaves[count:]
+
+
+def _length(xs: Any, length: int | None) -> int:
+    sizes = set()
+    for leaf in pytree.tree_leaves(xs):
+        if isinstance(leaf, Tensor):
+            if not leaf.ndim:
+                raise ValueError(
+                    "scan goes over the first dimension of xs, and a tensor there has none"
+                )
+            sizes.add(leaf.shape[0])
+    if length is not None:
+        sizes.add(length)
+    if len(sizes) != 1:
+        what = f"differ: {sorted(sizes)}" if sizes else "are not given: pass xs, or length="
+        raise ValueError(f"the lengths of a scan {what}")
+    return int(sizes.pop())
+
+
+def as_tensor(leaf: Any) -> Tensor:
+    """A number or tensor of a carry as a tensor of the device.
+
+    Raises:
+        TypeError: it is neither, or elsewhere.
+    """
+    if isinstance(leaf, bool | int | float | complex):
+        return torch.tensor(leaf, device="jax")
+    if not isinstance(leaf, Tensor):
+        raise TypeError(f"a carry holds tensors and numbers, not {type(leaf).__name__}")
+    if leaf.device.type != "jax":
+        raise TypeError(f"a tensor of the carry is on {leaf.device}: move it with .to('jax')")
+    return leaf
+
+
+def as_carry(carry: Any, structure: Any, what: str) -> list[Any]:
+    """The leaves of a new carry.
+
+    Raises:
+        TypeError: it has not the structure of the old one.
+    """
+    leaves, own = pytree.tree_flatten(carry)
+    if own != structure:
+        raise TypeError(
+            f"the carry of a {what} changes its structure: {structure} before, {own} after"
+        )
+    return [as_tensor(leaf) for leaf in leaves]
+
+
+def check_carry(body: Body, carry: list[Tensor], what: str) -> None:
+    """Raise where an iteration changes a shape or dtype.
+
+    Raises:
+        TypeError: it does.
+    """
+    for i, (before, after) in enumerate(zip(carry, body.outputs, strict=False)):
+        old, new = (tuple(before.shape), before.dtype), (after.size, after.dtype)
+        if old != new:
+            raise TypeError(
+                f"the carry of a {what} must keep shape and dtype: its tensor {i} enters as {old[1]}{list(old[0])} "
+                f"and leaves as {new[1]}{list(new[0])}. Make the first one like the later ones."
+            )
+
+
+__all__ = ["CaptureError", "scan"]
