@@ -28,6 +28,7 @@ from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Output, capture
 from .errors import CaptureError, explained
 from .guards import Guards
+from .numbers import Numbers
 from .optimizers import Optimizers
 from .pure import CacheInfo, name_of
 from .signature import Arguments, key_of
@@ -139,17 +140,23 @@ class Jit:
         self._function = function
         self._name = name
         self._steps: dict[Any, Step] = {}
+        self._numbers = Numbers()
         self._hits = self._misses = 0
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if tracing.active():
             return self._function(*args, **kwargs)
-        arguments = Arguments(args, kwargs)
+        arguments = Arguments(args, kwargs, self._numbers)
         key = key_of(arguments)
         step = self._steps.get(key)
         if step is None or step.provisional or not step.holds():
-            step = self._trace(arguments, key, step)
+            try:
+                step = self._trace(arguments, key, step)
+            except CaptureError:
+                if not self._numbers.fix(arguments.structure):
+                    raise
+                return self(*args, **kwargs)  # with every number static
         else:
             self._hits += 1
         return step.run(arguments)

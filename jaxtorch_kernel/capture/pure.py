@@ -17,6 +17,7 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from .entry import Entry, trace_entry
 from .errors import CaptureError, explained
+from .numbers import Numbers
 from .signature import Arguments, key_of, quick_key
 
 
@@ -38,6 +39,7 @@ class Pure:
         self._max_entries = max_entries
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._quick: dict[Any, Entry] = {}
+        self._numbers = Numbers()
         self._hits = self._misses = 0
         functools.update_wrapper(self, function, updated=())
 
@@ -53,12 +55,17 @@ class Pure:
         if tracing.active() or private.functorch_active():
             # Part of a larger program, or of a `torch.func` transform, which sees through it.
             return self._function(*args, **kwargs)
-        arguments = Arguments(args, kwargs)
+        arguments = Arguments(args, kwargs, self._numbers)
         key = key_of(arguments)
         entry = self._entries.get(key)
         cells = entry.live_cells() if entry is not None else None
         if entry is None or cells is None:
-            entry = self._trace(arguments, key)
+            try:
+                entry = self._trace(arguments, key)
+            except CaptureError:
+                if not self._numbers.fix(arguments.structure):
+                    raise
+                return self(*args, **kwargs)  # with every number static
             cells = entry.live_cells()
             if cells is None:
                 raise CaptureError(

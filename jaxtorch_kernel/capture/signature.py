@@ -5,6 +5,7 @@ Tensors count by geometry and by whether they require a gradient, everything els
 
 from __future__ import annotations
 
+import weakref
 from itertools import repeat
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ..options import config
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
+from .numbers import Numbers
 
 Tensor = torch.Tensor
 _default_dtype = torch.get_default_dtype
@@ -28,8 +30,9 @@ class Arguments:
 
     __slots__ = ("borrowed", "copied", "leaves", "plain", "structure")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]):
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        numbers.substitute(self.structure, self.leaves)
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
         for i, leaf in enumerate(self.leaves):
@@ -47,7 +50,7 @@ class Arguments:
             not self.borrowed
             and not self.copied
             and len(self.leaves) == len(args)
-            and all(map(isinstance, self.leaves, repeat(Tensor)))
+            and all(map(isinstance, args, repeat(Tensor)))
         )
 
 
@@ -113,26 +116,29 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
 
 
 def _static(leaf: Any) -> Any:
-    try:
-        hash(leaf)
-    except TypeError:
+    kind: Any = type(leaf)
+    if kind.__hash__ is None or kind.__eq__ is object.__eq__:
         return ByIdentity(leaf)
-    return (type(leaf), leaf)
+    return (kind, leaf)
 
 
 class ByIdentity:
-    """An unhashable argument, equal to itself alone."""
+    """An argument without a value of its own (a module, a list), equal to itself alone. Held weakly where it can be."""
 
-    __slots__ = ("value",)
+    __slots__ = ("id", "reference")
 
     def __init__(self, value: Any):
-        self.value = value
+        self.id = id(value)
+        try:
+            self.reference: Any = weakref.ref(value)
+        except TypeError:
+            self.reference = lambda: value
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self.id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and other.value is self.value
+        return isinstance(other, ByIdentity) and other.reference() is self.reference() is not None
 
     def __repr__(self) -> str:
-        return f"{type(self.value).__name__} (by identity)"
+        return f"{type(self.reference()).__name__} (by identity)"

@@ -187,3 +187,39 @@ def test_nested_and_methods() -> None:
     inner = jaxtorch.pure(lambda x: x + 1)
     x = torch.ones(2, device="jax")
     assert torch.equal(Scaled()(x), (x + 1) * 3)
+
+
+def test_a_number_that_changes_is_an_operand_and_a_loop_count_is_not() -> None:
+    x = torch.ones(3, device="jax")
+    scaled = jaxtorch.pure(lambda x, s: x * s + s)
+    for s in (0.5, 0.25, 3.0, -1.0):
+        torch.testing.assert_close(scaled(x, s).cpu(), torch.ones(3) * s + s)
+    assert scaled.cache_info().misses == 2
+
+    def repeated(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = x + n
+        return x
+
+    pure = jaxtorch.pure(repeated)
+    for n in (2, 3, 4, 3):
+        assert torch.equal(pure(x, n), repeated(x, n))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.float64], ids=str)
+def test_a_number_as_an_operand_promotes_as_a_number(dtype: torch.dtype) -> None:
+    x = torch.arange(4, device="jax").to(dtype)
+    pure = jaxtorch.pure(lambda x, s: (x * s, x + s))
+    for s in (1, 2, 3, 0.1, 0.3, 0.7):
+        for ours, theirs in zip(pure(x, s), (x.cpu() * s, x.cpu() + s), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_an_object_among_the_arguments_is_not_kept_alive() -> None:
+    model = nn.Linear(2, 2).to("jax")
+    apply = jaxtorch.pure(lambda m, x: m(x))
+    apply(model, torch.ones(2, device="jax"))
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
