@@ -18,6 +18,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,12 +150,15 @@ def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured
 
 def _run(function: Callable[[], Any], session: Session) -> list[Any]:
     """The code under the trace; returns the tracers of everything that leaves it."""
+    from .functions import intercepted  # whose bodies are captured by this file
+
     trace = session.trace
     # torch's autograd must run in this thread: the trace is this thread's.
     with (
         tracing.tracing(trace),
         torch.autograd.set_multithreading_enabled(False),
         private.compiling(),
+        intercepted() if trace.differentiable else nullcontext(),
     ):
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)

@@ -67,6 +67,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
     operands = []
     for position, first in enumerate(program.unique):
         array = trace.read(call.buffers[first])
+        trace.read_cells.add(id(call.buffers[first]))
         readers = [
             t for t, o in zip(call.tensors, program.operand_of, strict=True) if o == position
         ]
@@ -83,6 +84,7 @@ def _write(program: Program, call: Call, outputs: Any, trace: Trace) -> None:
     first = len(outputs) - len(program.targets)
     for i, array, spec in zip(program.targets, outputs[first:], program.new_specs, strict=False):
         trace.touch(call.buffers[i])
+        trace.note_writer(call.buffers[i])
         call.buffers[i].write(array, spec)
 
 

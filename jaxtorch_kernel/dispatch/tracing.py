@@ -27,6 +27,8 @@ from typing import Any
 
 import jax
 
+from .site import line_of, origin
+
 depth = 0
 _own = threading.local()
 
@@ -50,7 +52,9 @@ class Trace:
         self.captured: list[tuple[Any, Any]] = []  # cell and its constant (outermost only)
         self.place: dict[int, int] = {}  # id of a cell -> its place in `captured` (outermost only)
         self.constants: set[int] = set()  # ids of the constants
+        self.read_cells: set[int] = set()  # ids of the cells that a call has read
         self.born: dict[int, weakref.ref[Any]] = {}
+        self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any
         ] = {}  # tensors that need a gradient and were read (nested only)
@@ -113,6 +117,13 @@ class Trace:
         if self.parent is not None and not self.bore(tensor.untyped_storage().buffer):
             tensor = tensor._base if tensor._is_view() and not tensor.is_leaf else tensor
             self.readers[id(tensor)] = tensor
+
+    def note_writer(self, cell: Any) -> None:
+        """Note the user's line that writes a cell first, for the message of a write that is refused."""
+        found = None if self.bore(cell) or id(cell) in self.writers else origin(None)
+        if found is not None:
+            _, code, instruction = found
+            self.writers[id(cell)] = code.co_filename, line_of(code, instruction)
 
     def add_born(self, cell: Any) -> None:
         """Note a cell made inside."""
