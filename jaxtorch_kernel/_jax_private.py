@@ -24,3 +24,16 @@ def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
     parameters = compiled._params
     call = create(parameters)
     return compiled if call is None else call
+
+
+def uncommitted(array: jax.Array) -> jax.Array:
+    """The same memory as an array that JAX may place beside others, as it does a literal.
+
+    An array of one device that a function closes over otherwise keeps that function from running over several.
+    """
+    if len(array.sharding.device_set) > 1 or not array.committed:
+        return array
+    try:
+        return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]
+    except TypeError:  # a new jax's constructor
+        return array

@@ -1,0 +1,230 @@
+"""A torch function as a JAX function, under every transform of JAX.
+
+The arrays (or tracers: a batch of `vmap`, a tangent of `jvp`) are put into tensors of the device, the torch code runs
+over them in a trace (`dispatch/tracing.py`), and what it returns is read as arrays. JAX sees nothing but its own
+primitives, so each of its transforms works, to any order.
+
+Floating inputs require a gradient as far as torch is concerned. It tells `detach` and `no_grad` apart from the rest: a
+call whose tensors require none is a constant to JAX's derivatives too (`dispatch/traced.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .. import _torch_private as private
+from .._jax_private import uncommitted
+from ..capture.errors import CaptureError, explained
+from ..capture.guards import Guards
+from ..device.rng import Source
+from ..dispatch import tracing
+from ..dispatch.read import contiguous_array
+from ..storage import placement
+from ..storage.buffer import buffer_of, spec_of, wrap
+from ..storage.dtypes import to_torch
+
+Tensor = torch.Tensor
+
+
+def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[..., Any]:
+    """A torch function or module as a JAX function.
+
+    The result takes and returns pytrees of `jax.Array`s, eagerly and under `jax.jit`, `grad`, `vmap`, `jvp`,
+    `hessian`, `checkpoint`, `shard_map` and what they compose to. Tensors that the function closes over, such as a
+    module's parameters, are constants to JAX: `jax.jit` keeps their values of when it traced, as it does for arrays.
+    Pass what is to be differentiated or updated as an argument; for a module that is
+
+        jax_view(lambda parameters, x: torch.func.functional_call(module, parameters, x))
+
+    `detach` and `no_grad` stop JAX's derivatives. Writing to an argument in place changes the function's own copy.
+    Tensors made inside are on the jax device. Without `jax_enable_x64`, 64-bit results come out in 32 bits.
+
+    Args:
+        function: torch code whose tensors are on the jax device. Arguments that are no arrays reach it as they are.
+        rng: it draws random numbers (dropout): the JAX function takes a key as its first argument, and the same key
+            gives the same numbers.
+
+    Raises:
+        CaptureError: when called: the function writes to a tensor that was there before, draws random numbers without
+            `rng`, or asks for the value of a traced tensor.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, torch, jaxtorch
+        >>> energy = jaxtorch.jax_view(lambda x: (x.sin() * x).sum())
+        >>> jax.hessian(energy)(jnp.zeros(2))
+        Array([[2., 0.],
+               [0., 2.]], dtype=float32)
+    """
+    if not callable(function):
+        raise TypeError(f"jax_view takes a torch function or module, not {type(function).__name__}")
+
+    def view(*args: Any, **kwargs: Any) -> Any:
+        key = None
+        if rng:
+            if not args:
+                raise TypeError("jax_view(..., rng=True) takes a JAX key as its first argument")
+            key, *args = args  # type: ignore[assignment]
+            key = _key_data(key)
+        leaves, tree = jax.tree.flatten((tuple(args), kwargs))
+        leaves = [jnp.asarray(leaf) if _is_array(leaf) else leaf for leaf in leaves]
+        with explained(function):
+            results, structure = jax.tree.flatten(_run(function, leaves, tree, ViewTrace(key)))
+        return jax.tree.unflatten(structure, map(_as_jax_has_it, results))
+
+    return functools.update_wrapper(view, function, updated=())
+
+
+class ViewTrace(tracing.Trace):
+    """The trace of one call from JAX. Arrays may be concrete (no transform), so cells are told apart by identity.
+
+    Args:
+        key: raw key data to draw random numbers from, or None where there must be none.
+    """
+
+    def __init__(self, key: Any):
+        super().__init__(differentiable=True, eager=False)
+        self.key = key
+
+    def read(self, cell: Any) -> Any:
+        """What the cell holds; what was there before the call is a constant."""
+        if self.bore(cell) or self._touched(cell):
+            return cell.array
+        if not isinstance(cell, Source):
+            return super().read(cell)
+        if self.key is None:
+            raise CaptureError(
+                "torch code called from JAX draws random numbers, and got no key",
+                "Make it with jax_view(function, rng=True) and pass a JAX key first, or call .eval() on a module.",
+            )
+        self.touch(cell)
+        cell.array, self.key = self.key, jax.random.bits(_wrap_key(self.key), (2,), np.uint32)
+        return cell.array
+
+    def constant_of(self, cell: Any) -> Any:
+        """What the cell holds, to be placed where the arrays of the call are."""
+        return uncommitted(super().constant_of(cell))
+
+    def touch(self, cell: Any) -> None:
+        """Remember what the cell holds, for the end: nothing to go back to if it was made here."""
+        if not self.bore(cell):
+            super().touch(cell)
+
+    def _touched(self, cell: Any) -> bool:
+        known = self.before.get(id(cell))
+        return known is not None and known[0]() is cell
+
+    def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
+        """Refuse what a JAX function cannot do.
+
+        Args:
+            gradients: tensors that the code can reach, and their `.grad` before; they get it back.
+
+        Raises:
+            CaptureError: a tensor that was there before, or its `.grad`, has changed.
+        """
+        changed = [cell for cell in self.written() if not isinstance(cell, Source)]
+        for tensor, gradient in gradients:
+            if not tensor.is_leaf:  # a write gave it a history
+                tensor.detach_()
+            elif tensor.grad is not gradient:
+                tensor.grad = gradient
+                changed.append(buffer_of(tensor))
+        if changed:
+            spec = changed[0].spec
+            raise CaptureError(
+                "torch code called from JAX writes to a tensor that was there before "
+                f"({spec.dtype}{list(spec.shape)}), or to its gradient",
+                "A JAX function has no effects: pass the tensor as an argument and return its new value. For a "
+                "module's running statistics, call .eval(), or pass its buffers to torch.func.functional_call.",
+            )
+
+
+def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: ViewTrace) -> Any:
+    """The torch code over these leaves; its result, with arrays for tensors."""
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(jax.enable_x64(True))
+        enter(tracing.tracing(trace))
+        enter(torch.inference_mode(False))
+        enter(torch.enable_grad())
+        # torch's autograd must run in this thread: the trace is this thread's.
+        enter(torch.autograd.set_multithreading_enabled(False))
+        enter(private.compiling())
+        enter(torch.device("jax"))
+        inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
+        args, kwargs = jax.tree.unflatten(tree, inputs)
+        gradients = [(t, t.grad) for t in Guards(function).tensors([]) if t.is_leaf]
+        result = jax.tree.map(_to_array, function(*args, **kwargs))
+        trace.check_writes(gradients)
+    return result
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _to_tensor(array: Any, trace: ViewTrace) -> Tensor:
+    """A tensor over an argument, which torch code may write to: not a leaf, and with a `.grad` all the same."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            "torch has no type for a JAX key: make the function with jax_view(function, rng=True), which takes one key "
+            "as its first argument, or pass jax.random.key_data(key)"
+        )
+    shape = tuple(array.shape)
+    spec = spec_of(np.dtype(array.dtype), shape, placement.current())
+    tensor = wrap(array, spec, shape, to_torch(array.dtype))
+    trace.add_born(buffer_of(tensor))
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    tensor = tensor.requires_grad_().clone()
+    tensor.retain_grad()
+    return tensor
+
+
+def _to_array(leaf: Any) -> Any:
+    """A result as JAX takes it."""
+    if not isinstance(leaf, Tensor):
+        if leaf is None or _is_array(leaf) or isinstance(leaf, bool | int | float | complex | str):
+            return leaf
+        raise TypeError(
+            f"the torch function returns a {type(leaf).__name__}, which is no pytree to JAX: return its tensors in a "
+            "tuple or dict, or register the class with jax.tree_util.register_pytree_node"
+        )
+    if leaf.device.type != "jax":
+        raise TypeError(
+            f"the torch function returns a tensor on {leaf.device}, which JAX cannot see: make it on the jax device"
+        )
+    return contiguous_array(leaf)
+
+
+def _as_jax_has_it(leaf: Any) -> Any:
+    """A result in the dtype that JAX's configuration allows."""
+    if not _is_array(leaf):
+        return leaf
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return leaf if leaf.dtype == dtype else jax.lax.convert_element_type(leaf, dtype)
+
+
+def _wrap_key(data: Any) -> Any:
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
+
+
+def _key_data(key: Any) -> Any:
+    """Raw threefry data of a key of any kind. Of a threefry key its own, so that `key(7)` is `torch.manual_seed(7)`."""
+    if not _is_array(key):
+        raise TypeError(f"jax_view(..., rng=True) takes a JAX key first, not {type(key).__name__}")
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(key)
+    else:
+        data = jnp.asarray(key)
+    if data.shape == (2,) and data.dtype == np.uint32:
+        return data
+    return jax.random.bits(key, (2,), np.uint32)
