@@ -7,8 +7,9 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ _HOOKS = {
     "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
     "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
+    "torch._higher_order_ops.utils._hop_compile_and_call": "is how an eager `torch.cond` reaches its operator",
     "torch._prims_common.suggest_memory_format": "tells whether a tensor's channels come last in memory",
     "torch.serialization._get_restore_location": "decides where `torch.load` puts tensors",
 }
@@ -148,17 +150,76 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
     )
 
 
-def functorch_active() -> bool:
-    """Whether a `torch.func` transform is running in this thread."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 @contextmanager
 def compiling() -> Iterator[None]:
     """Let `torch.compiler.is_compiling()` be true: torch's optimizers and many models then avoid asking for values."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
-        yield
+        with _without_dynamo():
+            yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+def _without_dynamo() -> AbstractContextManager[Any]:
+    """Let functions made by `torch.compile` run as they are: captured code is compiled as a whole."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and its import takes a second
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def hide_from_dynamo(package: str) -> None:
+    """Let Dynamo run a package's functions and not look into them: kernels are Python here, where torch's are C++."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.add(package)
+
+
+def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
+    """Make `kernel` what the higher-order operator does with tensors of the device, above autograd and below."""
+    operator = getattr(torch.ops.higher_order, name)
+    operator.py_impl(DispatchKey.AutogradPrivateUse1)(kernel)
+    operator.py_impl(DispatchKey.PrivateUse1)(kernel)
+
+
+def call_higher_order_directly() -> None:
+    """Let `torch.cond` and its like call their operator on tensors of the device.
+
+    torch would compile the call with Dynamo first, which can neither see through a trace nor is needed here.
+    """
+    from torch._higher_order_ops import utils
+    from torch.utils import _pytree as pytree
+
+    theirs = utils._hop_compile_and_call
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves):
+            return fn(*args, **(kwargs or {}))
+        return theirs(fn, args, kwargs)
+
+    utils._hop_compile_and_call = call
+
+
+def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
+    """Let `torch.utils.checkpoint.checkpoint` be `ours` wherever `wanted()`, by whatever name it was imported.
+
+    torch keeps there, as an attribute of the undecorated function, what the decorated one calls.
+    """
+    from torch.utils.checkpoint import checkpoint
+
+    function: Any = checkpoint.__wrapped__  # type: ignore[attr-defined]
+    theirs = getattr(function, "__dynamo_disable", None)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal theirs
+        if wanted():
+            return ours(*args, **kwargs)
+        if theirs is None:
+            import torch._dynamo
+
+            theirs = torch._dynamo.disable(function, True, wrapping=False)
+        return theirs(*args, **kwargs)
+
+    setattr(function, "__dynamo_disable", call)

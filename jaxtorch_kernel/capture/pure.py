@@ -44,17 +44,15 @@ class Pure:
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if private.interposed(()) or tracing.active():
+            # Part of a larger program, or under a transform of torch's, which sees through it.
+            return self._function(*args, **kwargs)
         if not kwargs:
             # Tensors of the device alone: the commonest call, without the pytree.
             entry = self._quick.get(quick_key(args))
-            if entry is not None and not tracing.depth and not private.functorch_active():
-                cells = entry.live_cells()
-                if cells is not None:
-                    self._hits += 1
-                    return entry.run(args, cells)
-        if tracing.active() or private.functorch_active():
-            # Part of a larger program, or of a `torch.func` transform, which sees through it.
-            return self._function(*args, **kwargs)
+            if entry is not None and (cells := entry.live_cells()) is not None:
+                self._hits += 1
+                return entry.run(args, cells)
         arguments = Arguments(args, kwargs, self._numbers)
         key = key_of(arguments)
         entry = self._entries.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import weakref
 from collections import namedtuple
 from typing import Any
@@ -223,3 +224,49 @@ def test_an_object_among_the_arguments_is_not_kept_alive() -> None:
     del model
     gc.collect()
     assert alive() is None
+
+
+def test_under_and_over_torch_func() -> None:
+    x, w = torch.randn(3, 4, device="jax"), torch.randn(4, 4, device="jax", requires_grad=True)
+
+    def inside(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        gradient = torch.func.grad(lambda q: (q @ w).sin().sum())(x)
+        return torch.vmap(lambda row: (row * row).sum())(gradient).sum()
+
+    (ours,) = torch.autograd.grad(jaxtorch.pure(inside)(w, x), w)
+    (theirs,) = torch.autograd.grad(inside(w, x), w)
+    torch.testing.assert_close(ours, theirs)
+    value, tangent = torch.func.jvp(jaxtorch.pure(torch.sin), (x,), (x,))
+    torch.testing.assert_close(tangent, x.cos() * x)
+    torch.testing.assert_close(value, x.sin())
+    each = torch.func.vmap(torch.func.grad(jaxtorch.pure(lambda row: row.sin().sum())))(x)
+    torch.testing.assert_close(each, x.cos())
+
+
+def test_a_gradient_penalty() -> None:
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+        return (gradient**2).sum()
+
+    x = torch.randn(3, device="jax", requires_grad=True)
+    (ours,) = torch.autograd.grad(jaxtorch.pure(penalty)(x), x)
+    (theirs,) = torch.autograd.grad(penalty(x), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_threads() -> None:
+    pure = jaxtorch.pure(lambda x: (x @ x).tanh().sum())
+    results: dict[int, torch.Tensor] = {}
+
+    def work(i: int) -> None:
+        results[i] = pure(torch.full((8 + i % 3, 8 + i % 3), float(i) / 100, device="jax"))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i, value in results.items():
+        x = torch.full((8 + i % 3, 8 + i % 3), float(i) / 100)
+        torch.testing.assert_close(value.cpu(), (x @ x).tanh().sum())
+    assert len(results) == 12
