@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
 from ..dispatch.atomic import store
-from ..interop.bridge import Bridge
+from ..interop.bridge import Bridge, layouts
 from ..interop.compiled import Compiled
 from ..storage.buffer import buffer_of
 from .captured import Captured, Output, Session, capture
@@ -120,7 +120,8 @@ def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -
     _check_effects(captured, len(places), guards)
     inputs, positions = _inputs(captured, session, places)
     compiled = Compiled(captured.function, captured.avals, positions, name=name)
-    return Entry(captured, places, inputs, Bridge(compiled, _where(captured)), guards)
+    bridge = Bridge(compiled, _where(captured), layouts(session.differentiated))
+    return Entry(captured, places, inputs, bridge, guards)
 
 
 def _stand_in(leaf: Any, grad: bool) -> Any:

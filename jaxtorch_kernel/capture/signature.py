@@ -55,7 +55,11 @@ class Arguments:
 
 
 def _is_part(tensor: Tensor) -> bool:
-    return tensor.storage_offset() != 0 or tensor.numel() != buffer_of(tensor).spec.numel
+    return (
+        tensor.storage_offset() != 0
+        or tensor.numel() != buffer_of(tensor).spec.numel
+        or 0 in tensor.stride()  # expanded: as many elements as its buffer, but not the same
+    )
 
 
 def _borrowed(tensor: Tensor) -> Tensor:

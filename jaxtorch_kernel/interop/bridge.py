@@ -19,11 +19,13 @@ from ..dispatch import tracing
 from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
-from ..storage.buffer import spec_of
+from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
+from ..storage.layout import plan
 from .compiled import Compiled
 
 Tensor = torch.Tensor
+Layouts = dict[int, tuple[Any, Any]]
 
 
 def result_leaf(array: Any, where: Any) -> Fresh:
@@ -38,10 +40,13 @@ class Bridge:
     Args:
         compiled: the JAX function for one signature.
         where: placement of the outputs.
+        layouts: size and stride of those of `compiled.inputs` whose array is their buffer's, in memory order, and not
+            of their tensor's shape. So is their gradient, until it is given theirs.
     """
 
-    def __init__(self, compiled: Compiled, where: Any):
+    def __init__(self, compiled: Compiled, where: Any, layouts: Layouts | None = None):
         self.compiled = compiled
+        self.layouts = layouts or {}
         self.name = compiled.name
         self.where = where
         self.leaves: list[Fresh] = []
@@ -118,7 +123,7 @@ class Bridge:
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
             second = Compiled(function, avals, inputs, name=f"{self.name} (pullback)")
-            self._pullback = Bridge(second, self.where)
+            self._pullback = Bridge(second, self.where, self.layouts)
         return self._pullback
 
 
@@ -160,7 +165,7 @@ class _Node(torch.autograd.Function):
         given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
         wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            gradients: Any = _twice(bridge, ctx.arrays, tensors, given)
+            gradients: Any = list(_twice(bridge, ctx.arrays, tensors, given))
         else:
             arrays = [contiguous_array(c) for c in given]
             if ctx.residuals is None:
@@ -170,6 +175,9 @@ class _Node(torch.autograd.Function):
             gradients = [
                 bridge.wrap(g) if want else None for g, want in zip(outs, wanted, strict=True)
             ]
+        for i, (size, stride) in bridge.layouts.items():
+            if gradients[i] is not None:
+                gradients[i] = gradients[i].as_strided(size, stride)
         return (None, None, None, *gradients)
 
 
@@ -186,6 +194,15 @@ def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
     if cotangent is not None:
         return cotangent
     return torch.zeros(leaf.size, dtype=leaf.dtype, device="jax")
+
+
+def layouts(tensors: Sequence[Tensor]) -> Layouts:
+    """Size and stride of the tensors that look at their buffer other than as it is: transposed, channels last."""
+    return {
+        i: (t.shape, t.stride())
+        for i, t in enumerate(tensors)
+        if plan(buffer_of(t).spec, t.dtype, tuple(t.shape), t.stride()) is not None
+    }
 
 
 def avals_of(arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:

@@ -104,6 +104,26 @@ def test_views_as_arguments_do_not_trace_again() -> None:
     assert f.cache_info().misses == 1
 
 
+def test_gradients_of_arguments_and_parameters_in_another_memory_order() -> None:
+    x = torch.randn(3, 3, dtype=torch.float64, device="jax", requires_grad=True)
+    weights = torch.arange(9.0, device="jax").reshape(3, 3)
+    f = jaxtorch.pure(lambda a: (a.sin() * weights).sum(1))
+    for view in (
+        lambda x: x.T,
+        lambda x: x[:, None].transpose(0, 2)[:, 0],
+        lambda x: x[0].expand(3, 3),
+    ):
+        assert torch.autograd.gradcheck(lambda x, view=view: f(view(x)), (x,))
+        assert torch.autograd.gradgradcheck(lambda x, view=view: f(view(x)), (x,))
+    layer = nn.Conv2d(2, 2, 2).to("jax").to(memory_format=torch.channels_last)
+    image = torch.randn(1, 2, 4, 4, device="jax")
+    (ours,) = torch.autograd.grad(
+        jaxtorch.pure(lambda a: layer(a).sin().sum())(image), layer.weight
+    )
+    (theirs,) = torch.autograd.grad(layer(image).sin().sum(), layer.weight)
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_pytrees_statics_and_keywords() -> None:
     @jaxtorch.pure
     def f(batch: dict[str, Any], mode: str, *, scale: float = 1.0, none: Any = None) -> Any:
