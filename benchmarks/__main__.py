@@ -1,6 +1,6 @@
 """`make bench`: every comparison, in one run.
 
-python -m benchmarks [dispatch|training|cpu_tensors ...]
+python -m benchmarks [dispatch|cpu_tensors|training|capture ...]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    names = sys.argv[1:] or ["dispatch", "cpu_tensors", "training"]
+    names = sys.argv[1:] or ["dispatch", "cpu_tensors", "training", "capture"]
     for name in names:
         print(f"# {name}", flush=True)
         for row in importlib.import_module(f"benchmarks.{name}").rows():

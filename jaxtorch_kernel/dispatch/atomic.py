@@ -6,10 +6,13 @@ in the outputs. Python looks for signals between bytecodes; here one call in C d
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain, starmap
 from typing import Any
+
+import jax
 
 from ..storage.buffer import Buffer
 
@@ -29,10 +32,6 @@ def store(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> None:
 
 def own(buffer: Buffer) -> None:
     """Make sure that nobody but the buffer holds its array, which is about to be donated."""
-    import sys
-
-    import jax
-
     array = buffer.array
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
