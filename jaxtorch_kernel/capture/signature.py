@@ -121,7 +121,7 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
 
 def _static(leaf: Any) -> Any:
     kind: Any = type(leaf)
-    if kind.__hash__ is None or kind.__eq__ is object.__eq__:
+    if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return ByIdentity(leaf)
     return (kind, leaf)
 

@@ -290,3 +290,11 @@ def test_threads() -> None:
         x = torch.full((8 + i % 3, 8 + i % 3), float(i) / 100)
         torch.testing.assert_close(value.cpu(), (x @ x).tanh().sum())
     assert len(results) == 12
+
+
+def test_none_among_the_arguments_is_traced_once():
+    f = jaxtorch.pure(lambda x, mask: x + 1 if mask is None else x * mask)
+    x = torch.ones(2, device="jax")
+    for _ in range(3):
+        f(x, None)
+    assert f.cache_info().misses == 1
