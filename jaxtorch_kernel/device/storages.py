@@ -39,10 +39,15 @@ def _from_bytes(content: np.ndarray) -> UntypedStorage:
     return storage
 
 
-def _nbytes(self: UntypedStorage) -> int:
-    # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`).
+def _nbytes(self: UntypedStorage) -> Any:
+    # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`). A fake tensor's are symbolic, and stay so:
+    # an `int` here would make Dynamo compile anew for each size.
     buffer = getattr(self, "buffer", None)
-    return int(_Base.nbytes(self) if buffer is None else buffer.spec.nbytes)
+    return _Base.nbytes(self) if buffer is None else buffer.spec.nbytes
+
+
+def _len(self: UntypedStorage) -> int:
+    return int(_nbytes(self))
 
 
 def _clone(self: UntypedStorage) -> UntypedStorage:
@@ -119,7 +124,7 @@ def _resize(self: UntypedStorage, size: int) -> Any:
 
 _METHODS = {
     "__new__": staticmethod(_new),
-    "__len__": _nbytes,
+    "__len__": _len,
     "__getitem__": _getitem,
     "__setitem__": _setitem,
     "nbytes": _nbytes,

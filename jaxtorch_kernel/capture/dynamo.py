@@ -1,0 +1,218 @@
+"""`torch.compile(model, backend="jax")`.
+
+dynamo turns Python into FX graphs of torch functions and guards them. Each graph is run under `pure`, as it is:
+no AOTAutograd, no decompositions, gradients by `jax.vjp`. Tensors of the jax device pass as they are; those of the CPU
+are borrowed for each call (`interop/borrow.py`), and what the graph computes on the CPU is handed back there.
+
+Sizes that dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA gets one program for each
+combination met, of which at most `max_entries` are kept for a graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+from ..interop.borrow import hand_back, lend
+from ..options import config
+from ..storage.buffer import buffer_of
+from .graphs import DeviceGraph
+from .pure import Pure
+
+Tensor = torch.Tensor
+
+private.hide_from_dynamo("jaxtorch")
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
+MAX_ENTRIES = 64
+
+
+def backend(
+    graph: fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> CompiledGraph:
+    """What torch calls for `torch.compile(..., backend="jax")`; it finds it by its entry point.
+
+    Args:
+        graph: from dynamo.
+        examples: fake inputs; a graph is traced when it is called.
+        mode: torch's words are accepted, and all mean the same: XLA always fuses and tunes.
+        options: `max_entries`, how many programs are kept for one graph (64), and whatever `jaxtorch.config` takes.
+
+    Raises:
+        ValueError: an unknown mode.
+        AttributeError: an unknown option.
+
+    Example:
+        >>> import torch
+        >>> f = torch.compile(lambda x: (x.sin() * 2).sum(), backend="jax")
+        >>> f(torch.zeros(3))
+        tensor(0.)
+    """
+    if mode is not None and mode not in MODES:
+        words = ", ".join(map(repr, MODES))
+        raise ValueError(f"torch.compile(backend='jax'): mode is one of {words}, not {mode!r}.")
+    changes = dict(options or {})
+    max_entries = changes.pop("max_entries", MAX_ENTRIES)
+    return CompiledGraph(graph, max_entries, changes)
+
+
+class CompiledGraph:
+    """One graph, callable as dynamo calls it."""
+
+    def __init__(self, graph: fx.GraphModule, max_entries: int | None, changes: dict[str, Any]):
+        self.original = graph
+        self.graph = DeviceGraph(graph)
+        self.pure = Pure(self._on_device, "compiled", max_entries)
+        self.scope = config(**changes) if changes else nullcontext()
+        self.copied = set(self.graph.written)  # inputs that must not be borrowed
+        self._warned = False
+
+    def __call__(self, *args: Any) -> Any:
+        graph = self.graph
+        inputs: list[Any] = [*args, *(_attribute(self.original, n) for n in graph.attributes)]
+        if tracing.active() or private.interposed(()) or self._needs_eager(inputs):
+            return self.original(*args)
+        operands = list(inputs)
+        for i in graph.floats:
+            operands[i] = operands[i].item()
+        for i in graph.unused:
+            operands[i] = None
+        tensors = [i for i, a in enumerate(operands) if isinstance(a, Tensor)]
+        guests = [i for i in tensors if not _on_jax(operands[i])]
+        # Beside tensors of the device, whose programs nobody waits for, the others are copied.
+        share = len(guests) == len(tensors)
+        with self.scope, _autocast_as_cpu() if guests else nullcontext():
+            self._lend(operands, guests, share)
+            outputs, written = self.pure(*operands)
+        if share and guests:
+            _wait(
+                [*outputs, *written.values()]
+            )  # or the next write to a CPU tensor might come before its read
+        results = self._sent_home(list(outputs), share)
+        for i, value in written.items():
+            self._write(i, inputs[i], value)
+        if graph.viewer is not None:
+            views = graph.viewer(*inputs)
+            results = [views[i] if i in graph.views else r for i, r in enumerate(results)]
+        return tuple(results)
+
+    def _on_device(self, *args: Any) -> tuple[Any, dict[int, Tensor]]:
+        """The code that `pure` traces: the graph over copies of what it may write, and what it wrote."""
+        operands: list[Any] = list(args)
+        own: dict[int, tuple[Tensor, Any]] = {}
+        for i, a in enumerate(args):
+            if isinstance(a, Static):
+                operands[i] = a.value
+            elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):
+                operands[i] = a.clone()
+                own[i] = operands[i], buffer_of(operands[i]).array
+        with torch.device("jax"):  # for factories that name no device
+            outputs = self.graph.module(*operands)
+        return outputs, {i: t for i, (t, array) in own.items() if buffer_of(t).array is not array}
+
+    def _needs_eager(self, inputs: list[Any]) -> bool:
+        """Whether the graph writes in a way that only torch's own autograd, or true aliases, can follow."""
+        written = [inputs[i] for i in self.graph.written]
+        if not written:
+            return False
+        if torch.is_grad_enabled() and any(t.requires_grad for t in written):
+            why = "writes in place to an input that requires a gradient"
+        elif len({_memory(a) for a in inputs if isinstance(a, Tensor)}) < sum(
+            isinstance(a, Tensor) for a in inputs
+        ):
+            why = "writes in place to one of two inputs that share memory"
+        else:
+            return False
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"torch.compile(backend='jax'): a graph {why}, and so runs eagerly, operator by operator. Return the "
+                "new value instead.",
+                stacklevel=3,
+            )
+        return True
+
+    def _lend(self, operands: list[Any], guests: list[int], share: bool) -> None:
+        """Make the inputs what `pure` takes."""
+        for shared in (True, False):
+            some = [i for i in guests if (share and i not in self.copied) is shared]
+            for i, lent in zip(some, lend([operands[i] for i in some], shared), strict=True):
+                operands[i] = lent
+        for i in self.graph.statics:
+            if isinstance(operands[i], int | float):
+                operands[i] = Static(operands[i])
+
+    def _sent_home(self, results: list[Any], share: bool) -> list[Any]:
+        """Outputs on the devices where the code has them."""
+        away: dict[torch.device, list[int]] = {}
+        for i, (result, device) in enumerate(zip(results, self.graph.devices, strict=True)):
+            if isinstance(result, Tensor) and device is not None and device.type != "jax":
+                away.setdefault(device, []).append(i)
+        for device, places in away.items():
+            back = hand_back([results[i] for i in places], device, share)
+            for i, tensor in zip(places, back, strict=True):
+                results[i] = tensor
+        return results
+
+    def _write(self, i: int, target: Tensor, value: Tensor) -> None:
+        """Give an input the value that the graph wrote to it."""
+        self.copied.add(i)
+        with torch.no_grad():
+            if i not in self.graph.written:  # running statistics: torch counts no version of them
+                target = target.data
+            target.copy_(value)
+
+
+class Static:
+    """A number whose value is part of the program."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and (type(other.value), other.value) == (
+            type(self.value),
+            self.value,
+        )
+
+    def __hash__(self) -> int:
+        return hash((Static, self.value))
+
+
+def _on_jax(tensor: Tensor) -> bool:
+    return tensor.device.type == "jax"
+
+
+def _wait(results: Iterable[Any]) -> None:
+    for result in results:
+        if isinstance(result, Tensor):
+            buffer_of(result).array.block_until_ready()
+
+
+def _memory(tensor: Tensor) -> int:
+    return id(buffer_of(tensor)) if _on_jax(tensor) else tensor.untyped_storage()._cdata
+
+
+def _attribute(graph: fx.GraphModule, name: str) -> Any:
+    return operator.attrgetter(name)(graph)
+
+
+def _autocast_as_cpu() -> AbstractContextManager[Any]:
+    """Autocast on the device as it is on the CPU."""
+    if not torch.is_autocast_enabled("cpu"):
+        return nullcontext()
+    return torch.autocast("jax", dtype=torch.get_autocast_dtype("cpu"))

@@ -1,0 +1,119 @@
+"""CPU tensors in a program of the device: lent to it, and its results handed back, without a copy.
+
+Where JAX runs on the same memory (CPU tensors and JAX's CPU platform, CUDA tensors and its GPU platform), a tensor is
+borrowed through dlpack: the array is the tensor's own memory, if that is aligned as XLA wants it (64 bytes; torch's
+allocator does), else a copy. A result goes the other way. Everywhere else both are copies.
+
+JAX takes an array for immutable, torch's memory is not. So a tensor is borrowed anew for each run, nothing that was
+borrowed is donated, and `hand_back` waits until the program is done: who gets the results may write to what was lent.
+A backward pass reads what was lent again; torch's own version counters tell whether it was written in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+import torch.utils.dlpack
+
+from ..dispatch.read import contiguous_array
+from ..storage import placement
+from ..storage.buffer import spec_of, wrap_sized
+from ..storage.transfer import to_device
+
+Tensor = torch.Tensor
+
+_PLATFORM = {"cpu": "cpu", "cuda": "gpu"}
+
+
+def lend(tensors: Sequence[Tensor], share: bool = True) -> list[Tensor]:
+    """Tensors of the device with the values of others; gradients flow back to them.
+
+    Args:
+        tensors: of any device but jax.
+        share: over the same memory where that is possible. The caller waits for the program before anyone can write.
+    """
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return list(_Lend.apply(share, *tensors))
+    return [borrowed(t) if share else to_device(t.detach()) for t in tensors]
+
+
+def hand_back(tensors: Sequence[Tensor], device: torch.device, share: bool = True) -> list[Tensor]:
+    """Tensors on `device` with the values of the jax device's; gradients flow back. Waits for the values.
+
+    Args:
+        tensors: of the jax device.
+        device: where they go, without a copy if JAX runs there.
+        share: whether gradients come in without a copy.
+    """
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return list(_HandBack.apply(share, device, *tensors))
+    return [returned(t, device) for t in tensors]
+
+
+def borrowed(tensor: Tensor) -> Tensor:
+    """A tensor of the device over the memory of another, or over a copy where that cannot be."""
+    where = placement.current()
+    (device,) = where.device_set
+    if tensor.layout != torch.strided or device.platform != _PLATFORM.get(tensor.device.type):
+        return to_device(tensor.cpu())
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    strides = plain.stride()
+    order = sorted(range(plain.dim()), key=lambda d: -strides[d])
+    memory = plain.permute(order)  # as it lies in memory, which is what the device's buffers hold
+    if not memory.is_contiguous():
+        memory = plain = plain.contiguous()
+    with jax.enable_x64(True):
+        array = jax.dlpack.from_dlpack(memory)
+        if array.sharding != where:
+            array = jax.device_put(array, where)
+    spec = spec_of(np.dtype(array.dtype), tuple(array.shape), where)
+    return wrap_sized(array, spec, plain.shape, plain.dtype, plain.stride())
+
+
+def returned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on `device` over the array of the jax device's, or over a copy where that cannot be."""
+    array: Any = contiguous_array(tensor)
+    (own,) = array.devices()
+    if own.platform != _PLATFORM.get(device.type):
+        return tensor.detach().to(device)
+    return torch.utils.dlpack.from_dlpack(array.block_until_ready())
+
+
+class _Lend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: bool, *tensors: Tensor) -> Any:
+        ctx.share, ctx.device = share, tensors[0].device
+        if share:
+            ctx.save_for_backward(*tensors)
+        lent = tuple(borrowed(t) if share else to_device(t) for t in tensors)
+        constant = zip(lent, tensors, strict=True)
+        ctx.mark_non_differentiable(*(own for own, t in constant if not t.requires_grad))
+        ctx.set_materialize_grads(False)
+        return lent
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.saved_tensors  # noqa: B018  # torch raises if one was written since it was lent
+        given = [g for g in gradients if g is not None]
+        back = iter(hand_back(given, ctx.device, ctx.share))
+        return (None, *(None if g is None else next(back) for g in gradients))
+
+
+class _HandBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, share: bool, device: torch.device, *tensors: Tensor) -> Any:
+        ctx.share = share
+        ctx.set_materialize_grads(False)
+        back = tuple(returned(t, device) for t in tensors)
+        both = zip(back, tensors, strict=True)
+        ctx.mark_non_differentiable(*(b for b, t in both if not t.requires_grad))
+        return back
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        lent = iter(lend([g for g in gradients if g is not None], ctx.share))
+        return (None, None, *(None if g is None else next(lent) for g in gradients))
