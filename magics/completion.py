@@ -1,8 +1,9 @@
-"""Tab completion of the words of `%jax`."""
+"""Tab completion of the words of `%jax`, and of the options of `%%pure` and `%%jit`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from IPython.core.completer import (
     CompletionContext,
@@ -11,21 +12,47 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from jaxtorch.capture.dependencies import names_read
+
+from .cell_magics import OPTIONS, PRECISIONS
 from .words import WORDS
 
 _LINE = re.compile(r"(?:^|[\s=])%jax\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
+_CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 
 @context_matcher(identifier="jaxtorch")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
-    """The words that can stand at the cursor of a `%jax` line; nothing else is offered there."""
-    found = _LINE.search(context.line_with_cursor[: context.cursor_position])
+    """The words that can stand at the cursor of a `%jax` line, or of a cell magic; nothing else is offered there."""
+    line = context.line_with_cursor[: context.cursor_position]
+    found = _LINE.search(line)
+    if found is not None:
+        return _result(() if found["before"] else WORDS, found["word"])
+    found = _CELL.search(line) if context.cursor_line == 0 else None
     if found is None:
         return {"completions": []}
-    words = [] if found["before"] else [w for w in WORDS if w.startswith(found["word"])]
+    option = next((w for w in reversed(found["before"].split()) if w.startswith("-")), None)
+    if option == "--precision" and found["before"].split()[-1] == option:
+        return _result(PRECISIONS, found["word"])
+    names = _names(context.full_text) if option in ("--static", "--donate") else ()
+    return _result((*names, *OPTIONS), found["word"])
+
+
+def _names(cell: str) -> tuple[str, ...]:
+    """The names that a cell reads, as far as it is Python already."""
+    try:
+        code = compile(cell.partition("\n")[2], "", "exec")
+    except SyntaxError:
+        return ()
+    return names_read(code).globals
+
+
+def _result(words: Iterable[str], start: str) -> SimpleMatcherResult:
     return {
-        "completions": [SimpleCompletion(text=word, type="magic") for word in words],
-        "matched_fragment": found["word"],
+        "completions": [
+            SimpleCompletion(text=w, type="magic") for w in words if w.startswith(start)
+        ],
+        "matched_fragment": start,
         "suppress": True,
         "ordered": True,
     }

@@ -42,6 +42,15 @@ def _watch_registrations() -> None:
         hooks.register_module_module_registration_hook(_registered)
 
 
+_open: list[Guards] = []  # those that are watching
+
+
+def note(module: torch.nn.Module) -> None:
+    """Let the traced code depend on a module whose parts it reads without a call."""
+    for guards in _open:
+        guards._seen.update((id(m), m) for m in module.modules())
+
+
 class Guards:
     """The state of the world when a program was traced."""
 
@@ -61,13 +70,17 @@ class Guards:
             self._seen[id(module)] = module
 
         handle = hooks.register_module_forward_pre_hook(called)
+        _open.append(self)
         try:
             yield
         finally:
+            _open.remove(self)
             handle.remove()
-        self.modules = [(weakref.ref(m), m.training) for m in self._seen.values()]
-        self.parts = _parts(self.modules)
+        found = [(weakref.ref(m), m.training) for m in self._seen.values()]
         self._seen.clear()
+        # One that the code made and dropped is nothing to depend on.
+        self.modules = [(reference, mode) for reference, mode in found if reference() is not None]
+        self.parts = _parts(self.modules)
         self.reachable.clear()  # or a program would keep a dropped model alive
 
     def hold(self) -> bool:
@@ -155,6 +168,8 @@ def _reachable(function: Any) -> list[Any]:
     """Everything that a function names, one level into containers and objects."""
     own = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)
+    if hasattr(function, "reached"):  # it knows better, as a cell does
+        return list(function.reached())
     code = getattr(function, "__code__", None)
     values = [] if own is None else [own]
     if isinstance(function, torch.nn.Module):

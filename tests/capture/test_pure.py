@@ -298,3 +298,14 @@ def test_none_among_the_arguments_is_traced_once():
     for _ in range(3):
         f(x, None)
     assert f.cache_info().misses == 1
+
+
+def test_a_module_made_and_dropped_inside_is_no_dependency() -> None:
+    @jaxtorch.pure
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.ReLU()(x)
+
+    x = torch.tensor([-1.0, 2.0], device="jax")
+    for _ in range(2):
+        assert f(x).tolist() == [0.0, 2.0]
+    assert f.cache_info().hits == 1

@@ -1,0 +1,201 @@
+"""`%%pure` and `%%jit`: a cell of torch code as one XLA program."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class, output_can_be_silenced
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magics.execution import TimeitResult
+
+from jaxtorch.capture.errors import CaptureError
+
+from .cell_program import Options, Outcome, Program
+from .cells import CellCode, compile_cell
+from .report import cell_error, report, show_from_cell, syntax_error
+
+OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
+PRECISIONS = ("default", "high", "highest")
+_MOST_CELLS = 64  # whose programs are kept
+
+
+def _options(function: Any) -> Any:
+    """The options of both magics."""
+    for decorate in (
+        argument("-q", "--quiet", action="store_true", help="say nothing about tracing"),
+        argument(
+            "--time",
+            action="store_true",
+            help="run it again and again and print the time, as %%timeit",
+        ),
+        argument(
+            "--precision",
+            choices=PRECISIONS,
+            help="of matrix products and convolutions, as jaxtorch.config(matmul_precision=...)",
+        ),
+        argument(
+            "--donate",
+            nargs="+",
+            default=[],
+            metavar="NAME",
+            help="tensors to give up: their names are gone after the cell unless it sets them, their memory is free",
+        ),
+        argument("--no-grad", action="store_true", help="record no gradients"),
+        argument(
+            "--static",
+            nargs="+",
+            default=[],
+            metavar="NAME",
+            help="tensors whose values are part of the program: the cell may branch on them, "
+            "and is traced again when they change",
+        ),
+        argument("--name", default="cell", help="what the program is called in profiles"),
+    ):
+        function = decorate(function)
+    return function
+
+
+@magics_class
+class CellMagics(Magics):
+    """The cell magics that `%load_ext jaxtorch` adds."""
+
+    def __init__(self, shell: Any = None, **kwargs: Any):
+        super().__init__(shell, **kwargs)
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+
+    @output_can_be_silenced
+    @cell_magic
+    @magic_arguments()
+    @_options
+    def pure(self, line: str, cell: str) -> Any:
+        """Compile the cell's torch code into one XLA program, with its gradient.
+
+        The cell runs as Python once for each shape, dtype and state of what it reads; after that, running it
+        again runs the program. The names that it sets are set as always, and `loss.backward()` in the next cell fills
+        `.grad`. A function defined anew, another constant, a changed module: the cell is traced again and says why.
+
+        It may write module buffers (running statistics) and draw random numbers, and nothing else: for a
+        training step with its optimizer there is %%jit.
+
+        %%pure
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        """
+        return self._run("pure", line, cell)
+
+    @output_can_be_silenced
+    @cell_magic
+    @magic_arguments()
+    @_options
+    def jit(self, line: str, cell: str) -> Any:
+        """Compile the cell's torch code, effects included, into one XLA program: a whole training step.
+
+        As %%pure, and what the cell writes (parameters, gradients, optimizer state, tensors in place) is written
+        back by the program. Its Python runs once: print, append to lists and step schedulers in the next cell.
+
+        %%jit
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        """
+        return self._run("jit", line, cell)
+
+    def _run(self, magic: str, line: str, cell: str) -> Any:
+        arguments = _parsed(getattr(self, magic), line)
+        options = Options(
+            magic == "jit",
+            arguments.name,
+            tuple(arguments.static),
+            arguments.no_grad,
+            tuple(arguments.donate),
+            arguments.precision,
+        )
+        shell = self.shell
+        assert shell is not None
+        first = f"%%{magic} {line}".rstrip()
+        try:
+            code = compile_cell(shell, first, cell)
+        except SyntaxError as error:
+            raise syntax_error(error, [first, *cell.splitlines()]) from None
+        self._check_names(magic, options, code, shell.user_ns)
+        program = self._program(cell, options, shell.user_ns)
+
+        def once() -> Outcome:
+            try:
+                return program.run(code)
+            except CaptureError as error:
+                raise cell_error(error, code) from None
+            except Exception as error:
+                show_from_cell(shell, error, code)
+                raise
+
+        outcome = once()
+        if not arguments.quiet:
+            print(report(magic, outcome))
+        if arguments.time:
+            print(_timed(once))
+        return outcome.shown
+
+    def _check_names(
+        self, magic: str, options: Options, code: CellCode, names: dict[str, Any]
+    ) -> None:
+        for option, named in (("static", options.static), ("donate", options.donate)):
+            for name in named:
+                if name not in code.reads:
+                    hint = _hint(name, code.reads)
+                    raise UsageError(
+                        f"%%{magic} --{option} {name}: the cell reads no `{name}`.{hint}"
+                    )
+                if option == "donate" and not isinstance(names.get(name), torch.Tensor):
+                    raise UsageError(f"%%{magic} --donate {name}: `{name}` is no tensor.")
+
+    def _program(self, cell: str, options: Options, names: dict[str, Any]) -> Program:
+        key = cell, options
+        program = self._programs.pop(key, None) or Program(names, options)
+        self._programs[key] = program
+        if len(self._programs) > _MOST_CELLS:
+            self._programs.popitem(last=False)
+        return program
+
+
+def _parsed(magic: Any, line: str) -> Any:
+    """The options on a magic's line; a wrong word gets the nearest right one."""
+    name = f"%%{magic.__name__}"
+    known, rest = magic.parser.parse_argstring(line, partial=True)
+    for word in rest:
+        if word.startswith("-"):
+            raise UsageError(f"{name} has no option {word}.{_hint(word, list(OPTIONS))}")
+        raise UsageError(
+            f"{name} takes options alone on its line, and {word!r} is there; the code goes into the lines below."
+        )
+    return known
+
+
+def _hint(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1, 0.3)
+    return f" The nearest is {near[0]}." if near else ""
+
+
+def _timed(run: Callable[[], Any]) -> TimeitResult:
+    """The time of a run, as `%timeit` measures and prints it; each measurement ends when the device is done."""
+
+    def measure(loops: int) -> float:
+        torch.jax.synchronize()  # type: ignore[attr-defined]
+        started = time.perf_counter()
+        for _ in range(loops):
+            run()
+        torch.jax.synchronize()  # type: ignore[attr-defined]
+        return time.perf_counter() - started
+
+    loops = 1
+    while loops < 10_000 and measure(loops) < 0.2:
+        loops *= 10
+    runs = [measure(loops) for _ in range(7)]
+    return TimeitResult(loops, 7, min(runs) / loops, max(runs) / loops, runs, 0.0, 3)

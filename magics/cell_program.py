@@ -1,0 +1,342 @@
+"""One cell under `%%pure` or `%%jit`: its programs, and the run of each.
+
+A run looks at everything the cell can reach (`capture/dependencies.py`). A program that was traced in the same
+state is run on the tensors that the names hold now; else the cell is traced in this state. Tensors are handed over by
+name; what else the cell reads is compared.
+
+While the cell is traced its code runs in the user's namespace, where the names of tensors stand for what is handed
+over. A name that the cell sets before it reads it is hidden meanwhile: if the code does ask for it (a loop that ran no
+time did not set it), it is an input, and the trace begins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+import jaxtorch
+from jaxtorch.capture import dependencies
+from jaxtorch.capture.dependencies import Walk
+from jaxtorch.capture.errors import CaptureError
+from jaxtorch.capture.reasons import nearest
+from jaxtorch.dispatch import stats, tracing
+from jaxtorch.storage.buffer import buffer_of
+
+from .cells import SHOWN, CellCode
+from .namespace import Before, Modes, remove, surely
+
+Tensor = torch.Tensor
+_MOST_STATES = 8  # whose programs a cell keeps
+
+
+class Options(NamedTuple):
+    """What stands on the magic's line, but for how it reports."""
+
+    effects: bool  # %%jit
+    name: str
+    static: tuple[str, ...]
+    no_grad: bool
+    donate: tuple[str, ...]
+    precision: str | None
+
+
+class Outcome(NamedTuple):
+    """What a run did, for its report."""
+
+    shown: Any
+    inputs: int
+    outputs: int
+    traced: bool
+    nth: int  # traces so far
+    reasons: list[str]
+    trace_seconds: float
+    xla_seconds: float
+
+
+class Version:
+    """The programs of one state of what the cell depends on."""
+
+    def __init__(self, program: Any, walk: Walk):
+        self.program = program
+        self.tokens, self.kept = walk.tokens, walk.kept
+
+
+class Handed:
+    """An output that is the tensor handed over, at this place among them."""
+
+    def __init__(self, place: int):
+        self.place = place
+
+
+class Program:
+    """The programs of one cell."""
+
+    def __init__(self, namespace: dict[str, Any], options: Options):
+        self.namespace = namespace
+        self.options = options
+        self.code: CellCode
+        self.promoted: set[str] = set()  # names that turned out to be read before they are set
+        self.versions: list[Version] = []
+        self.states: list[dict[str, Any]] = []  # that were traced
+        self.traces = 0
+        self.seconds = 0.0
+        self._walk: Walk
+        self._before: Before
+        self._borrowed = False
+
+    def run(self, code: CellCode) -> Outcome:
+        """Run the cell. Its names are set in the namespace, or nothing has changed."""
+        self.code = code
+        try:
+            return self._run_or_restore()
+        finally:
+            del self._walk, self._before  # they hold what may be dropped now
+
+    def _run_or_restore(self) -> Outcome:
+        while True:
+            walk = self._walk = self._reach()
+            before = self._before = Before(self.namespace, walk, self.options.effects)
+            try:
+                return self._run(walk)
+            except NameError as error:
+                surely(before.restore)
+                hidden = set(walk.hidden) & before.names.keys()
+                if error.name not in hidden:
+                    raise
+                self.promoted.add(error.name)
+            except BaseException:
+                surely(before.restore)
+                raise
+
+    def _reach(self) -> Walk:
+        code = self.code
+        reads = [*code.reads, *self.promoted]
+        walk = Walk(self.namespace, set(code.sets) - set(reads), code.attributes)
+        for name in self.options.static:
+            value = self.namespace.get(name)
+            if isinstance(value, Tensor):
+                walk.fixed(name, value)
+        for name in reads:
+            walk.name(name)
+        return walk
+
+    def _run(self, walk: Walk) -> Outcome:
+        options = self.options
+        version = next((v for v in self.versions if v.tokens == walk.tokens), None)
+        if version is None:
+            version = Version(self._new_program(), walk)
+        self._borrowed = self._borrows(walk)
+        traces, compiled = self.traces, len(stats.compiled)
+        with contextlib.ExitStack() as scope:
+            if options.no_grad:
+                scope.enter_context(torch.no_grad())
+            if options.precision is not None:
+                scope.enter_context(jaxtorch.config(matmul_precision=options.precision))
+            result = version.program(**walk.inputs)
+        traced = self.traces > traces
+        reasons = self._remember(version, walk) if traced else []
+        values, deleted, shown = _resolved(result, walk.inputs, self._borrowed and options.effects)
+        self.namespace.update(values)
+        remove(self.namespace, {*deleted, *options.donate} - values.keys())
+        return Outcome(
+            shown,
+            sum("." not in p and "[" not in p for p in [*walk.inputs, *walk.modules]),
+            len(values),
+            traced,
+            self.traces,
+            reasons,
+            self.seconds,
+            sum(c.xla for c in stats.compiled[compiled:]),
+        )
+
+    def _borrows(self, walk: Walk) -> bool:
+        """Whether tensors come from the CPU; refuses those that a step would write to there."""
+        borrowed = False
+        for name, value in walk.inputs.items():
+            for leaf in pytree.tree_leaves(value):
+                if not isinstance(leaf, Tensor) or leaf.device.type != "cpu":
+                    continue
+                borrowed = True
+                if self.options.effects and leaf.requires_grad:
+                    raise CaptureError(
+                        f"`{name}` is on the CPU, where %%jit cannot write its gradient back",
+                        f"Move it to the device: `{_outer(name)} = {_outer(name)}.jax()`.",
+                        *self._place(name),
+                    )
+        return borrowed
+
+    def _new_program(self) -> Any:
+        def cell(**given: Any) -> Any:
+            return self._traced(given)
+
+        vars(cell)["reached"] = self._reached  # where gradients may appear
+        make = jaxtorch.jit if self.options.effects else jaxtorch.pure
+        return make(cell, name=self.options.name)
+
+    def _reached(self) -> list[Any]:
+        walk = self._walk
+        return [*walk.modules.values(), *walk.optimizers, *walk.tensors]
+
+    def _remember(self, version: Version, walk: Walk) -> list[str]:
+        """Keep the program; returns why it had to be traced."""
+        self.versions = [version, *(v for v in self.versions if v is not version)][:_MOST_STATES]
+        state = walk.tokens | _looks(walk.inputs)
+        reasons = nearest(self.states, state)
+        if self.options.effects and self.states and not reasons:
+            reasons = ["what its first run made (optimizer state) is an input now"]
+        self.states = [*self.states[-_MOST_STATES:], state]
+        return reasons
+
+    # -- in the trace -----------------------------------------------------------------------------------------
+
+    def _traced(self, given: dict[str, Any]) -> Any:
+        """The cell's code over what is handed over; see the module's text."""
+        started = time.perf_counter()
+        namespace, before, walk = self.namespace, self._before, self._walk
+        modes = Modes()
+        leaves = pytree.tree_leaves(given)
+        structure = {name: _contents(value) for name, value in given.items()}
+        try:
+            namespace.update({n: v for n, v in given.items() if n in before.names})
+            for path, table, name in walk.lent:
+                table[name] = given[path]
+            for name, value in walk.statics.items():
+                namespace[name] = torch.tensor(value.tolist(), dtype=value.dtype, device="jax")
+            remove(namespace, walk.hidden & namespace.keys())
+            with torch.device("jax") if self._borrowed else contextlib.nullcontext():
+                exec(self.code.code, namespace)
+            shown = namespace.pop(SHOWN, None)
+            self._check(given, structure, modes)
+            places = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+            sets = self.code.sets
+            if self.code.star:
+                sets = [n for n, v in namespace.items() if before.names.get(n, before) is not v]
+            values = {n: namespace[n] for n in sets if n in namespace}
+            deleted = [n for n in sets if n not in namespace and n not in walk.hidden]
+            trace = tracing.current()
+            assert trace is not None
+            return pytree.tree_map(lambda x: _output(x, places, trace), (values, deleted, shown))
+        finally:
+            surely(before.restore_names)
+            for path, table, name in walk.lent:
+                table[name] = walk.inputs[path]
+            self.traces += 1
+            self.seconds = time.perf_counter() - started
+
+    def _check(self, given: dict[str, Any], structure: dict[str, Any], modes: Modes) -> None:
+        """Refuse what a cell may not change."""
+        magic = "%%jit" if self.options.effects else "%%pure"
+        before, walk = self._before, self._walk
+        self._check_writes(given)
+        name = next(iter(dependencies.changed(walk.containers)), None)
+        name = name or next((n for n, old in structure.items() if _contents(given[n]) != old), None)
+        if name is not None:
+            raise CaptureError(
+                f"the cell changes what `{name}` holds, which was there before it",
+                f"The Python of a {magic} cell runs once, when it is traced: give the cell's tensor a name, and "
+                f"change `{name}` in the next cell.",
+                *self._place(name),
+            )
+        for name, value in self.namespace.items():
+            known = name in self.code.sets or name in given or name in walk.statics
+            known = known or self.code.star
+            if not known and name != SHOWN and before.names.get(name, before) is not value:
+                raise CaptureError(
+                    f"a function assigns the global `{name}`",
+                    f"The Python of a {magic} cell runs once, when it is traced: return the value, and assign it "
+                    "in the cell.",
+                )
+        for what in modes.restore():
+            raise CaptureError(f"the cell changes {what}", "Change it in a cell of its own.")
+
+    def _check_writes(self, given: dict[str, Any]) -> None:
+        filled = [t for t, grad in self._before.grads if t.grad is not grad]  # none under %%jit
+        known = {id(t) for t in self._walk.tensors}
+        filled += [
+            t
+            for t in pytree.tree_leaves(given)
+            if isinstance(t, Tensor) and t.is_leaf and t.grad is not None and id(t) not in known
+        ]
+        if filled:
+            raise CaptureError(
+                "the cell fills .grad, by backward()",
+                "Call backward() in the next cell, or write %%jit, which does both in one program.",
+                *self._place("backward"),
+            )
+        trace = tracing.current()
+        assert trace is not None
+        written = {id(cell): cell for cell in trace.written()}
+        for name, value in given.items():
+            own = pytree.tree_leaves(self._walk.inputs[name])
+            for leaf, tensor in zip(pytree.tree_leaves(value), own, strict=False):
+                if not isinstance(leaf, Tensor) or id(buffer_of(leaf)) not in written:
+                    continue
+                if self.options.effects and tensor.device.type == "jax":
+                    continue
+                advice = (
+                    f"Make a new tensor (`{name} = {name} + 1`), or write %%jit, which writes back."
+                )
+                if tensor.device.type == "cpu" and (self.options.effects or "." in name):
+                    advice = f"It is on the CPU: move `{_outer(name)}` to the device, by `.jax()`."
+                raise CaptureError(
+                    f"the cell writes into `{name}`, a tensor that was there before it",
+                    advice,
+                    *trace.writers.get(id(buffer_of(leaf)), (None, None)),
+                )
+
+    def _place(self, name: str) -> tuple[str | None, int | None]:
+        line = self.code.line_of(_outer(name))
+        return (self.code.file, line) if line is not None else (None, None)
+
+
+def _outer(path: str) -> str:
+    """The name that a path begins with."""
+    return path.partition(".")[0].partition("[")[0]
+
+
+def _contents(value: Any) -> list[int]:
+    """The identity of everything in containers."""
+    return [id(leaf) for leaf in pytree.tree_leaves(value)]
+
+
+def _looks(inputs: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in inputs.items():
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            if isinstance(leaf, Tensor):
+                found[name + pytree.keystr(path)] = dependencies.look(leaf)
+    modes = (torch.is_grad_enabled(), torch.get_default_dtype(), jaxtorch.config.matmul_precision)
+    names = ("torch.is_grad_enabled()", "torch.get_default_dtype()", "matmul_precision")
+    return found | {n: dependencies.Value(type(m), m) for n, m in zip(names, modes, strict=True)}
+
+
+def _output(leaf: Any, places: dict[int, int], trace: tracing.Trace) -> Any:
+    """An output: a tensor that was handed over and a parameter stay what they are."""
+    if id(leaf) in places:
+        return Handed(places[id(leaf)])
+    if isinstance(leaf, torch.nn.Parameter) and not _made_in(trace, leaf):
+        return weakref.ref(leaf)
+    return leaf
+
+
+def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:
+    return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
+
+
+def _resolved(result: Any, inputs: dict[str, Any], to_cpu: bool) -> Any:
+    """What a program returned, with the tensors themselves where it says which they are."""
+    leaves = pytree.tree_leaves(inputs)
+
+    def resolve(leaf: Any) -> Any:
+        if isinstance(leaf, Handed):
+            return leaves[leaf.place]
+        if isinstance(leaf, weakref.ref):
+            return leaf()
+        return leaf.cpu() if to_cpu and isinstance(leaf, Tensor) else leaf
+
+    return pytree.tree_map(resolve, result)

@@ -1,0 +1,106 @@
+"""What a cell under `%%pure` or `%%jit` may touch, as it was before: all of it comes back when the cell fails.
+
+Each step is one call in C where it can be, so that Ctrl-C finds the namespace before or after, never between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from jaxtorch import _torch_private as private
+from jaxtorch.capture import dependencies
+from jaxtorch.device import rng
+from jaxtorch.storage.buffer import buffer_of
+
+_consume = deque[Any](maxlen=0).extend
+
+
+class Before:
+    """The state before a cell.
+
+    Args:
+        namespace: the user's.
+        walk: what the cell can reach.
+        effects: whether the program itself puts back what it writes (it takes the memory of what was there).
+    """
+
+    def __init__(self, namespace: dict[str, Any], walk: dependencies.Walk, effects: bool):
+        self.namespace = namespace
+        self.names = dict(namespace)
+        self.containers = walk.containers
+        self.modes = Modes()
+        self.grads: list[tuple[torch.Tensor, Any]] = []
+        self.cells: list[tuple[Any, Any, Any]] = []
+        if not effects:
+            self.grads = [(t, t.grad) for t in walk.tensors if t.is_leaf and t.requires_grad]
+            buffers = [
+                buffer_of(b)
+                for m in walk.modules.values()
+                for b in m._buffers.values()
+                if b is not None and b.device.type == "jax"
+            ]
+            cells = [*buffers, *rng._sources.values()]
+            self.cells = [(c, c.array, c.spec) for c in cells]
+
+    def restore_names(self) -> None:
+        """Give the namespace back its names."""
+        replace(self.namespace, self.names)
+
+    def restore(self) -> None:
+        """Give everything back."""
+        self.restore_names()
+        dependencies.restore(self.containers)
+        for cell, array, spec in self.cells:
+            cell.array, cell.spec = array, spec
+        for tensor, grad in self.grads:
+            if tensor.grad is not grad:
+                tensor.grad = grad
+        self.modes.restore()
+
+
+class Modes:
+    """torch's global settings, as they were when this was made."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def restore(self) -> list[str]:
+        """Give the settings back; returns which had changed."""
+        found = []
+        for (name, now, _), (_, old, set_back) in zip(self._now(), self._before, strict=True):
+            if now != old:
+                set_back(old)
+                found.append(name)
+        return found
+
+    @staticmethod
+    def _now() -> list[tuple[str, Any, Callable[[Any], Any]]]:
+        return [
+            ("torch's default device", private.default_device(), torch.set_default_device),
+            ("torch's default dtype", torch.get_default_dtype(), torch.set_default_dtype),
+            ("whether gradients are recorded", torch.is_grad_enabled(), torch.set_grad_enabled),
+        ]
+
+
+def replace(namespace: dict[str, Any], names: dict[str, Any]) -> None:
+    """Make the namespace hold these names alone."""
+    remove(namespace, namespace.keys() - names.keys())
+    namespace.update(names)
+
+
+def remove(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Take names away, all in one call."""
+    _consume(map(namespace.pop, names, [None] * len(namespace)))
+
+
+def surely(action: Callable[[], Any]) -> None:
+    """Do what must be done even if Ctrl-C comes while it is done: then once more, from the start."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        action()
+        raise

@@ -1,0 +1,135 @@
+"""What `%%pure` and `%%jit` say: one line after a run, one short message for an error."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from typing import TYPE_CHECKING
+
+import jax
+
+from jaxtorch.capture.errors import CaptureError
+from jaxtorch.dispatch.fallback import Untraceable
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from .cell_program import Outcome
+    from .cells import CellCode
+
+
+class CellError(CaptureError):
+    """A cell that cannot be one program: shown as its message alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CellError: {self.args[0]}"]
+
+
+def report(magic: str, outcome: Outcome) -> str:
+    """The line after a run.
+
+    Example:
+        >>> from jaxtorch.magics.cell_program import Outcome
+        >>> report("pure", Outcome(None, 3, 2, False, 1, [], 0.0, 0.0))
+        'pure: cached, 3 in, 2 out'
+        >>> report("pure", Outcome(None, 3, 2, True, 1, [], 0.041, 0.31))
+        'pure: traced (1st; 41 ms trace, 310 ms XLA)'
+        >>> report("pure", Outcome(None, 3, 2, True, 2, ["images[0] 32 -> 64"], 0.041, 0.31))
+        'pure: traced again: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
+    """
+    if not outcome.traced:
+        return f"{magic}: cached, {outcome.inputs} in, {outcome.outputs} out"
+    again = ""
+    if outcome.reasons:
+        more = len(outcome.reasons) - 2
+        again = " again: " + ", ".join(outcome.reasons[:2])
+        again += f" and {more} more" if more > 0 else ""
+    elif outcome.nth > 1:
+        again = " again"
+    times = f"{outcome.trace_seconds * 1e3:.0f} ms trace, {outcome.xla_seconds * 1e3:.0f} ms XLA"
+    return f"{magic}: traced{again} ({_ordinal(outcome.nth)}; {times})"
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if n // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+# What a line does that needs a value -> what to write instead.
+_ADVICE = (
+    (
+        r"\b(if|while|elif|assert)\b",
+        "The program runs for all values: write torch.where(condition, a, b) or torch.cond; "
+        "or name the tensor in --static, and the cell is traced again for each value.",
+    ),
+    (r"\bprint\b", "Print it in the next cell."),
+    (
+        r"\bnonzero\b|\[.*[<>=].*\]",
+        "Sizes are fixed in a program: keep all elements with torch.where(mask, x, 0), or choose "
+        "in the next cell.",
+    ),
+    (
+        r"",
+        "Keep it a tensor and ask for its value in the next cell; or name the tensor it comes from in --static.",
+    ),
+)
+
+
+def _advice(error: CaptureError, source: str) -> str:
+    if not isinstance(error.__context__, Untraceable | jax.errors.ConcretizationTypeError):
+        return error.advice
+    return next(advice for pattern, advice in _ADVICE if re.search(pattern, source))
+
+
+def syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
+    """The error for a cell that is no Python."""
+    line = error.lineno or 1
+    source = lines[line - 1].strip() if line <= len(lines) else ""
+    found = CellError(f"the cell is no Python: {error.msg}", "", None, line)
+    found.args = (f"{found.what}\n    line {line}: {source}",)
+    return found
+
+
+def cell_error(error: CaptureError, code: CellCode) -> CellError:
+    """The error as a person reads it: what, where in the cell, what to write."""
+    lines = []
+    source = ""
+    own = _line_in_cell(error, code)
+    if own is not None:
+        source = code.lines[own - 1].strip() if own <= len(code.lines) else ""
+        lines.append(f"    line {own}: {source}")
+    if error.file is not None and error.line is not None and error.file != code.file:
+        source = linecache.getline(error.file, error.line).strip()
+        lines.append(f"    in a function it calls, line {error.line}: {source}")
+    text = "\n".join([error.what, *lines, _advice(error, source)])
+    found = CellError(error.what, error.advice, error.file, own)
+    found.args = (text,)
+    return found
+
+
+def _line_in_cell(error: CaptureError, code: CellCode) -> int | None:
+    if error.file == code.file:
+        return error.line
+    one: BaseException | None = error
+    while one is not None:
+        found = [n for f, n in traceback.walk_tb(one.__traceback__) if f.f_code is code.code]
+        if found:
+            return found[-1]
+        one = one.__context__
+    return None
+
+
+def show_from_cell(shell: InteractiveShell, error: BaseException, code: CellCode) -> None:
+    """Let IPython show an error of the user's code from the cell's own frame on: ours say nothing about it."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code is not code.code:
+        tb = tb.tb_next
+    if tb is None:
+        return
+    first = tb
+
+    def render() -> list[str]:
+        return shell.InteractiveTB.structured_traceback(type(error), error, first, tb_offset=0)
+
+    error._render_traceback_ = render  # type: ignore[attr-defined]
