@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from .autoload import register as _register
 
 if TYPE_CHECKING:
+    from .capture.export import export as export
+    from .capture.export import from_exported as from_exported
     from .capture.jit import jit as jit
+    from .capture.layers import scan_layers as scan_layers
     from .capture.pure import pure as pure
     from .capture.scan import scan as scan
     from .dispatch.stats import compile_count as compile_count
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
     from .interop.jax_view import jax_view as jax_view
+    from .interop.sharding import with_sharding_constraint as with_sharding_constraint
     from .options import config as config
 
 __version__ = "0.1.0"
@@ -34,9 +38,13 @@ _LAZY = {
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "export": ("jaxtorch.capture.export", "export"),
+    "from_exported": ("jaxtorch.capture.export", "from_exported"),
     "pure": ("jaxtorch.capture.pure", "pure"),
     "jit": ("jaxtorch.capture.jit", "jit"),
     "scan": ("jaxtorch.capture.scan", "scan"),
+    "scan_layers": ("jaxtorch.capture.layers", "scan_layers"),
+    "with_sharding_constraint": ("jaxtorch.interop.sharding", "with_sharding_constraint"),
 }
 
 __all__ = [
@@ -44,12 +52,16 @@ __all__ = [
     "call_jax",
     "compile_count",
     "config",
+    "export",
     "fallbacks",
+    "from_exported",
     "jax_view",
     "jit",
     "pure",
     "scan",
+    "scan_layers",
     "torch_view",
+    "with_sharding_constraint",
 ]
 
 

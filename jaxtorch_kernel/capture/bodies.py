@@ -10,7 +10,8 @@ numbers as its forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,9 @@ def trace_body(
     found: list[Any] = []
 
     def run(key: Any, *arrays: Any) -> list[Any]:
-        with tracing.tracing(trace):
+        from .functions import intercepted  # which is made of bodies
+
+        with tracing.tracing(trace), intercepted() if trace.differentiable else nullcontext():
             source = rng.default()
             trace.touch(source)
             source.array = key
@@ -101,6 +104,7 @@ def trace_body(
             )
             results, outputs = _results(leaves)
             kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
+            outside = _differentiated(leaves, trace.readers.values())
             del leaves
             written = [cell for cell in trace.written() if cell is not source]
             if any(id(cell) not in own for cell in written):
@@ -108,12 +112,13 @@ def trace_body(
             if _escaped(trace, kept):
                 raise _escape_refused(what)
             changed = [own[id(cell)] for cell in written]
-            found.extend((structure, outputs, changed))
+            found.extend((structure, outputs, changed, outside))
             return [*results, *map(contiguous_array, changed), source.array]
 
     closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
-    structure, outputs, changed = found
-    closure = _closure(trace, closed.consts, {id(buffer_of(t)) for t in cells})
+    structure, outputs, changed, outside = found
+    own = {id(buffer_of(t)) for t in cells}
+    closure = _closure(trace, closed.consts, [t for t in outside if id(buffer_of(t)) not in own])
     draws = closed.jaxpr.outvars[-1] is not closed.jaxpr.invars[0]
     return Body(closed.jaxpr, closed.consts, closure, structure, outputs, changed, draws)
 
@@ -153,7 +158,7 @@ def call_bodies(
         rest = [r for r, s in zip(results, smooth, strict=True) if not s]
         return first, [*rest, key]
 
-    inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
+    inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
     bridge = Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), placement.current())
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
     *rest, key = others
@@ -162,6 +167,14 @@ def call_bodies(
         source.array = key
     first, second = iter(outputs), iter([bridge.wrap(a) for a in rest])
     return [next(first if s else second) for s in smooth]
+
+
+def needs_gradient(operands: Sequence[Tensor], bodies: Sequence[Body]) -> bool:
+    """Whether a gradient could flow back through a call of these bodies."""
+    tensors = [*operands, *(t for body in bodies for _, t in body.closure)]
+    return any(t.requires_grad for t in tensors) and any(
+        output.differentiable for body in bodies for output in body.outputs
+    )
 
 
 # -- tensors and arrays -------------------------------------------------------------------------------------------
@@ -222,16 +235,37 @@ def _in_memory_order(tensor: Tensor, array: Any) -> Any:
     return array if array.shape == shape else array.reshape(shape)
 
 
+def _node(tensor: Tensor) -> Any:
+    """A tensor's place in torch's graph."""
+    return torch.autograd.graph.get_gradient_edge(tensor).node
+
+
+def _differentiated(results: list[Any], tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of the tensors that gradients of the results flow to."""
+    if not torch.is_grad_enabled():
+        return []
+    ends = {_node(t): t for t in tensors}
+    pending = [_node(t) for t in results if _is_ours(t) and t.requires_grad]
+    seen = set(pending)
+    while pending:
+        node = pending.pop()
+        if node in ends:
+            continue
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return [t for node, t in ends.items() if node in seen]
+
+
 def _closure(
-    trace: tracing.Trace, constants: list[Any], inputs: set[int]
+    trace: tracing.Trace, constants: list[Any], tensors: list[Tensor]
 ) -> list[tuple[int, Tensor]]:
-    """The tensors from outside that need a gradient, each with its place among the constants."""
+    """Tensors from outside, each with its place among the constants."""
     places = {id(constant): i for i, constant in enumerate(constants)}
     found: dict[int, Tensor] = {}
-    for tensor in trace.readers.values():
+    for tensor in tensors:
         cell = buffer_of(tensor)
-        if id(cell) in inputs or trace.bore(cell):
-            continue
         array = cell.array
         constant = array if isinstance(array, jax.core.Tracer) else trace.root.constant_of(cell)
         place = places.get(id(constant))

@@ -33,7 +33,7 @@ def user_frame(error: BaseException) -> tuple[str | None, int | None]:
 
 
 _VALUE = (
-    "A captured program runs for all values: choose with torch.where, keep the value in a tensor, "
+    "A captured program runs for all values: choose with torch.where or torch.cond, keep the value in a tensor, "
     "or leave this line outside"
 )
 

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .guards import _GUARDED, _contents, _named_values
 from .pure import Pure
 
-_BY_VALUE = tuple(t for t in _GUARDED if t not in (tuple, torch.Tensor))
+_BY_VALUE = (*(t for t in _GUARDED if t not in (tuple, torch.Tensor)), pytree.TreeSpec)
 
 
 class Held:

@@ -9,10 +9,10 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
+from .. import _torch_private as private
 from ..dispatch import tracing
 from .bodies import Body, aval_of, call_bodies, trace_body
 from .captured import Output
-from .errors import CaptureError
 from .held import Held, eager
 
 Tensor = torch.Tensor
@@ -62,6 +62,8 @@ def scan(
         tensor([0., 1., 3., 6.], device='jax:0')
     """
     length = _length(xs, length)
+    if private.interposed(()):
+        return _loop(function, init, xs, length, reverse)
     if tracing.active():
         return _scan(Held(function), init, xs, length, reverse)
     return _eager_scan(Held(function), init, xs, length, reverse)
@@ -112,6 +114,21 @@ def _scan(held: Held, init: Any, xs: Any, length: int, reverse: bool) -> tuple[A
 
 
 _eager_scan = eager(_scan)
+
+
+def _loop(function: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
+    """The same as Python: a transform of `torch.func` must see each call."""
+    ys = []
+    for i in reversed(range(length)) if reverse else range(length):
+        x = pytree.tree_map(lambda leaf, i=i: leaf[i] if isinstance(leaf, Tensor) else leaf, xs)
+        carry, y = function(carry, x)
+        ys.append(y)
+    if reverse:
+        ys.reverse()
+    stacked = pytree.tree_map(
+        lambda *own: torch.stack(own) if isinstance(own[0], Tensor) else own[0], *ys
+    )
+    return carry, stacked
 
 
 def _split(body: Body, count: int) -> tuple[tuple[Any, Any], list[Any]]:
@@ -179,6 +196,3 @@ def check_carry(body: Body, carry: list[Tensor], what: str) -> None:
                 f"the carry of a {what} must keep shape and dtype: its tensor {i} enters as {old[1]}{list(old[0])} "
                 f"and leaves as {new[1]}{list(new[0])}. Make the first one like the later ones."
             )
-
-
-__all__ = ["CaptureError", "scan"]

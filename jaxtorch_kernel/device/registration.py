@@ -142,6 +142,7 @@ def first_use() -> Callable[..., Any]:
     global _run
     with _first_use_lock:
         if _run is None:
+            from ..dispatch import higher_order
             from ..dispatch.kernels import install as install_operators
             from ..storage import placement
             from . import amp, fork, methods, processes, storages
@@ -154,6 +155,7 @@ def first_use() -> Callable[..., Any]:
             methods.install()
             processes.install()
             storages.install()
+            higher_order.install()
             _refuse_other_layouts()
             _run = run
     return _run

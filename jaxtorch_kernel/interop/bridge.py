@@ -115,7 +115,7 @@ class Bridge:
 
             def function(*operands: Any) -> tuple[list[Any], list[Any]]:
                 arrays, cotangents = operands[:count], operands[count:]
-                return _pull_back(first, arrays, cotangents), []
+                return _pulled_back(_forward(first, arrays)[1], cotangents), []
 
             avals = [
                 *first.avals,
@@ -127,9 +127,14 @@ class Bridge:
         return self._pullback
 
 
-def _pull_back(compiled: Compiled, arrays: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+def _forward(compiled: Compiled, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """(differentiable outputs, pullback, others)."""
     primals = [arrays[i] for i in compiled.inputs]
-    _, pullback, _ = jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)
+    return jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)
+
+
+def _pulled_back(pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
+    """The inputs' cotangents. Those of torch are the conjugates of JAX's."""
     return [g.conj() for g in pullback([c.conj() for c in cotangents])]
 
 
@@ -143,11 +148,15 @@ class _Node(torch.autograd.Function):
         # Not `save_for_backward`: what is differentiated are the arrays of now, which no later write can change.
         ctx.tensors = tensors
         ctx.set_materialize_grads(False)
-        if tracing.active():
-            outs, others = compiled.function(*arrays)
+        ctx.residuals = ctx.pullback = None
+        trace = tracing.current()
+        if trace is not None:
+            if trace.differentiable:  # by JAX, which must see the function itself
+                outs, others = compiled.function(*arrays)
+            else:  # by torch's backward in this very trace: the forward pass must not be computed twice
+                outs, ctx.pullback, others = _forward(compiled, arrays)
             outputs = [bridge.wrap(o) for o in outs]
             bridge.leaves = [result_leaf(o, bridge.where) for o in outs]
-            ctx.residuals = None
         else:
             try:
                 done, ctx.residuals = compiled.run_saving(arrays)
@@ -168,10 +177,11 @@ class _Node(torch.autograd.Function):
             gradients: Any = list(_twice(bridge, ctx.arrays, tensors, given))
         else:
             arrays = [contiguous_array(c) for c in given]
-            if ctx.residuals is None:
-                outs = _pull_back(bridge.compiled, ctx.arrays, arrays)
-            else:
+            if ctx.residuals is not None:
                 outs = bridge.compiled.pull_back(ctx.residuals, arrays)
+            else:
+                pullback = ctx.pullback or _forward(bridge.compiled, ctx.arrays)[1]
+                outs = _pulled_back(pullback, arrays)
             gradients = [
                 bridge.wrap(g) if want else None for g, want in zip(outs, wanted, strict=True)
             ]

@@ -1,0 +1,246 @@
+"""`scan_layers`: a stack of equal layers as one loop, so that tracing and compiling do not grow with its depth.
+
+The first layer's code runs once. Its parameters and buffers are inputs of the traced body, and the loop feeds it those
+of each layer in turn, stacked inside the program. In torch's graph the call is one node, whose inputs are the layers'
+own parameters: gradients arrive where they belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+from . import guards
+from .bodies import aval_of, call_bodies, trace_body, whole
+from .errors import CaptureError
+from .held import Held, eager
+from .scan import as_carry, as_tensor, check_carry
+
+Tensor = torch.Tensor
+
+
+def scan_layers(
+    layers: Iterable[nn.Module],
+    x: Any,
+    *shared: Any,
+    remat: bool | str | Callable[..., bool] = False,
+    ignore: Sequence[str] = (),
+    **keywords: Any,
+) -> Any:
+    """Call layers of one shape one after the other, as one loop.
+
+    The same as
+
+        for layer in layers:
+            x = layer(x, *shared, **keywords)
+        return x
+
+    in a program that does not grow with the number of layers. Each layer gets its own `.grad`, its own dropout masks,
+    and its own running statistics written back.
+
+    Args:
+        layers: modules of one class, with parameters of the same names, shapes and dtypes.
+        x: what is handed from layer to layer: a tensor or a pytree of them. Each layer returns the like.
+        shared: further arguments, the same for each layer.
+        remat: keep only each layer's input for the backward pass, and compute the rest again (`jax.checkpoint`).
+            A policy of `jax.checkpoint_policies`, or its name, says what is kept besides.
+        ignore: plain attributes in which layers may differ, because their code does not use them (`"layer_idx"`).
+        keywords: further arguments by name.
+
+    Raises:
+        CaptureError: the layers differ; the message says in what.
+        TypeError: a layer returns something else than it was given.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(12)).to("jax")
+        >>> x = torch.randn(2, 4, device="jax")
+        >>> jaxtorch.scan_layers(layers, x, remat=True).sum().backward()
+        >>> layers[11].weight.grad.shape
+        torch.Size([4, 4])
+    """
+    modules = list(layers)
+    if not modules:
+        return x
+    if private.interposed(()):  # a transform of torch.func must see each call
+        for layer in modules:
+            x = layer(x, *shared, **keywords)
+        return x
+    run = _scan_layers if tracing.active() else _eager_scan_layers
+    return run(Held(*modules), x, shared, keywords, remat, tuple(ignore))
+
+
+def _scan_layers(
+    held: Held, x: Any, shared: Any, keywords: dict[str, Any], remat: Any, ignore: tuple[str, ...]
+) -> Any:
+    layers = held.values
+    states = [_state(layer) for layer in layers]
+    template = states[0]
+    for i, layer in enumerate(layers):
+        guards.note(layer)
+        _check_same(layers[0], layer, template, states[i], i, ignore)
+    first, structure = pytree.tree_flatten(x)
+    carry = [as_tensor(leaf) for leaf in first]
+    leaves, shared_structure = pytree.tree_flatten((shared, keywords))
+    operands = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        own = iter(tensors[len(carry) :])
+        filled = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, shared_structure)
+        result = layers[0](pytree.tree_unflatten(tensors[: len(carry)], structure), *args, **kwargs)
+        return as_carry(result, structure, "stack of layers")
+
+    inputs = [*carry, *operands]
+    body = trace_body(
+        flat, list(map(aval_of, inputs)), "a layer of scan_layers", cells=template.tensors
+    )
+    check_carry(body, carry, "stack of layers")
+    count = len(carry)
+
+    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+        state, constants = arrays[:count], arrays[count : len(inputs)]
+        each = arrays[len(inputs) :]
+        stacked = [jnp.stack(each[i :: template.size]) for i in range(template.size)]
+
+        def step(state: Any, own: Any) -> Any:
+            results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)
+            return (key, results[:count]), results[count:]
+
+        (key, last), written = jax.lax.scan(step, (key, state), stacked)
+        return [*last, *written], key
+
+    each = [t for state in states for t in state.tensors]
+    smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
+    results = call_bodies("scan_layers", build, [*inputs, *each], [body], smooth)
+    places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
+    with torch.no_grad():
+        for place, values in zip(places, results[count:], strict=True):
+            for state, value in zip(states, values.unbind(), strict=True):
+                state.tensors[place].copy_(value)
+    return pytree.tree_unflatten(results[:count], structure)
+
+
+_eager_scan_layers = eager(_scan_layers)
+
+
+def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:
+    if remat is False or remat is None:
+        return function
+    if isinstance(remat, str):
+        remat = getattr(jax.checkpoint_policies, remat)
+    # The loop keeps XLA from merging the two runs.
+    return jax.checkpoint(function, prevent_cse=False, policy=None if remat is True else remat)
+
+
+# -- what a layer consists of -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """A layer's parameters and buffers: `names` has all their names, `tensors` each tensor once."""
+
+    names: dict[str, int]
+    tensors: list[Tensor]
+
+    @property
+    def size(self) -> int:
+        """The number of tensors."""
+        return len(self.tensors)
+
+
+def _state(layer: nn.Module) -> State:
+    names: dict[str, int] = {}
+    places: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    for name, tensor in _named(layer):
+        if id(tensor) not in places:
+            places[id(tensor)] = len(tensors)
+            tensors.append(tensor)
+        names[name] = places[id(tensor)]
+    return State(names, tensors)
+
+
+def _named(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from layer.named_parameters(remove_duplicate=False)
+    yield from layer.named_buffers(remove_duplicate=False)
+
+
+def _check_same(
+    template: nn.Module, layer: nn.Module, old: State, new: State, i: int, ignore: tuple[str, ...]
+) -> None:
+    """Raise where a layer is not like the first.
+
+    Raises:
+        CaptureError: it is not.
+    """
+    if type(template) is not type(layer):
+        raise _differ(i, "class", type(layer).__name__, type(template).__name__)
+    for name in [*old.names, *new.names]:
+        a, b = _describe(old, name), _describe(new, name)
+        if a != b:
+            raise _differ(i, name, b, a)
+    for name, place in new.names.items():
+        if not whole(new.tensors[place]):
+            raise CaptureError(
+                f"layer {i}'s {name} is a part of a larger tensor",
+                "Give each layer tensors of its own.",
+            )
+    modules, others = list(template.named_modules()), list(layer.named_modules())
+    if [name for name, _ in modules] != [name for name, _ in others]:
+        names = {n for n, _ in modules} ^ {n for n, _ in others}
+        odd = sorted(names)[0]
+        has, lacks = ("there", "missing") if odd in dict(others) else ("missing", "there")
+        raise _differ(i, f"submodule {odd}", has, lacks)
+    for (name, first), (_, other) in zip(modules, others, strict=True):
+        _check_attributes(first, other, i, f"{name}." if name else "", ignore)
+
+
+def _describe(state: State, name: str) -> str:
+    place = state.names.get(name)
+    if place is None:
+        return "missing"
+    tensor = state.tensors[place]
+    gradient = ", requires_grad" if tensor.requires_grad else ""
+    shape = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device.type}{gradient}"
+    tied = [other for other, p in state.names.items() if p == place]
+    return shape if len(tied) == 1 else f"{shape}, tied: {' and '.join(tied)}"
+
+
+def _check_attributes(
+    first: nn.Module, other: nn.Module, i: int, prefix: str, ignore: tuple[str, ...]
+) -> None:
+    if type(first) is not type(other):
+        raise _differ(i, prefix.rstrip(".") or "class", type(other).__name__, type(first).__name__)
+    old, new = (_plain_attributes(m) for m in (first, other))
+    for name in sorted(old.keys() | new.keys()):
+        a, b = old.get(name), new.get(name)
+        if a != b and name not in ignore:
+            raise _differ(i, f"{prefix}{name}", b, a)
+
+
+def _plain_attributes(module: nn.Module) -> dict[str, Any]:
+    plain = (bool, int, float, complex, str, torch.dtype, torch.Size)
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, plain)
+        or (isinstance(value, tuple) and all(isinstance(v, plain) for v in value))
+    }
+
+
+def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:
+    return CaptureError(
+        f"scan_layers needs layers of one shape, and {name} is {new} in layer {i}, {old} in layer 0",
+        "One layer's code runs for all: call those that differ apart, or use a Python loop. An attribute that the code "
+        "does not use may be named in ignore=(...).",
+    )

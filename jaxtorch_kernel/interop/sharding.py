@@ -1,0 +1,36 @@
+"""`with_sharding_constraint`: JAX's, for tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from .call_jax import call_jax
+
+
+def with_sharding_constraint(x: Any, sharding: Any) -> Any:
+    """Say how a tensor is to be spread over devices, inside captured code: `jax.lax.with_sharding_constraint`.
+
+    Args:
+        x: a tensor, or a pytree of tensors.
+        sharding: JAX's own objects, such as a `NamedSharding` of a mesh with `Auto` axes, or a pytree of them.
+
+    Returns:
+        The same values; the gradient is constrained likewise.
+
+    Example:
+        >>> import jax, torch, jaxtorch
+        >>> from jax.sharding import AxisType, NamedSharding, PartitionSpec
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+        >>> rows = NamedSharding(mesh, PartitionSpec("data", None))
+        >>> f = jaxtorch.pure(lambda x: jaxtorch.with_sharding_constraint(x.sin(), rows) * 2)
+        >>> f(torch.zeros(2, 2, device="jax"))
+        tensor([[0., 0.],
+                [0., 0.]], device='jax:0')
+    """
+    return call_jax(_constrained, x, sharding)
+
+
+def _constrained(x: Any, sharding: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, sharding)
