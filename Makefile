@@ -33,8 +33,10 @@ lint: .venv/test.stamp ## ruff and mypy alone
 conformance: .venv/test.stamp ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
 
-fuzz: .venv/test.stamp ## thousands of random programs of views and in-place writes, on both devices
+fuzz: .venv/test.stamp ## thousands of random programs, on both devices and captured
 	$(CACHE) JAXTORCH_VIEW_PROGRAMS=5000 $(BIN)/pytest tests/storage/test_views.py -k random_programs --timeout 3600 \
+		--hypothesis-show-statistics
+	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
