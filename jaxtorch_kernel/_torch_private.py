@@ -26,6 +26,8 @@ _HOOKS = {
     "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
+    "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
+    "torch._C._current_autograd_node": "tells which node a backward pass is running",
     "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
     "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
@@ -148,6 +150,15 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
         or torch.autograd.forward_ad._current_level >= 0
         or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
     )
+
+
+next_sequence_number = torch._C._autograd._get_sequence_nr
+current_autograd_node = torch._C._current_autograd_node
+
+
+def sequence_number(node: Any) -> int:
+    """When torch made a node of its graph: the count of those made before it in its thread."""
+    return node._sequence_nr()
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage.buffer import buffer_of
+from .scopes import named
 
 Tensor = torch.Tensor
 
@@ -156,6 +157,7 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
     # torch's autograd must run in this thread: the trace is this thread's.
     with (
         tracing.tracing(trace),
+        named(trace),
         torch.autograd.set_multithreading_enabled(False),
         private.compiling(),
         intercepted() if trace.differentiable else nullcontext(),

@@ -7,6 +7,7 @@ call that depends on no input runs at once, on values.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -44,7 +45,9 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
             starts = program.starts_for(call.tensors, True) if program.views else None
         if starts is not None:
             operands.append(starts)
-    with jax.enable_x64(True):
+    scopes = trace.root.scopes
+    named = scopes.of_backward() if scopes is not None else nullcontext()
+    with jax.enable_x64(True), named:
         numbers = number_operands(program.number_kinds, call.numbers, None)
         outputs = program.function(*operands, *numbers)
     if source is not None:

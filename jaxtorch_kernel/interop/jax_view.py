@@ -23,7 +23,9 @@ import torch
 from .. import _torch_private as private
 from .._jax_private import uncommitted
 from ..capture.errors import CaptureError, explained
+from ..capture.functions import intercepted
 from ..capture.guards import Guards
+from ..capture.scopes import named
 from ..device.rng import Source
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
@@ -153,6 +155,8 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
         enter = stack.enter_context
         enter(jax.enable_x64(True))
         enter(tracing.tracing(trace))
+        enter(named(trace))
+        enter(intercepted())
         enter(torch.inference_mode(False))
         enter(torch.enable_grad())
         # torch's autograd must run in this thread: the trace is this thread's.

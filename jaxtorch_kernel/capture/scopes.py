@@ -1,0 +1,156 @@
+"""Module paths and `record_function` names as `jax.named_scope`s: optimized HLO and profiles tell whose work it is.
+
+While code is traced, every module's call opens a scope: the outermost one by its class's name, those inside by their
+path in the module that calls them, so that scopes read `GPT/blocks.0/attention`. JAX carries them through `jax.vjp`
+(`transpose(jvp(GPT))/blocks.0/attention`).
+
+Where torch's own autograd runs the backward pass (`jit`), its nodes know when they were made: torch numbers them in
+order. A mark at each opening and closing of a scope says between which numbers it was open, and a node's kernels run
+under `transpose(GPT)/blocks.0/attention`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import jax
+from torch.autograd.profiler import record_function
+from torch.nn import Module
+from torch.nn.modules import module as hooks
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+
+_lock = threading.RLock()
+_open = 0
+_enter, _exit = record_function.__enter__, record_function.__exit__
+
+
+class Scopes:
+    """The scopes of one trace, opened and closed in its thread."""
+
+    def __init__(self) -> None:
+        # What opened each (a module or a record_function), its name, its context, and for a module the paths of the
+        # modules within, with its own.
+        self._stack: list[tuple[Any, str, ExitStack, dict[int, str], str]] = []
+        self._numbers: list[int] = []
+        self._paths: list[tuple[str, ...]] = []
+
+    def enter_module(self, module: Module) -> None:
+        """Open a module's scope."""
+        names, base = self._stack[-1][3:] if self._stack else ({}, "")
+        path = names.get(id(module))
+        if path is None:  # no part of the module that calls it
+            names = {id(m): path for path, m in module.named_modules()}
+            self.enter(module, type(module).__name__, names, "")
+        else:
+            self.enter(module, path.removeprefix(f"{base}."), names, path)
+
+    def enter(
+        self, owner: Any, name: str, names: dict[int, str] | None = None, path: str = ""
+    ) -> None:
+        """Open a scope. Without `names`, the modules called in it go by the paths of the module around."""
+        if names is None:
+            names, path = self._stack[-1][3:] if self._stack else ({}, "")
+        context = ExitStack()
+        context.enter_context(jax.named_scope(name))
+        self._stack.append((owner, name, context, names, path))
+        self._mark()
+
+    def leave(self, owner: Any) -> None:
+        """Close the scope that `owner` opened, and with it what was left open inside."""
+        if not any(entry[0] is owner for entry in self._stack):
+            return  # opened before the trace
+        while self._stack:
+            left, _, context, *_ = self._stack.pop()
+            context.close()
+            if left is owner:
+                break
+        self._mark()
+
+    def close(self) -> None:
+        """Close what an error left open."""
+        while self._stack:
+            self._stack.pop()[2].close()
+
+    def _mark(self) -> None:
+        self._numbers.append(private.next_sequence_number())
+        self._paths.append(tuple(entry[1] for entry in self._stack))
+
+    def of_backward(self) -> AbstractContextManager[Any]:
+        """The scope of the node that torch's backward pass is running, where one is."""
+        node = private.current_autograd_node()
+        if node is None:
+            return nullcontext()
+        place = bisect_right(self._numbers, private.sequence_number(node)) - 1
+        path = self._paths[place] if place >= 0 else ()
+        context = ExitStack()
+        for i, name in enumerate(path):
+            context.enter_context(jax.named_scope(name if i else f"transpose({name})"))
+        return context
+
+
+@contextmanager
+def named(trace: tracing.Trace) -> Iterator[None]:
+    """Hold while torch code runs under `trace`, an outermost one: opens the scopes in it."""
+    global _open
+    if trace.parent is not None:  # whose scopes are open around
+        yield
+        return
+    scopes = trace.scopes = Scopes()
+
+    def called(module: Module, _: Any) -> None:
+        if _scopes() is scopes:
+            scopes.enter_module(module)
+
+    def done(module: Module, *_: Any) -> None:
+        if _scopes() is scopes:
+            scopes.leave(module)
+
+    handles = (
+        hooks.register_module_forward_pre_hook(called),
+        hooks.register_module_forward_hook(done, always_call=True),
+    )
+    with _lock:
+        _open += 1
+        record_function.__enter__ = _enter_traced  # type: ignore[method-assign]  # put back below
+        record_function.__exit__ = _exit_traced  # type: ignore[method-assign]  # likewise
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        with _lock:
+            _open -= 1
+            if not _open:
+                record_function.__enter__ = _enter  # type: ignore[method-assign]
+                record_function.__exit__ = _exit  # type: ignore[method-assign]
+        scopes.close()
+
+
+def _scopes() -> Scopes | None:
+    """Those of this thread's trace."""
+    trace = tracing.current()
+    return None if trace is None else trace.root.scopes
+
+
+def _enter_traced(self: record_function) -> Any:
+    entered = _enter(self)
+    scopes = _scopes()
+    if scopes is not None:
+        scopes.enter(self, self.name)
+    return entered
+
+
+def _exit_traced(self: record_function, *error: Any) -> Any:
+    scopes = _scopes()
+    if scopes is not None:
+        scopes.leave(self)
+    return _exit(self, *error)
+
+
+__all__ = ["Scopes", "named"]
