@@ -1,10 +1,10 @@
 """`torch.compile(model, backend="jax")`.
 
-dynamo turns Python into FX graphs of torch functions and guards them. Each graph is run under `pure`, as it is:
+Dynamo turns Python into FX graphs of torch functions and guards them. Each graph is run under `pure`, as it is:
 no AOTAutograd, no decompositions, gradients by `jax.vjp`. Tensors of the jax device pass as they are; those of the CPU
 are borrowed for each call (`interop/borrow.py`), and what the graph computes on the CPU is handed back there.
 
-Sizes that dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA gets one program for each
+Sizes that Dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA gets one program for each
 combination met, of which at most `max_entries` are kept for a graph.
 """
 
@@ -45,7 +45,7 @@ def backend(
     """What torch calls for `torch.compile(..., backend="jax")`; it finds it by its entry point.
 
     Args:
-        graph: from dynamo.
+        graph: from Dynamo.
         examples: fake inputs; a graph is traced when it is called.
         mode: torch's words are accepted, and all mean the same: XLA always fuses and tunes.
         options: `max_entries`, how many programs are kept for one graph (64), and whatever `jaxtorch.config` takes.
@@ -69,7 +69,7 @@ def backend(
 
 
 class CompiledGraph:
-    """One graph, callable as dynamo calls it."""
+    """One graph, callable as Dynamo calls it."""
 
     def __init__(self, graph: fx.GraphModule, max_entries: int | None, changes: dict[str, Any]):
         self.original = graph

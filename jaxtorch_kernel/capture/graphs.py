@@ -2,7 +2,7 @@
 
 Such a graph names the devices that its code ran on. Here it runs on the jax device whole: device names in it are
 replaced, and what came from another device goes back there at the end. What else has to be known of it is read off the
-fake tensors that dynamo leaves on its nodes: which inputs it writes, and which outputs are views of inputs.
+fake tensors that Dynamo leaves on its nodes: which inputs it writes, and which outputs are views of inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeviceGraph:
     Attributes:
         module: takes the inputs and then the tensors of `attributes`; returns the outputs, None for those of `views`.
         attributes: names of tensors that the graph keeps itself.
-        floats: inputs that are Python floats, which dynamo passes as tensors.
+        floats: inputs that are Python floats, which Dynamo passes as tensors.
         unused: inputs that nothing reads.
         statics: numbers whose value the code needs (a size).
         written: inputs that in-place operators write to (running statistics are not seen here).
@@ -71,7 +71,7 @@ def _device(output: Any) -> torch.device | None:
 
 
 def _is_float(node: fx.Node) -> bool:
-    """Whether an input is a Python float: dynamo passes it as a tensor and takes its value inside."""
+    """Whether an input is a Python float: Dynamo passes it as a tensor and takes its value inside."""
     fakes = _fakes(node)
     return (
         len(fakes) == 1

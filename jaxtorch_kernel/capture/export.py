@@ -1,0 +1,180 @@
+"""Programs that leave the process, and programs that come from outside.
+
+`export` makes a `jax.export` artifact of torch code: StableHLO with its weights inside, or as inputs, which any process
+with jax loads, without torch and without jaxtorch. `from_exported` runs what `torch.export` made on the jax device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import export as jax_export
+
+from ..interop.jax_view import jax_view
+from ..storage.dtypes import to_numpy
+from ..storage.transfer import to_device
+from .errors import CaptureError
+from .guards import note
+from .pure import Pure, name_of
+
+Tensor = torch.Tensor
+
+
+class ExportedModule(torch.nn.Module):
+    """A `torch.export`ed program on the jax device. Made by `from_exported`.
+
+    Attributes:
+        module: the program as torch has it, with its parameters and buffers.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram):
+        super().__init__()
+        from torch.export.passes import move_to_device_pass
+
+        self.module: Any = move_to_device_pass(program, "jax:0").module()
+        self._pure = Pure(self._program, "exported", None)
+
+    def _program(self, *args: Any, **kwargs: Any) -> Any:
+        note(self.module)  # it reads its parts by name, without calling them
+        return self.module(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The program's result; compiled for each signature it is called with."""
+        return self._pure(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> ExportedModule:
+        """An exported program has no modes: it is as it was when it was exported.
+
+        Raises:
+            CaptureError: always, but for what `torch.nn.Module` asks for itself.
+        """
+        if mode is not self.training:
+            raise CaptureError(
+                "an exported program does not change between training and evaluation",
+                "Call model.train() or model.eval() before torch.export.export.",
+            )
+        return self
+
+
+def from_exported(program: torch.export.ExportedProgram) -> ExportedModule:
+    """A program made by `torch.export.export`, as a module on the jax device.
+
+    Each signature is compiled whole, as by `pure`; gradients flow to the module's `parameters()` and to arguments.
+    Tensors of the CPU are taken too, and give results on the CPU.
+
+    Args:
+        program: exported for any device. Its weights are copied to the jax device.
+
+    Raises:
+        AssertionError: when called: torch's own check of what the program was exported for (its sizes).
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> program = torch.export.export(torch.nn.ReLU(), (torch.zeros(2),))
+        >>> jaxtorch.from_exported(program)(torch.tensor([-1.0, 1.0], device="jax"))
+        tensor([0., 1.], device='jax:0')
+    """
+    return ExportedModule(program)
+
+
+def export(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    weights: bool = True,
+    platforms: Sequence[str] | None = None,
+) -> jax_export.Exported:
+    """A `jax.export` artifact of torch code, which loads without torch: `jax.export.deserialize(data).call(*arrays)`.
+
+    As in JAX, 64-bit types become 32-bit ones unless `jax_enable_x64` is on. An artifact takes the sizes it was made
+    for, and has no effects: call `.eval()` on a module first.
+
+    Args:
+        function: a torch function or module, on the CPU or the jax device.
+        args, kwargs: example arguments: tensors in tuples, lists and dicts become arrays of their shape and dtype,
+            anything else is part of the program, and `.call` takes None in its place.
+        weights: whether a module's parameters and buffers are in the artifact. If not, `.call` takes them first, as a
+            dict by name.
+        platforms: what it can run on, as `jax.export.export` has it ("cpu", "cuda", "tpu"); this process's by default.
+
+    Returns:
+        A `jax.export.Exported`: `.serialize()` gives bytes (`.serialize(vjp_order=1)` with gradients), `.mlir_module()`
+        text.
+
+    Raises:
+        CaptureError: the code writes to a tensor, draws random numbers, or asks for the value of a traced tensor.
+
+    Example:
+        >>> import jax, torch, jaxtorch
+        >>> data = jaxtorch.export(torch.nn.ReLU(), (torch.zeros(2),)).serialize()
+        >>> jax.export.deserialize(data).call(jax.numpy.array([-1.0, 1.0]))
+        Array([0., 1.], dtype=float32)
+    """
+    leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs or {})))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    call, state = _with_state(function)
+
+    def on_tensors(state: dict[str, Tensor], *tensors: Tensor) -> Any:
+        filled = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            filled[i] = tensor
+        return _plain(call(state, *jax.tree.unflatten(structure, filled)))
+
+    def program(*operands: Any, **named: Any) -> Any:
+        if weights:
+            return jax_view(functools.partial(on_tensors, state))(
+                *jax.tree.leaves((operands, named))
+            )
+        return jax_view(on_tensors)(operands[0], *jax.tree.leaves((operands[1:], named)))
+
+    program.__name__ = program.__qualname__ = name_of(function)
+    shapes, named_shapes = jax.tree.unflatten(structure, map(_aval, leaves))
+    if not weights:
+        shapes = ({name: _aval(t) for name, t in state.items()}, *shapes)
+    exporter = jax_export.export(jax.jit(program), platforms=platforms)
+    return exporter(*shapes, **named_shapes)
+
+
+def _with_state(function: Any) -> tuple[Callable[..., Any], dict[str, Tensor]]:
+    """(how to call it with a state, args, kwargs; its state on the jax device)."""
+    if not isinstance(function, torch.nn.Module):
+        return lambda _, args, kwargs: function(*args, **kwargs), {}
+    state = {
+        name: t if t.device.type == "jax" else to_device(t.detach())
+        for name, t in [*function.named_parameters(), *function.named_buffers()]
+    }
+    buffers = [name for name, _ in function.named_buffers()]
+
+    def call(now: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+        # Every floating input may be differentiated; operators refuse that of running statistics.
+        now = now | {name: now[name].detach() for name in buffers}
+        return torch.func.functional_call(function, now, args, kwargs)
+
+    return call, state
+
+
+def _aval(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return None
+    dtype = jax.dtypes.canonicalize_dtype(np.dtype(to_numpy(leaf.dtype)))
+    return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
+
+
+def _plain(result: Any) -> Any:
+    """A result in containers that a process without torch knows."""
+    if isinstance(result, Mapping):
+        return {key: _plain(value) for key, value in result.items()}
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {f.name: _plain(getattr(result, f.name)) for f in dataclasses.fields(result)}
+    if isinstance(result, list):
+        return [_plain(value) for value in result]
+    if isinstance(result, tuple):
+        return tuple(_plain(value) for value in result)
+    return result
