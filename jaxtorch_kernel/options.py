@@ -131,7 +131,20 @@ class Config:
         return _Scope(changes)
 
     def update(self, **changes: Any) -> None:
-        """Change options for the whole process; scopes that are open keep their own."""
+        """Change options for the whole process; scopes that are open keep their own.
+
+        Beside the options of a scope, `compile_cache=True` keeps compiled programs across sessions
+        (`compile_cache.py`), False stops that.
+        """
+        if "compile_cache" in changes:
+            from .compile_cache import compile_cache
+
+            wanted = changes.pop("compile_cache")
+            if wanted not in (True, False):
+                raise ValueError(
+                    f"jaxtorch.config: compile_cache is one of True, False, not {wanted!r}."
+                )
+            (compile_cache.on if wanted else compile_cache.off)("config")
         self._check(changes)
         with self._lock:
             self._base = _changed(self._base, changes)

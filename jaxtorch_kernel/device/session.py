@@ -2,7 +2,8 @@
 
 `torch.set_default_device` covers factories, `torch.tensor` and module construction. `torch.load` puts tensors
 where they were saved, whatever the default device: while the session is on, a load without `map_location` goes
-to the default device, too. An explicit device wins everywhere.
+to the default device, too. An explicit device wins everywhere. Compiled programs are kept across sessions meanwhile
+(`compile_cache.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 import torch.serialization
 
 from .. import _torch_private as private
+from ..compile_cache import compile_cache
 
 _restore_location = torch.serialization._get_restore_location
 
@@ -36,6 +38,7 @@ class Session:
             self.active = True
         torch.serialization._get_restore_location = _load_to_default
         torch.set_default_device("jax")
+        compile_cache.on("session")
 
     def off(self) -> None:
         """Restore the default device from before `on`; without an `on` before it, do nothing.
@@ -49,6 +52,7 @@ class Session:
         torch.set_default_device(self._before)
         torch.serialization._get_restore_location = _restore_location
         self.active, self._before = False, None
+        compile_cache.off("session")
 
 
 def _check_no_block(word: str) -> None:
