@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _torch_private as private
 from ..dispatch import tracing
@@ -19,6 +19,9 @@ from .entry import Entry, trace_entry
 from .errors import CaptureError, explained
 from .numbers import Numbers
 from .signature import Arguments, key_of, quick_key
+
+if TYPE_CHECKING:
+    from .lowering import Lowered
 
 
 class CacheInfo(NamedTuple):
@@ -88,6 +91,37 @@ class Pure:
         if self._max_entries is not None and len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
         return entry
+
+    def lower(
+        self, *args: Any, target: str | None = None, gradients: bool = False, **kwargs: Any
+    ) -> Lowered:
+        """The program of a call, as text and compiled for any device; nothing runs.
+
+        Args:
+            args, kwargs: as in a call.
+            target: a TPU that need not be there, such as "v5e:1x1"; this machine's device by default.
+            gradients: forward and backward as one program, from the inputs and the cotangents of the outputs.
+
+        Returns:
+            An object with `.jaxpr`, `.stablehlo` and `.compile()`, which has `.hlo`, `.cost_analysis()` and
+            `.memory_analysis()`.
+
+        Example:
+            >>> import torch, jaxtorch
+            >>> f = jaxtorch.pure(lambda a, b: torch.einsum("ij,jk->ik", a, b))
+            >>> x = torch.ones(2, 2, device="jax")
+            >>> f.lower(x, x).stablehlo.count("dot_general")
+            1
+        """
+        from .lowering import forward_of, with_gradients_of
+
+        arguments = Arguments(args, kwargs, self._numbers)
+        key = key_of(arguments)
+        entry = self._entries.get(key)
+        if entry is None or entry.live_cells() is None:
+            entry = self._trace(arguments, key)
+        lower = with_gradients_of if gradients else forward_of
+        return lower(entry.bridge.compiled, target)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:

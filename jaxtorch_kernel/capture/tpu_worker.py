@@ -1,0 +1,63 @@
+"""Compiles one program for a TPU that is not there. Run as a script, in a process of its own; imports no torch.
+
+    python -P tpu_worker.py TARGET PROGRAM RESULT
+
+PROGRAM holds a serialized `jax.export.Exported`, RESULT gets the optimized HLO and its figures as JSON. libtpu must be
+importable here and nowhere else: a process that has it and no TPU starts JAX slowly, with errors.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_FIGURES = (
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+    "generated_code_size_in_bytes",
+)
+
+
+def compile_for(target: str, program: bytes) -> dict[str, Any]:
+    """A program compiled for the first chip of a topology such as "v5e:1x1"."""
+    import jax
+    from jax import export
+    from jax.experimental import topologies
+
+    chips = target.partition(":")[2]
+    one = {"chips_per_host_bounds": (1, 1, 1), "num_slices": 1}
+    topology = topologies.get_topology_desc(
+        platform="tpu", topology_name=target, **(one if set(chips.split("x")) == {"1"} else {})
+    )
+    where = jax.sharding.SingleDeviceSharding(topology.devices[0])
+    exported = export.deserialize(bytearray(program))
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for a in exported.in_avals]
+
+    def run(*arrays: Any) -> Any:
+        return exported.call(*arrays)
+
+    run.__name__ = exported.fun_name
+    with jax.enable_x64(True):
+        compiled = jax.jit(run).lower(*avals).compile()
+    return describe(compiled, topology.devices[0])
+
+
+def describe(compiled: Any, device: Any) -> dict[str, Any]:
+    """The optimized HLO of a compiled program, its costs and its memory."""
+    memory = compiled.memory_analysis()
+    costs = compiled.cost_analysis() or {}
+    return {
+        "hlo": compiled.as_text(),
+        "costs": {name: float(value) for name, value in costs.items()},
+        "memory": {name: getattr(memory, name) for name in _FIGURES if hasattr(memory, name)},
+        "device": device.device_kind,
+    }
+
+
+if __name__ == "__main__":
+    found = compile_for(sys.argv[1], Path(sys.argv[2]).read_bytes())
+    Path(sys.argv[3]).write_text(json.dumps(found))
