@@ -132,7 +132,7 @@ class ViewTrace(tracing.Trace):
         Raises:
             CaptureError: a tensor that was there before, or its `.grad`, has changed.
         """
-        changed = [cell for cell in self.written() if not isinstance(cell, Source)]
+        changed: list[Any] = [cell for cell in self.written() if not isinstance(cell, Source)]
         for tensor, gradient in gradients:
             if not tensor.is_leaf:  # a write gave it a history
                 tensor.detach_()
@@ -146,6 +146,7 @@ class ViewTrace(tracing.Trace):
                 f"({spec.dtype}{list(spec.shape)}), or to its gradient",
                 "A JAX function has no effects: pass the tensor as an argument and return its new value. For a "
                 "module's running statistics, call .eval(), or pass its buffers to torch.func.functional_call.",
+                *self.writers.get(id(changed[0]), (None, None)),
             )
 
 
