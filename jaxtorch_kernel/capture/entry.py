@@ -118,7 +118,7 @@ def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
     _check_effects(captured, len(places), guards)
-    inputs, positions = _inputs(captured, session, places)
+    inputs, positions = _inputs(captured, session, leaves)
     compiled = Compiled(captured.function, captured.avals, positions, name=name)
     bridge = Bridge(compiled, _where(captured), layouts(session.differentiated))
     return Entry(captured, places, inputs, bridge, guards)
@@ -150,9 +150,11 @@ def _check_effects(captured: Captured, arguments: int, guards: Guards) -> None:
         )
 
 
-def _inputs(captured: Captured, session: Session, places: list[int]) -> tuple[list[Any], list[int]]:
+def _inputs(captured: Captured, session: Session, leaves: list[Any]) -> tuple[list[Any], list[int]]:
     """The tensors that gradients flow to (a place among the arguments, or a weak reference), and their inputs."""
     where = {id(cell()): i for i, cell in enumerate(captured.cells)}
+    # By the tensor, not by its buffer, which another argument may share.
+    argument = {id(leaf): i for i, leaf in enumerate(leaves)}
     inputs: list[Any] = []
     positions: list[int] = []
     for tensor in session.differentiated:
@@ -169,7 +171,6 @@ def _inputs(captured: Captured, session: Session, places: list[int]) -> tuple[li
                 "two tensors that require a gradient share memory, or one is a part of a larger one",
                 "Pass x.clone() for one of them.",
             )
-        own = position < len(places)
-        inputs.append(places[position] if own else weakref.ref(tensor))
+        inputs.append(argument.get(id(tensor), weakref.ref(tensor)))
         positions.append(position)
     return inputs, positions

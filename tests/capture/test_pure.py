@@ -309,3 +309,29 @@ def test_a_module_made_and_dropped_inside_is_no_dependency() -> None:
     for _ in range(2):
         assert f(x).tolist() == [0.0, 2.0]
     assert f.cache_info().hits == 1
+
+
+def test_a_gradient_to_one_of_two_arguments_over_one_buffer() -> None:
+    def f(transposed: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ transposed @ transposed).sin().sum() + w.detach().sum()
+
+    x = torch.randn(2, 3, device="jax")
+    w = torch.randn(3, 3, device="jax", requires_grad=True)
+    for arguments in ((w.T, w), (w, w.T)):
+        (expected,) = torch.autograd.grad(f(*arguments), w)
+        (ours,) = torch.autograd.grad(jaxtorch.pure(f)(*arguments), w)
+        torch.testing.assert_close(ours, expected)
+
+
+def test_the_paddings_row_of_an_embedding_gets_no_gradient():
+    table = nn.Embedding(5, 3, padding_idx=1)
+    ids = torch.tensor([[0, 1, 2], [1, 1, 4]])
+    own = copy.deepcopy(table).to("jax")
+    jaxtorch.pure(own)(ids.to("jax")).square().sum().backward()
+    table(ids).square().sum().backward()
+    with torch.no_grad():
+        table.weight[1] = 1.0
+        own.weight[1] = 1.0
+    table(ids).square().sum().backward()
+    jaxtorch.pure(own)(ids.to("jax")).square().sum().backward()
+    torch.testing.assert_close(own.weight.grad.cpu(), table.weight.grad)
