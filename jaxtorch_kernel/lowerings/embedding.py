@@ -26,7 +26,11 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> jax.Array:
-    return weight.at[narrow(indices)].get(mode=IN_BOUNDS)
+    rows = weight.at[narrow(indices)].get(mode=IN_BOUNDS)
+    if padding_idx < 0:
+        return rows
+    # No gradient flows to the padding's row. torch's autograd sees to it; in captured code JAX's does.
+    return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
 
 
 def _counts(indices: Any, size: int) -> jax.Array:
