@@ -24,12 +24,23 @@ from ..dispatch import tracing
 from ..interop.borrow import hand_back, lend
 from ..options import config
 from ..storage.buffer import buffer_of
+from .errors import CaptureError
 from .graphs import DeviceGraph
 from .pure import Pure
 
 Tensor = torch.Tensor
 
-private.hide_from_dynamo("jaxtorch")
+# Not all of `capture`: Dynamo must see that the hooks of `guards` do nothing.
+for _part in (
+    "dispatch",
+    "storage",
+    "device",
+    "interop",
+    "lowerings",
+    "capture.pure",
+    "capture.jit",
+):
+    private.hide_from_dynamo(f"jaxtorch.{_part}")
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 MAX_ENTRIES = 64
@@ -77,6 +88,7 @@ class CompiledGraph:
         self.pure = Pure(self._on_device, "compiled", max_entries)
         self.scope = config(**changes) if changes else nullcontext()
         self.copied = set(self.graph.written)  # inputs that must not be borrowed
+        self.eager = False  # `pure` cannot capture it
         self._warned = False
 
     def __call__(self, *args: Any) -> Any:
@@ -95,7 +107,12 @@ class CompiledGraph:
         share = len(guests) == len(tensors)
         with self.scope, _autocast_as_cpu() if guests else nullcontext():
             self._lend(operands, guests, share)
-            outputs, written = self.pure(*operands)
+            try:
+                outputs, written = self.pure(*operands)
+            except CaptureError as error:
+                self._warn(f"cannot be one program ({error.what})", error.advice)
+                self.eager = True
+                return self.original(*args)
         if share and guests:
             _wait(
                 [*outputs, *written.values()]
@@ -124,6 +141,8 @@ class CompiledGraph:
 
     def _needs_eager(self, inputs: list[Any]) -> bool:
         """Whether the graph writes in a way that only torch's own autograd, or true aliases, can follow."""
+        if self.eager:
+            return True
         written = [inputs[i] for i in self.graph.written]
         if not written:
             return False
@@ -135,14 +154,16 @@ class CompiledGraph:
             why = "writes in place to one of two inputs that share memory"
         else:
             return False
+        self._warn(why, "Return the new value instead.")
+        return True
+
+    def _warn(self, why: str, advice: str) -> None:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"torch.compile(backend='jax'): a graph {why}, and so runs eagerly, operator by operator. Return the "
-                "new value instead.",
-                stacklevel=3,
+                f"torch.compile(backend='jax'): a graph {why}, and so runs eagerly, operator by operator. {advice}",
+                stacklevel=4,
             )
-        return True
 
     def _lend(self, operands: list[Any], guests: list[int], share: bool) -> None:
         """Make the inputs what `pure` takes."""

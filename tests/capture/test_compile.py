@@ -490,6 +490,41 @@ def test_inside_captured_code():
     assert jaxtorch.compile_count() - before == 1
 
 
+def test_a_module_made_in_the_graph_after_pure_was_used():
+    jaxtorch.pure(nn.Linear(2, 2).to("jax"))(torch.ones(2, device="jax"))
+    layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+
+    def f(x):
+        for layer in layers[:2]:  # a new ModuleList
+            x = layer(x)
+        return x
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(compiled(f, fullgraph=True)(x), f(x))
+
+
+@torch.library.custom_op("jaxtorch_test::clipped", mutates_args=())
+def _clipped(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(max=x.flatten()[0].item())  # the value: no program can have it
+
+
+@_clipped.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("device", ["jax", "cpu"])
+def test_a_graph_that_cannot_be_a_program_runs_eagerly_and_says_so(device):
+    f = compiled(lambda x: torch.ops.jaxtorch_test.clipped(x * 2) + 1)
+    x = torch.tensor([1.0, 5.0, 0.5]).to(device)
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        out = f(x)
+    assert out.tolist() == [3, 3, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert f(x + 1).tolist() == [5, 5, 4]
+
+
 # -- words ------------------------------------------------------------------------------------------------------
 
 
