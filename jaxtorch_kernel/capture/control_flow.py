@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..dispatch import tracing
+from ..interop.jax_view import ViewTrace
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
 from .captured import Output
 from .errors import CaptureError
@@ -127,7 +128,7 @@ def while_loop(
             "the condition of a while_loop does not return one tensor",
             "Return a boolean scalar tensor.",
         )
-    if needs_gradient(carry, [body]):
+    if needs_gradient(carry, [body]) and not isinstance(_root(), ViewTrace):
         raise CaptureError(
             "a gradient would have to flow back through a while_loop, whose number of iterations is not known",
             "Use jaxtorch.scan with the largest number of iterations and torch.where for the rest, or torch.no_grad().",
@@ -141,7 +142,14 @@ def while_loop(
         )
         return last, key
 
-    return tuple(call_bodies("while_loop", build, carry, [test, body], [False] * len(carry)))
+    # To `jax_view` every input may need a gradient; JAX itself refuses where one is asked for.
+    smooth = [output.differentiable for output in body.outputs]
+    return tuple(call_bodies("while_loop", build, carry, [test, body], smooth))
+
+
+def _root() -> Any:
+    trace = tracing.current()
+    return None if trace is None else trace.root
 
 
 def _key_first(result: tuple[list[Any], Any]) -> tuple[Any, ...]:
@@ -185,13 +193,16 @@ def associative_scan(
     combine_fn: Callable[..., Any], xs: Sequence[Tensor], additional_inputs: Sequence[Any]
 ) -> Any:
     """`torch._higher_order_ops.associative_scan` over the leading dimension: flat outputs."""
-    held = Held(combine_fn)
-    run = _associative_scan if tracing.active() else _eager_associative_scan
-    return run(held, list(xs), tuple(additional_inputs))
+    rest = list(xs), tuple(additional_inputs)
+    if tracing.active():
+        return _associative_scan((combine_fn,), *rest)
+    return _eager_associative_scan(Held(combine_fn), *rest)
 
 
-def _associative_scan(held: Held, xs: list[Tensor], more: Sequence[Any]) -> list[Tensor]:
-    (combine,) = held.values
+def _associative_scan(
+    functions: tuple[Any, ...], xs: list[Tensor], more: Sequence[Any]
+) -> list[Tensor]:
+    (combine,) = functions
     element = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in map(aval_of, xs)]
     what = "the function of an associative_scan"
     body = trace_body(lambda *ab: list(combine(*ab, *more)), element * 2, what)

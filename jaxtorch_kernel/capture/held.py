@@ -11,8 +11,9 @@ plain globals they name are. It refers to all that weakly once the call is over,
 from __future__ import annotations
 
 import functools
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,13 +26,17 @@ _BY_VALUE = (*(t for t in _GUARDED if t not in (tuple, torch.Tensor)), pytree.Tr
 
 
 class Held:
-    """Functions or modules as a static argument. `values` are there during the call alone."""
+    """Functions or modules as a static argument. `values` are there during the call alone.
 
-    __slots__ = ("_hash", "_parts", "values")
+    Tensors of the device in the functions' closures are arguments of the program: `tensors`.
+    """
+
+    __slots__ = ("_hash", "_parts", "tensors", "values")
 
     def __init__(self, *values: Any):
         self.values: tuple[Any, ...] = values
-        self._parts = tuple(part for value in values for part in _parts(value))
+        self.tensors: list[torch.Tensor] = []
+        self._parts = tuple(part for value in values for part in _parts(value, self.tensors, set()))
         self._hash = hash(self._parts)
 
     def __hash__(self) -> int:
@@ -39,6 +44,11 @@ class Held:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and self._parts == other._parts
+
+    def reading(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """The values with these tensors in the place of their own."""
+        own = dict(zip(map(id, self.tensors), tensors, strict=True))
+        return tuple(_replaced(value, own, set()) for value in self.values)
 
 
 class _Same:
@@ -65,38 +75,78 @@ class _Same:
         )
 
 
-def _parts(value: Any) -> list[Any]:
-    """What a function or module is told apart by."""
+def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Any]:
+    """What a value is told apart by. Its tensors are gathered in `tensors`."""
+    if isinstance(value, torch.Tensor) and value.device.type == "jax":
+        if not any(value is t for t in tensors):
+            tensors.append(value)
+        return [next(i for i, t in enumerate(tensors) if value is t)]
+    if isinstance(value, _BY_VALUE):
+        return [(type(value), value)]
+    head: Any
     if isinstance(value, functools.partial):
-        inner = [value.func, *value.args, *value.keywords.values()]
-        return [tuple(value.keywords), *(part for v in inner for part in _parts(v))]
-    if hasattr(value, "__func__"):
-        return [_Same(value.__self__), *_parts(value.__func__)]
-    code = getattr(value, "__code__", None)
-    if code is None:
-        return [(type(value), value) if isinstance(value, _BY_VALUE) else _Same(value)]
-    contents = [_contents(cell) for cell in value.__closure__ or ()]
-    contents += [v for get, name, v in _named_values(value) if get is not _contents]
-    contents += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    parts: list[Any] = [code]
-    for item in contents:
-        nested = item is not value and hasattr(item, "__closure__")
-        if nested and item.__closure__ and value not in map(_contents, item.__closure__):
-            parts += _parts(item)  # a function of the same cell or method, made anew with this one
-        else:
-            parts.append((type(item), item) if isinstance(item, _BY_VALUE) else _Same(item))
+        items, head = [value.func, *value.args, *value.keywords.values()], tuple(value.keywords)
+    elif hasattr(value, "__func__"):
+        items, head = [value.__func__], _Same(value.__self__)
+    elif hasattr(value, "__code__") and id(value) not in seen:
+        head = value.__code__
+        items = [_contents(cell) for cell in value.__closure__ or ()]
+        items += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        seen = seen | {id(value)}  # it may name itself
+    else:
+        return [_Same(value)]
+    parts = [head, *(part for item in items for part in _parts(item, tensors, seen))]
+    for get, _, named in _named_values(value) if hasattr(value, "__code__") else ():
+        if get is not _contents:
+            parts.append((type(named), named) if isinstance(named, _BY_VALUE) else _Same(named))
     return parts
 
 
+def _replaced(value: Any, tensors: dict[int, torch.Tensor], seen: set[int]) -> Any:
+    """The value, made anew where tensors in its closure are to be others."""
+    if id(value) in tensors:
+        return tensors[id(value)]
+    if isinstance(value, functools.partial):
+        function, *args = (_replaced(v, tensors, seen) for v in (value.func, *value.args))
+        keywords = {k: _replaced(v, tensors, seen) for k, v in value.keywords.items()}
+        return functools.partial(function, *args, **keywords)
+    if hasattr(value, "__func__"):
+        return types.MethodType(_replaced(value.__func__, tensors, seen), value.__self__)
+    if not hasattr(value, "__code__") or id(value) in seen:
+        return value
+    seen = seen | {id(value)}
+    # A cell that stays is the same object, so that `nonlocal` means what it did.
+    cells = []
+    for cell in value.__closure__ or ():
+        old = _contents(cell)
+        new = _replaced(old, tensors, seen)
+        cells.append(cell if new is old else types.CellType(new))
+    defaults = tuple(_replaced(v, tensors, seen) for v in value.__defaults__ or ()) or None
+    made = types.FunctionType(
+        value.__code__, value.__globals__, value.__name__, defaults, tuple(cells) or None
+    )
+    made.__kwdefaults__ = {
+        k: _replaced(v, tensors, seen) for k, v in (value.__kwdefaults__ or {}).items()
+    } or None
+    return made
+
+
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(held, *arguments)` as a compiled program for each signature; `held` is a `Held`."""
-    compiled = Pure(function, function.__name__.strip("_"), 256)
+    """`function(values, *arguments)` as a compiled program for each signature, called with a `Held` of the values."""
+
+    def program(held: Held, tensors: list[torch.Tensor], *args: Any) -> Any:
+        return function(held.reading(tensors), *args)
+
+    compiled = Pure(program, function.__name__.strip("_"), 256)
 
     @functools.wraps(function)
     def call(held: Held, *args: Any) -> Any:
+        # A tensor that is an argument besides is two to the program.
+        given = {id(leaf) for leaf in pytree.tree_leaves(args)}
+        tensors = [t.clone() if id(t) in given else t for t in held.tensors]
         try:
-            return compiled(held, *args)
+            return compiled(held, tensors, *args)
         finally:
-            held.values = ()
+            held.values, held.tensors = (), []
 
     return call

@@ -75,14 +75,20 @@ def scan_layers(
         for layer in modules:
             x = layer(x, *shared, **keywords)
         return x
-    run = _scan_layers if tracing.active() else _eager_scan_layers
-    return run(Held(*modules), x, shared, keywords, remat, tuple(ignore))
+    rest = x, shared, keywords, remat, tuple(ignore)
+    if tracing.active():
+        return _scan_layers(tuple(modules), *rest)
+    return _eager_scan_layers(Held(*modules), *rest)
 
 
 def _scan_layers(
-    held: Held, x: Any, shared: Any, keywords: dict[str, Any], remat: Any, ignore: tuple[str, ...]
+    layers: tuple[nn.Module, ...],
+    x: Any,
+    shared: Any,
+    keywords: dict[str, Any],
+    remat: Any,
+    ignore: tuple[str, ...],
 ) -> Any:
-    layers = held.values
     states = [_state(layer) for layer in layers]
     template = states[0]
     for i, layer in enumerate(layers):
@@ -116,7 +122,7 @@ def _scan_layers(
             results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)
             return (key, results[:count]), results[count:]
 
-        (key, last), written = jax.lax.scan(step, (key, state), stacked)
+        (key, last), written = jax.lax.scan(step, (key, state), stacked, len(layers))
         return [*last, *written], key
 
     each = [t for state in states for t in state.tensors]

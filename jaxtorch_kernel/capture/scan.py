@@ -65,12 +65,14 @@ def scan(
     if private.interposed(()):
         return _loop(function, init, xs, length, reverse)
     if tracing.active():
-        return _scan(Held(function), init, xs, length, reverse)
+        return _scan((function,), init, xs, length, reverse)
     return _eager_scan(Held(function), init, xs, length, reverse)
 
 
-def _scan(held: Held, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
-    (function,) = held.values
+def _scan(
+    functions: tuple[Any, ...], init: Any, xs: Any, length: int, reverse: bool
+) -> tuple[Any, Any]:
+    (function,) = functions
     first, carry_structure = pytree.tree_flatten(init)
     carry = [as_tensor(leaf) for leaf in first]
     leaves, xs_structure = pytree.tree_flatten(xs)

@@ -1,0 +1,217 @@
+"""`jaxtorch.scan_layers` against the Python loop over the layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from torch import nn
+
+import jaxtorch
+from jaxtorch.capture.errors import CaptureError
+
+
+class Block(nn.Module):
+    """A residual block with statistics, dropout and a parameter tied within it."""
+
+    def __init__(self, width: int, rate: float = 0.3):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.up = nn.Linear(width, width)
+        self.down = nn.Linear(width, width, bias=False)
+        self.down.weight = self.up.weight
+        self.dropout = nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, power: int = 1) -> torch.Tensor:
+        hidden = self.down(torch.tanh(self.up(self.norm(x))))
+        return x + self.dropout(hidden) * scale**power
+
+
+def stack(depth: int = 4, width: int = 4) -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(Block(width) for _ in range(depth)).to("jax")
+
+
+def step(layers: nn.ModuleList, call: Callable[..., Any]) -> list[Any]:
+    """One step: the result, all gradients and the buffers after it."""
+    torch.manual_seed(1)
+    x = torch.linspace(-1, 1, 24, device="jax").view(6, 4).requires_grad_()
+    scale = torch.full((4,), 0.5, device="jax", requires_grad=True)
+    result = call(layers, x, scale)
+    result.square().sum().backward()
+    gradients = [p.grad for p in [x, scale, *layers.parameters()]]
+    buffers = [b.clone() for b in layers.buffers()]
+    return [result.detach(), gradients, buffers]
+
+
+def loop(layers: nn.ModuleList, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    for layer in layers:
+        x = layer(x, scale, power=2)
+    return x
+
+
+def captured(remat: Any) -> Callable[..., Any]:
+    def call(layers: nn.ModuleList, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return jaxtorch.scan_layers(layers, x, scale, power=2, remat=remat)
+
+    return call
+
+
+@pytest.mark.parametrize("remat", [False, True, "dots_saveable"])
+def test_values_gradients_masks_and_statistics_are_the_loops(remat: Any) -> None:
+    layers = stack()
+    expected = step(copy.deepcopy(layers), loop)
+    ways: list[Callable[..., Any]] = [captured(remat)]
+    if remat is not True:
+        ways.append(lambda own, x, s: jaxtorch.pure(lambda x, s: captured(remat)(own, x, s))(x, s))
+    for way in ways:
+        got = step(copy.deepcopy(layers), way)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_training_step_in_jit(remat: bool) -> None:
+    layers = stack()
+    twin = copy.deepcopy(layers)
+
+    def train(layers: nn.ModuleList, call: Any) -> Callable[[], torch.Tensor]:
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+
+        def one() -> torch.Tensor:
+            optimizer.zero_grad()
+            x = torch.linspace(-1, 1, 24, device="jax").view(6, 4)
+            loss = call(layers, x, torch.ones(4, device="jax")).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return one
+
+    ours, theirs = jaxtorch.jit(train(layers, captured(remat))), train(twin, loop)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        loss = ours()
+        torch.manual_seed(seed)
+        torch.testing.assert_close(loss, theirs())
+    torch.testing.assert_close(
+        [*layers.parameters(), *layers.buffers()],
+        [*twin.parameters(), *twin.buffers()],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_the_program_and_the_trace_do_not_grow_with_depth() -> None:
+    runs = 0
+
+    class Counting(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal runs
+            runs += 1
+            return super().forward(x).relu()
+
+    def program(depth: int) -> list[str]:
+        layers = nn.ModuleList(Counting(3, 3) for _ in range(depth)).to("jax")
+        view = jaxtorch.jax_view(lambda x: jaxtorch.scan_layers(layers, x))
+        jaxpr = jax.make_jaxpr(view)(jnp.ones((2, 3), jnp.float32))
+        (scan,) = [e for e in jaxpr.eqns if str(e.primitive) == "scan"]
+        assert scan.params["length"] == depth
+        assert not any(str(e.primitive) == "dot_general" for e in jaxpr.eqns)
+        return [str(e.primitive) for e in scan.params["jaxpr"].eqns]
+
+    assert program(2) == program(16)
+    assert runs == 2
+
+
+def test_each_layer_has_its_own_mask() -> None:
+    layers = [nn.Dropout(0.5) for _ in range(8)]
+    x = torch.ones(256, device="jax")
+    torch.manual_seed(0)
+    y = jaxtorch.scan_layers(layers, x)
+    torch.manual_seed(0)
+    expected = x
+    for layer in layers:
+        expected = layer(expected)
+    torch.testing.assert_close(y, expected)
+    assert y.count_nonzero() < 20  # one mask for all would leave half
+
+
+def test_a_pytree_is_handed_on_and_one_layer_may_stand_twice() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 3))
+
+        def forward(self, pair: Any) -> Any:
+            return {"x": pair["x"] @ self.weight, "n": pair["n"] + 1}
+
+    torch.manual_seed(0)
+    one = Pair().to("jax")
+    x = torch.randn(2, 3, device="jax")
+    result = jaxtorch.scan_layers([one, one, one], {"x": x, "n": 0})
+    assert result["n"].item() == 3
+    (gradient,) = torch.autograd.grad(result["x"].sum(), one.weight)
+    (expected,) = torch.autograd.grad((x @ one.weight @ one.weight @ one.weight).sum(), one.weight)
+    torch.testing.assert_close(result["x"], x @ one.weight @ one.weight @ one.weight)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_train_and_eval_and_a_changed_rate_are_seen() -> None:
+    layers = stack(2)
+    x, scale = torch.ones(6, 4, device="jax"), torch.ones(4, device="jax")
+    pure = jaxtorch.pure(lambda x: jaxtorch.scan_layers(layers, x, scale))
+    pure(x)
+    layers.eval()
+    torch.testing.assert_close(pure(x), loop(layers, x, scale))
+    torch.testing.assert_close(jaxtorch.scan_layers(layers, x, scale), loop(layers, x, scale))
+    layers[1].train()
+    with pytest.raises(CaptureError, match="training is True in layer 1, False in layer 0"):
+        pure(x)
+
+
+class Indexed(nn.Linear):
+    """A layer that knows its place."""
+
+    def __init__(self, index: int):
+        super().__init__(3, 3)
+        self.layer_idx = index
+
+
+def two(one: nn.Module, other: nn.Module) -> list[nn.Module]:
+    return [one.to("jax"), other.to("jax")]
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (two(nn.Linear(3, 3), nn.Linear(3, 4)), r"weight is torch.float32\[4, 3\].* in layer 1"),
+        (two(nn.Linear(3, 3), nn.Linear(3, 3, bias=False)), "bias is missing in layer 1"),
+        (two(nn.Linear(3, 3), nn.Linear(3, 3).double()), "weight is torch.float64"),
+        (two(nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)), "requires_grad in layer 0"),
+        (two(nn.Dropout(0.1), nn.Dropout(0.2)), "p is 0.2 in layer 1, 0.1 in layer 0"),
+        (two(nn.ReLU(), nn.Tanh()), "class is Tanh in layer 1, ReLU in layer 0"),
+        (
+            two(nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU())),
+            "submodule 1 is there in layer 1, missing in layer 0",
+        ),
+        (two(Indexed(0), Indexed(1)), r"layer_idx is 1 in layer 1.*ignore="),
+    ],
+)
+def test_layers_that_differ(layers: list[nn.Module], words: str) -> None:
+    with pytest.raises(CaptureError, match=words):
+        jaxtorch.scan_layers(layers, torch.ones(2, 3, device="jax"))
+
+
+def test_an_attribute_that_does_not_matter_and_no_layers() -> None:
+    layers = two(Indexed(0), Indexed(1))
+    x = torch.ones(2, 3, device="jax")
+    y = jaxtorch.scan_layers(layers, x, ignore=["layer_idx"])
+    torch.testing.assert_close(y, layers[1](layers[0](x)))
+    assert jaxtorch.scan_layers([], x) is x
+    with pytest.raises(TypeError, match=r"stack of layers must keep shape"):
+        jaxtorch.scan_layers([nn.Flatten(0).to("jax")], x)
