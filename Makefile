@@ -20,7 +20,7 @@ lab: .venv/lab.stamp ## open the first notebook in JupyterLab
 demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01_the_jax_device.html
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
 
-test: .venv/test.stamp lint ## lint, then run every test, doctest and notebook
+test: .venv/test.stamp build/libtpu lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal
@@ -53,6 +53,11 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
 		--editable '.[$*]' --config-settings editable_mode=strict
 	@touch $@
+
+# The TPU's compiler, for the tests that compile for one; in a folder that only the compiling process has on its path.
+# It exists for Linux alone: elsewhere those tests say that it is missing.
+build/libtpu: | .venv/test.stamp
+	-$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==0.0.51
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
