@@ -1,0 +1,118 @@
+"""Models that `transformers` builds from a configuration, captured whole: three steps as on the CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import jaxtorch
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 48,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 16,
+}
+
+
+def llama():
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2)
+    ids = torch.randint(0, 48, (2, 9))
+    return transformers.LlamaForCausalLM(config), {"input_ids": ids, "labels": ids.clone()}
+
+
+def bert():
+    config = transformers.BertConfig(
+        **SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3
+    )
+    mask = (torch.arange(9) < torch.tensor([[9], [6]])).long()
+    inputs = {"input_ids": torch.randint(0, 48, (2, 9)), "attention_mask": mask}
+    model = transformers.BertForSequenceClassification(config)
+    return model, {**inputs, "labels": torch.tensor([0, 2])}
+
+
+def mixtral():
+    # Its other implementations of experts look at values (which experts are hit) or, in float32, are one operator
+    # that does.
+    config = transformers.MixtralConfig(
+        **SIZES, num_key_value_heads=2, num_local_experts=4, experts_implementation="batched_mm"
+    )
+    ids = torch.randint(0, 48, (2, 9))
+    return transformers.MixtralForCausalLM(config), {"input_ids": ids, "labels": ids.clone()}
+
+
+def pure(model):
+    return jaxtorch.pure(model), "jax"
+
+
+def compile_on_jax(model):
+    return torch.compile(model, backend="jax", fullgraph=True), "jax"
+
+
+def compile_on_cpu(model):
+    return torch.compile(model, backend="jax", fullgraph=True), "cpu"
+
+
+def made(make):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, inputs = make()
+    # A cache of keys and values is an object with tensors that outlives the call.
+    return model.train(), {**inputs, **({} if make is bert else {"use_cache": False})}
+
+
+def moved(inputs, device):
+    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def train(model, call, inputs, step_of=lambda step: step):
+    """The losses and first logits of three steps."""
+    optimizer = optimizer_of(model)
+
+    def step(inputs):
+        optimizer.zero_grad()
+        out = call(**inputs)
+        out.loss.backward()
+        optimizer.step()
+        return out.loss.detach(), out.logits.detach()
+
+    step = step_of(step)
+    results = [step(inputs) for _ in range(3)]
+    return [tuple(t.cpu() for t in r) for r in results]
+
+
+def same(model, expected):
+    own = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    torch.testing.assert_close(own, {n: p.detach() for n, p in expected.named_parameters()})
+
+
+@pytest.mark.parametrize("way", [pure, compile_on_jax, compile_on_cpu])
+@pytest.mark.parametrize("make", [llama, bert, mixtral])
+def test_three_steps(make, way):
+    expected, inputs = made(make)
+    model = copy.deepcopy(expected)
+    call, device = way(model)
+    model.to(device)
+    mine = train(model, call, moved(inputs, device))
+    torch.testing.assert_close(mine, train(expected, expected, inputs))
+    same(model, expected)
+    assert not jaxtorch.fallbacks()
+
+
+@pytest.mark.parametrize("make", [llama, bert, mixtral])
+def test_three_steps_as_one_program_each(make):
+    expected, inputs = made(make)
+    model = copy.deepcopy(expected).to("jax")
+    mine = train(model, model, moved(inputs, "jax"), jaxtorch.jit)
+    torch.testing.assert_close(mine, train(expected, expected, inputs))
+    same(model, expected)
