@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+import types
 import weakref
 from typing import Any, NamedTuple
 
+import jax
 import torch
 from torch.utils import _pytree as pytree
 
@@ -145,7 +147,10 @@ class Program:
         remove(self.namespace, {*deleted, *options.donate} - values.keys())
         return Outcome(
             shown,
-            sum("." not in p and "[" not in p for p in [*walk.inputs, *walk.modules]),
+            sum(
+                "." not in p and "[" not in p
+                for p in [*walk.inputs, *walk.modules, *walk.optimizers]
+            ),
             len(values),
             traced,
             self.traces,
@@ -180,7 +185,7 @@ class Program:
 
     def _reached(self) -> list[Any]:
         walk = self._walk
-        return [*walk.modules.values(), *walk.optimizers, *walk.tensors]
+        return [*walk.modules.values(), *walk.optimizers.values(), *walk.tensors]
 
     def _remember(self, version: Version, walk: Walk) -> list[str]:
         """Keep the program; returns why it had to be traced."""
@@ -220,6 +225,7 @@ class Program:
             deleted = [n for n in sets if n not in namespace and n not in walk.hidden]
             trace = tracing.current()
             assert trace is not None
+            self._check_outputs(values, trace)
             return pytree.tree_map(lambda x: _output(x, places, trace), (values, deleted, shown))
         finally:
             surely(before.restore_names)
@@ -289,6 +295,17 @@ class Program:
                     *trace.writers.get(id(buffer_of(leaf)), (None, None)),
                 )
 
+    def _check_outputs(self, values: dict[str, Any], trace: tracing.Trace) -> None:
+        """Refuse objects that keep tensors of the trace where nobody can exchange them."""
+        for name, value in values.items():
+            for leaf in pytree.tree_leaves(value):
+                if any(_made_in(trace, t) and _is_traced(t) for t in _kept_tensors(leaf)):
+                    raise CaptureError(
+                        f"`{name}`, a {type(leaf).__name__} made in the cell, keeps tensors that have no value yet",
+                        "Make it in a cell of its own, or keep the tensors in names, lists or dictionaries.",
+                        *self._place(name),
+                    )
+
     def _place(self, name: str) -> tuple[str | None, int | None]:
         line = self.code.line_of(_outer(name))
         return (self.code.file, line) if line is not None else (None, None)
@@ -322,6 +339,20 @@ def _output(leaf: Any, places: dict[int, int], trace: tracing.Trace) -> Any:
     if isinstance(leaf, torch.nn.Parameter) and not _made_in(trace, leaf):
         return weakref.ref(leaf)
     return leaf
+
+
+def _kept_tensors(value: Any) -> list[Tensor]:
+    """The tensors that an object keeps in itself."""
+    if isinstance(value, torch.nn.Module):
+        return [*value.parameters(), *value.buffers()]
+    if isinstance(value, Tensor | type | types.FunctionType | types.ModuleType):
+        return []
+    kept = getattr(value, "__dict__", {})
+    return [t for t in pytree.tree_leaves(list(kept.values())) if isinstance(t, Tensor)]
+
+
+def _is_traced(tensor: Tensor) -> bool:
+    return isinstance(buffer_of(tensor).array, jax.core.Tracer)
 
 
 def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:

@@ -95,7 +95,7 @@ class Walk:
         modules: path -> the module there.
         statics: the names of tensors that are compared by value, and their values.
         containers: what was met that can change in place.
-        optimizers: the optimizers met.
+        optimizers: path -> the optimizer there.
         tensors: the tensors met.
         kept: what the numbers in the tokens stand for; to be kept as long as they.
     """
@@ -112,7 +112,7 @@ class Walk:
         self.statics: dict[str, torch.Tensor] = {}
         self.lent: list[tuple[str, dict[str, Any], str]] = []
         self.containers: list[Container] = []
-        self.optimizers: list[Any] = []
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.tensors: list[torch.Tensor] = []
         self._names: set[str] = set()
         self._seen: dict[int, Any] = {}
@@ -229,7 +229,7 @@ class Walk:
                 value = value.__func__
             elif isinstance(value, property):
                 value = value.fget
-            elif name in ("__module__", "__doc__", "__dict__", "__weakref__"):
+            elif name in ("__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"):
                 continue
             if callable(value) or type(value) in _PLAIN or type(value) is float:
                 self.visit(f"{path}.{name}", value)
@@ -275,7 +275,7 @@ class Walk:
         )
 
     def _optimizer(self, path: str, value: Any) -> None:
-        self.optimizers.append(value)
+        self.optimizers[path] = value
         self.tokens[path] = self._same(type(value).__name__, value)
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
@@ -328,8 +328,8 @@ def names_read(code: types.CodeType) -> Names:
 
     Example:
         >>> from jaxtorch.capture.dependencies import names_read
-        >>> names_read(compile("y = [f(x).real for _ in z]", "", "exec")).globals
-        ('z', 'f', 'x')
+        >>> sorted(names_read(compile("y = [f(x).real for _ in z]", "", "exec")).globals)
+        ['f', 'x', 'z']
     """
     found: dict[str, None] = {}
     attributes: set[str] = set()
