@@ -93,7 +93,7 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
         tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
     code = shell.compile(tree, file, "exec")
     reads, sets = _names(code)
-    star = any(i.opname == "IMPORT_STAR" for i in dis.get_instructions(code))
+    star = any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree))
     return CellCode(code, tree, text.splitlines(), reads, sets, names_read(code).attributes, star)
 
 
@@ -118,7 +118,7 @@ def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
         if isinstance(value, types.CodeType):
             pending = value
             continue
-        if operation == "MAKE_FUNCTION":
+        if operation in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):  # 3.13 gives defaults by it
             continue
         if pending is not None:
             if operation == "STORE_NAME":

@@ -10,6 +10,8 @@ import pytest
 import torch
 from IPython.core.completer import provisionalcompleter
 
+from jaxtorch.magics.cells import compile_cell
+
 from .cells import SETUP, fails, run, says
 
 LOSS = "%%pure\nlogits = model(images)\nloss = F.cross_entropy(logits, labels)"
@@ -263,6 +265,20 @@ def test_a_file_that_is_reloaded_is_seen(
     run(shell, "importlib.reload(my_own_model)")
     assert "function my_own_model.f was defined anew" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 30)
+
+
+def test_a_class_moved_down_a_line_is_no_change(shell: Any, capsys: Any) -> None:
+    run(shell, "class Sizes:\n    by = 2")
+    cell = "%%pure\nout = images * Sizes.by"
+    says(shell, capsys, cell)
+    run(shell, "pass\nclass Sizes:\n    by = 2")
+    assert says(shell, capsys, cell).startswith("pure: cached")
+
+
+def test_a_function_reads_when_it_is_called_and_not_where_it_is_defined(shell: Any) -> None:
+    for parameters in ("x", "x, by=2"):
+        body = f"def f({parameters}):\n    return x * scale\nscale = 2\nout = f(images)"
+        assert compile_cell(shell, "%%pure", body).reads == ["images"]
 
 
 def test_the_same_definition_run_again_is_no_change(shell: Any, capsys: Any) -> None:
