@@ -54,7 +54,9 @@ class Trace:
         self.constants: set[int] = set()  # ids of the constants
         self.read_cells: set[int] = set()  # ids of the cells that a call has read
         self.born: dict[int, weakref.ref[Any]] = {}
-        self.scopes: Any = None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
+        self.scopes: Any = (
+            None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
+        )
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any

@@ -136,9 +136,7 @@ class Compiled:
         return [*outputs, *others]
 
     def _saving(self, *arrays: Any) -> list[Any]:
-        function = jax.checkpoint(
-            self.of_inputs(arrays), policy=_worth_keeping, prevent_cse=False
-        )
+        function = jax.checkpoint(self.of_inputs(arrays), policy=_worth_keeping, prevent_cse=False)
         primals = [arrays[i] for i in self.inputs]
         outputs, pullback, others = jax.vjp(function, *primals, has_aux=True)
         self.outputs = len(outputs)
