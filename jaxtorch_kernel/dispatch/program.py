@@ -303,9 +303,12 @@ class Program:
         return found
 
     def remember(self, number: Any, operand: Any) -> None:
-        """Keep the operand of a call's only number. Not of zeros and NaNs: 0.0 == -0.0 and NaN != NaN."""
+        """Keep the operand of a call's only number. Not of zeros and NaNs: 0.0 == -0.0 and NaN != NaN.
+
+        Few, because a number that changes at every step would leave an operand behind at each.
+        """
         if number and number == number:
-            if len(self._numbers) >= 4096:
+            if len(self._numbers) >= 16:
                 self._numbers.clear()
             self._numbers[number] = operand
 

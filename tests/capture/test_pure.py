@@ -290,6 +290,7 @@ def test_threads() -> None:
         x = torch.full((8 + i % 3, 8 + i % 3), float(i) / 100)
         torch.testing.assert_close(value.cpu(), (x @ x).tanh().sum())
     assert len(results) == 12
+    assert not torch.compiler.is_compiling()
 
 
 def test_none_among_the_arguments_is_traced_once():
