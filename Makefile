@@ -8,9 +8,6 @@ BIN := .venv/bin
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-# In a process of its own: after the other tests of capture, its models keep a traced tensor alive. Why is not known yet.
-APART := tests/capture/test_transformers.py
-
 .DEFAULT_GOAL := help
 .PHONY: help lab demo test lint conformance fuzz bench clean FORCE
 
@@ -26,8 +23,7 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 test: .venv/test.stamp build/libtpu lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal --ignore $(APART)
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(APART)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal
 
 lint: .venv/test.stamp ## ruff and mypy alone
 	$(BIN)/ruff check .
