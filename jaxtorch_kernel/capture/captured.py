@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -61,7 +61,6 @@ class Captured:
     written: list[int]  # cells rewritten, in the order of the last outputs
     new_specs: list[Any]
     escaped: list[tuple[Any, Any]]  # (weak reference, spec) of cells that the code made and kept
-    gradients: list[tuple[Any, Any, bool]] = field(default_factory=list)
     trace_seconds: float = 0.0
 
     def function(self, *arrays: Any) -> tuple[list[Any], list[Any]]:
@@ -95,7 +94,6 @@ class Session:
         self.written: list[Any] = []
         self.new_specs: list[Any] = []
         self.escaped: list[tuple[Any, Any]] = []
-        self.gradients: list[tuple[Any, Any, bool]] = []
         self.differentiated: list[
             Tensor
         ] = []  # the leaves that torch's graph of the outputs ends at
@@ -143,7 +141,6 @@ def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured
         written=[place[id(cell)] for cell in session.written],
         new_specs=session.new_specs,
         escaped=session.escaped,
-        gradients=session.gradients,
         trace_seconds=seconds,
     )
     return captured, session
