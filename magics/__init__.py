@@ -6,8 +6,9 @@ session after `%unload_ext jaxtorch` is the session before `%load_ext jaxtorch`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
 
 from .cell_magics import CellMagics
@@ -23,6 +24,8 @@ def load(shell: InteractiveShell) -> None:
     _remove(shell)
     shell.register_magics(JaxMagics, CellMagics)
     shell.Completer.custom_matchers.append(complete_jax)
+    shell.events.register("pre_run_cell", _before_cell)
+    shell.events.register("post_run_cell", _after_cell)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -41,5 +44,25 @@ def _remove(shell: InteractiveShell) -> None:
             for name in names:
                 manager.magics[kind].pop(name, None)
         shell.configurables.remove(ours)
+    for event, hook in (("pre_run_cell", _before_cell), ("post_run_cell", _after_cell)):
+        if hook in shell.events.callbacks[event]:
+            shell.events.unregister(event, hook)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "__module__", "") != complete_jax.__module__]
+
+
+_interruptible: Any = None  # the cell for which SIGINT was taken over; a cell may run others
+
+
+def _before_cell(info: Any) -> None:
+    """A kernel gives SIGINT to Python's own handler for each cell anew."""
+    global _interruptible
+    if interrupts.install():
+        _interruptible = info
+
+
+def _after_cell(result: Any) -> None:
+    global _interruptible
+    if result.info is _interruptible:
+        _interruptible = None
+        interrupts.restore()

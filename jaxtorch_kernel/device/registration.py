@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -24,8 +25,9 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1
+    # A function in C: C++ that may not throw calls it for every node of a graph, and bytecode is where a
+    # KeyboardInterrupt starts (`interrupts.py`).
+    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
 
 
 def name_device() -> None:
@@ -145,7 +147,7 @@ def first_use() -> Callable[..., Any]:
             from ..dispatch import higher_order
             from ..dispatch.kernels import install as install_operators
             from ..storage import placement
-            from . import amp, fork, methods, processes, storages
+            from . import amp, fork, interrupts, methods, processes, storages
 
             # First what may fail for want of a library, registering nothing: the next try fails with the same words.
             placement.devices()
@@ -157,5 +159,6 @@ def first_use() -> Callable[..., Any]:
             storages.install()
             higher_order.install()
             _refuse_other_layouts()
+            interrupts.install()
             _run = run
     return _run

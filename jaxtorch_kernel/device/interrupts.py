@@ -1,0 +1,169 @@
+"""Ctrl-C that arrives only where Python code runs.
+
+Python calls SIGINT's handler wherever C code looks for signals, and there `KeyboardInterrupt` starts. While autograd
+records, torch asks the device's guard for a stream at every node of the graph, from C++ that may not throw;
+pybind11 looks the guard's methods up, and with that for signals. A `KeyboardInterrupt` there ends the process. So the
+handler must not raise, and not even run bytecode (the next signal would raise in it): it is the `put` of a queue, a
+C function. A thread takes the press out of the queue and asks the interpreter to raise `KeyboardInterrupt` in the main
+thread at its next bytecode, as `PyThreadState_SetAsyncExc` does.
+
+The thread chooses the moment, which a handler cannot: not while a context manager is entered or left (its state would
+be half set: a torch mode that nobody takes away, say), not in `__del__` (which would swallow it), not inside
+`later()`. It holds the GIL from its look at the main thread's frames to the request, so the main thread is still
+there. Code that ignores this for `PATIENCE` seconds is interrupted all the same.
+
+A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. Where it has not moved for a while,
+it gets a second signal, whose handler is Python's own and raises from there: SIGURG, which nobody uses and which
+is ignored by default.
+
+https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+PATIENCE = 2.0  # seconds
+_STILL = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
+_LOOK = 0.0005  # seconds between two looks at the main thread
+
+_presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+_handler: Any = _presses.put  # one bound method: each `_presses.put` is another object
+_lock = threading.Lock()
+_installed = False
+_later = 0
+_thread: threading.Thread | None = None
+
+
+def install() -> bool:
+    """Take SIGINT over; only from Python's own handler, in the main thread. Returns whether it did."""
+    global _installed, _thread
+    if (
+        not hasattr(signal, "pthread_kill")
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        or signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.default_int_handler)
+    ):
+        return False
+    if _thread is None:
+        _thread = threading.Thread(target=_deliver, name="jaxtorch-interrupts", daemon=True)
+        _thread.start()
+        os.register_at_fork(after_in_child=_in_child)
+    signal.signal(signal.SIGURG, signal.default_int_handler)
+    _installed = True
+    signal.signal(signal.SIGINT, _handler)
+    return True
+
+
+def restore() -> None:
+    """Give SIGINT back to Python's own handler; a press that has not arrived yet never does."""
+    global _installed
+    if not _installed or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is _handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with _lock:
+        _installed = False
+        _request(None)
+    signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+class later:
+    """`with later():` in the main thread: Ctrl-C waits for the block's end (or for `PATIENCE` seconds).
+
+    For a few lines that belong together. Blocks may be nested.
+    """
+
+    def __enter__(self) -> None:
+        global _later
+        _later += 1
+
+    def __exit__(self, *exc: object) -> None:
+        global _later
+        _later -= 1
+
+
+def _in_child() -> None:
+    """A forked process has the handler, and not the thread."""
+    global _installed, _thread, _lock
+    if _installed:
+        _installed, _thread, _lock = False, None, threading.Lock()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+def _deliver() -> None:
+    while True:
+        _presses.get()
+        place = _request_at_good_moment()
+        if place is not None and _stays(place):
+            _raise_in_c()
+        del place  # a frame keeps what its variables hold
+
+
+def _request_at_good_moment() -> tuple[FrameType | None, int] | None:
+    """Returns where the main thread was then; None if SIGINT has been given back."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with _lock:
+            if not _installed:
+                return None
+            if _is_good(_main_frame()) or time.monotonic() > deadline:
+                place = _place()
+                _request(KeyboardInterrupt)
+                return place
+        time.sleep(_LOOK)
+
+
+def _stays(place: tuple[FrameType | None, int]) -> bool:
+    for _ in range(10):
+        time.sleep(_STILL / 10)
+        if _place() != place:
+            return False
+    return True
+
+
+def _is_good(frame: FrameType | None) -> bool:
+    if _later:
+        return False
+    while frame is not None:
+        if frame.f_code.co_name in ("__enter__", "__exit__", "__del__"):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _raise_in_c() -> None:
+    with _lock:
+        if _installed:
+            _request(None)  # one press, one exception
+            signal.pthread_kill(_main(), signal.SIGURG)
+
+
+def _main() -> int:
+    ident = threading.main_thread().ident
+    assert ident is not None
+    return ident
+
+
+def _main_frame() -> FrameType | None:
+    return sys._current_frames().get(_main())
+
+
+def _place() -> tuple[FrameType | None, int]:
+    """Where the main thread is: a frame, not its `id`, which the next call's frame may have, and an instruction."""
+    frame = _main_frame()
+    return frame, frame.f_lasti if frame is not None else 0
+
+
+def _request(exception: type[BaseException] | None) -> None:
+    wanted = ctypes.py_object(exception) if exception is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), wanted)
