@@ -63,6 +63,6 @@ def _before_cell(info: Any) -> None:
 
 def _after_cell(result: Any) -> None:
     global _interruptible
-    if result.info is _interruptible:
+    if result is None or result.info is _interruptible:  # None: Ctrl-C came before the cell began
         _interruptible = None
         interrupts.restore()

@@ -26,6 +26,7 @@ from jaxtorch.capture import dependencies
 from jaxtorch.capture.dependencies import Walk
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.capture.reasons import nearest
+from jaxtorch.device import interrupts
 from jaxtorch.dispatch import stats, tracing
 from jaxtorch.storage.buffer import buffer_of
 
@@ -139,12 +140,15 @@ class Program:
                 scope.enter_context(torch.no_grad())
             if options.precision is not None:
                 scope.enter_context(jaxtorch.config(matmul_precision=options.precision))
-            result = version.program(**walk.inputs)
+            replay, arguments, cells = version.program.find((), walk.inputs)
+            replay.compile()
+            with interrupts.later():  # between a step's writes and its names
+                result = replay.run(arguments.leaves, cells, arguments.borrowed)
+                values, deleted, shown = _resolved(result, walk.inputs)
+                self.namespace.update(values)
+                remove(self.namespace, {*deleted, *options.donate} - values.keys())
         traced = self.traces > traces
         reasons = self._remember(version, walk) if traced else []
-        values, deleted, shown = _resolved(result, walk.inputs, self._borrowed and options.effects)
-        self.namespace.update(values)
-        remove(self.namespace, {*deleted, *options.donate} - values.keys())
         return Outcome(
             shown,
             sum(
@@ -181,7 +185,7 @@ class Program:
 
         vars(cell)["reached"] = self._reached  # where gradients may appear
         make = jaxtorch.jit if self.options.effects else jaxtorch.pure
-        return make(cell, name=self.options.name)
+        return make(cell, name=self.options.name, donate=self.options.donate)
 
     def _reached(self) -> list[Any]:
         walk = self._walk
@@ -359,7 +363,7 @@ def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:
     return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
 
 
-def _resolved(result: Any, inputs: dict[str, Any], to_cpu: bool) -> Any:
+def _resolved(result: Any, inputs: dict[str, Any]) -> Any:
     """What a program returned, with the tensors themselves where it says which they are."""
     leaves = pytree.tree_leaves(inputs)
 
@@ -368,6 +372,6 @@ def _resolved(result: Any, inputs: dict[str, Any], to_cpu: bool) -> Any:
             return leaves[leaf.place]
         if isinstance(leaf, weakref.ref):
             return leaf()
-        return leaf.cpu() if to_cpu and isinstance(leaf, Tensor) else leaf
+        return leaf
 
     return pytree.tree_map(resolve, result)

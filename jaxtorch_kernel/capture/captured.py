@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from torch.utils import _pytree as pytree
 from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
+from ..storage import placement
 from ..storage.buffer import buffer_of
 from .scopes import named
 
@@ -68,6 +70,18 @@ class Captured:
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
         return flat[: self.outputs], flat[self.outputs :]
+
+    def reusable(self, inputs: list[int]) -> list[int]:
+        """Those of `inputs` whose memory an output can take; what is written takes its own."""
+        free = Counter((v.aval.shape, v.aval.dtype) for v in self.jaxpr.outvars)
+        free.subtract((self.avals[i].shape, self.avals[i].dtype) for i in self.written)
+        found = []
+        for i in inputs:
+            look = self.avals[i].shape, self.avals[i].dtype
+            if i not in self.written and free[look] > 0:
+                free[look] -= 1
+                found.append(i)
+        return found
 
     def reordered(self, order: list[int]) -> Captured:
         """The same with its inputs in this order."""
@@ -144,6 +158,11 @@ def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured
         trace_seconds=seconds,
     )
     return captured, session
+
+
+def placement_of(captured: Captured) -> Any:
+    """Where the outputs are: where the inputs are."""
+    return captured.specs[0].placement if captured.specs else placement.current()
 
 
 def _run(function: Callable[[], Any], session: Session) -> list[Any]:

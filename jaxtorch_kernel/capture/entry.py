@@ -4,78 +4,68 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch.atomic import store
+from ..dispatch.atomic import give_up, own, store
 from ..interop.bridge import Bridge, layouts
 from ..interop.compiled import Compiled
 from ..storage.buffer import buffer_of
-from .captured import Captured, Output, Session, capture
+from .captured import Captured, Output, Session, capture, placement_of
 from .errors import CaptureError, written
 from .guards import Guards
+from .replay import Replay
 from .signature import Arguments
 
 Tensor = torch.Tensor
 
 
-class Entry:
-    """A captured program, the places of its inputs, and what it may depend on.
+class Entry(Replay):
+    """A replay whose outputs have gradients, by one node in torch's graph.
 
-    The inputs are the arguments' buffers at `places` among the leaves of a call, then the cells behind `references`.
-    `inputs` are the tensors that gradients flow to: a place among the leaves, or a weak reference.
+    Args:
+        captured, places, guards: as `Replay`'s.
+        inputs: the tensors that gradients flow to: a place among the leaves, or a weak reference.
+        bridge: runs the program.
     """
 
     def __init__(
         self,
         captured: Captured,
         places: list[int],
+        guards: Guards,
         inputs: list[Any],
         bridge: Bridge,
-        guards: Guards,
     ):
-        self.captured = captured
-        self.places = places
-        self.references = captured.cells[len(places) :]
-        self.specs = captured.specs[len(places) :]
+        super().__init__(captured, places, guards)
         self.inputs = inputs
         self.bridge = bridge
-        self.guards = guards
-        self.sources = [s for r in self.references if isinstance(s := r(), Source)]
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
 
-    def live_cells(self) -> list[Any] | None:
-        """The cells to read, or None where the program no longer says what the code would do."""
-        cells = [reference() for reference in self.references]
-        try:
-            if [cell.spec for cell in cells] != self.specs or not self.guards.hold():
-                return None
-        except AttributeError:  # a cell is gone
-            return None
-        return cells
-
-    def run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool = False) -> Any:
-        """The call, by the compiled program. `borrowed`: results go to the CPU."""
-        if not self.sources:
-            return self._run(leaves, cells, borrowed)
-        with ExitStack() as stack:
-            for source in self.sources:  # two threads must not draw from the same key
-                stack.enter_context(source.lock)
-            return self._run(leaves, cells, borrowed)
+    def compile(self) -> None:
+        compiled = self.bridge.compiled
+        if self.inputs:
+            compiled.compile_saving()
+        else:
+            compiled.compile()
 
     def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
         captured, bridge = self.captured, self.bridge
-        operands = [leaves[place].untyped_storage().buffer.array for place in self.places]
+        buffers = [leaves[place].untyped_storage().buffer for place in self.places]
+        for i in bridge.compiled.donated:
+            own(buffers[i])
+        operands = [buffer.array for buffer in buffers]
         operands += [cell.array for cell in cells]
         if self.inputs:
             tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
             outputs, others = bridge.record(tensors, operands)
         else:
             outputs, others = bridge.run(operands)
+        for i in bridge.compiled.donated:
+            give_up(buffers[i])
         if captured.written:
             first = len(self.places)
             targets = [cells[i - first] for i in captured.written]
@@ -84,23 +74,20 @@ class Entry:
                 cell.spec = spec
         if self.single and not borrowed:
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
-        return self._result(outputs, others, borrowed)
-
-    def _result(self, outputs: Sequence[Tensor], others: list[Any], borrowed: bool) -> Any:
-        leaves = []
-        for leaf in self.captured.leaves:
-            if isinstance(leaf, Output):
-                if leaf.differentiable:
-                    tensor = outputs[leaf.position]
-                else:
-                    tensor = self.bridge.wrap_other(others, leaf.position)
-                leaf = tensor.cpu() if borrowed else tensor
-            leaves.append(leaf)
-        return pytree.tree_unflatten(leaves, self.captured.structure)
+        return self._result(
+            lambda leaf: (
+                outputs[leaf.position]
+                if leaf.differentiable
+                else bridge.wrap_other(others, leaf.position)
+            ),
+            borrowed,
+        )
 
 
-def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -> Entry:
-    """Trace a call for its signature."""
+def trace_entry(
+    function: Callable[..., Any], arguments: Arguments, name: str, donated: set[int]
+) -> Entry:
+    """Trace a call for its signature. `donated`: leaves whose memory a run without gradients takes."""
     grad = torch.is_grad_enabled()
     leaves = [_stand_in(leaf, grad) for leaf in arguments.leaves]
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
@@ -119,9 +106,10 @@ def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -
     places = sorted(p for p in own if p is not None)
     _check_effects(captured, len(places), guards)
     inputs, positions = _inputs(captured, session, leaves)
-    compiled = Compiled(captured.function, captured.avals, positions, name=name)
-    bridge = Bridge(compiled, _where(captured), layouts(session.differentiated))
-    return Entry(captured, places, inputs, bridge, guards)
+    given = captured.reusable([i for i, place in enumerate(places) if place in donated])
+    compiled = Compiled(captured.function, captured.avals, positions, given, name)
+    bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated))
+    return Entry(captured, places, guards, inputs, bridge)
 
 
 def _stand_in(leaf: Any, grad: bool) -> Any:
@@ -129,12 +117,6 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     if isinstance(leaf, Tensor) and grad and leaf.requires_grad and not leaf.is_leaf:
         return leaf.detach().requires_grad_()
     return leaf
-
-
-def _where(captured: Captured) -> Any:
-    from ..storage import placement
-
-    return captured.specs[0].placement if captured.specs else placement.current()
 
 
 def _check_effects(captured: Captured, arguments: int, guards: Guards) -> None:

@@ -19,9 +19,10 @@ from jax import export as jax_export
 from ..interop.jax_view import jax_view
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import to_device
+from .cached import name_of
 from .errors import CaptureError
 from .guards import note
-from .pure import Pure, name_of
+from .pure import Pure
 
 Tensor = torch.Tensor
 

@@ -29,9 +29,13 @@ class Numbers:
         self._moving: dict[Any, set[int]] = {}
         self._fixed: dict[Any, set[int]] = {}  # tried as operands, and the code needs their values
 
-    def substitute(self, structure: Any, leaves: list[Any]) -> set[int]:
-        """Put tensors in the place of the numbers that are operands; returns their places."""
-        numbers = {i: leaf for i, leaf in enumerate(leaves) if type(leaf) in (int, float)}
+    def substitute(self, structure: Any, leaves: list[Any], static: set[int]) -> set[int]:
+        """Put tensors in the place of the numbers that are operands; returns their places. `static` ones never are."""
+        numbers = {
+            i: leaf
+            for i, leaf in enumerate(leaves)
+            if type(leaf) in (int, float) and i not in static
+        }
         if not numbers:
             return set()
         first = self._first.setdefault(structure, dict(numbers))

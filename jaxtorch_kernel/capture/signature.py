@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ..options import config
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
+from .named import Named
 from .numbers import Numbers
 
 Tensor = torch.Tensor
@@ -30,9 +31,11 @@ class Arguments:
 
     __slots__ = ("borrowed", "copied", "leaves", "plain", "structure")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers):
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers, static: Named
+    ):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
-        numbers.substitute(self.structure, self.leaves)
+        numbers.substitute(self.structure, self.leaves, static.places(self))
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
         for i, leaf in enumerate(self.leaves):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..device.rng import Source
-from ..dispatch.atomic import own, run_into
+from ..dispatch.atomic import give_up, own, run_into
 from ..dispatch.results import Fresh, wrap_result
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
-from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, Output, capture
+from .captured import Captured, Output, capture, placement_of
 from .errors import CaptureError
 from .guards import Guards
 from .optimizers import Optimizers
+from .replay import Replay
 from .signature import Arguments
 
 Tensor = torch.Tensor
@@ -43,68 +41,53 @@ class Constant:
         self.cell, self.value = cell, value
 
 
-class Step:
-    """One traced signature of a step.
-
-    The inputs are the arguments' buffers at `places` among the leaves of a call, the cells behind `references`, and
-    first values (`constants`), in this order.
-    """
+class Step(Replay):
+    """A replay that writes: its inputs are the arguments, the cells, and first values (`constants`), in this order."""
 
     def __init__(
         self,
         captured: Captured,
         places: list[int],
-        constants: list[Constant],
         guards: Guards,
+        constants: list[Constant],
         name: str,
     ):
-        self.captured = captured
-        self.places = places
-        self.constants = constants
         self.alive = len(captured.cells) - len(constants)  # arguments and cells
-        self.references = captured.cells[len(places) : self.alive]
-        self.specs = captured.specs[len(places) : self.alive]
-        self.guards = guards
+        super().__init__(captured, places, guards, self.alive)
+        self.constants = constants
         self.name = name
         self.optimizers = Optimizers()
         self.grads: list[Grad] = []
-        self.provisional = False  # made lasting tensors: to be traced again, now that they exist
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
-        self._sources = [c for r in self.references if isinstance(c := r(), Source)]
-        self._results: list[Fresh] = []
+        self._given: list[int] = []
+        self._looks: list[Fresh] = []
 
-    def prepare(self) -> None:
-        """Choose what is donated: all that is written, but for first values that further runs need."""
+    def prepare(self, donated: set[int]) -> None:
+        """Choose what is donated: all that is written, but for first values that further runs need.
+
+        Args:
+            donated: leaves of the call that are given up besides.
+        """
         captured = self.captured
-        donated = [i for i in captured.written if self.provisional or i < self.alive]
-        self._owned = [i for i in captured.written if i < self.alive]
-        self.compiled = Compiled(captured.function, captured.avals, donated=donated, name=self.name)
+        self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
+        self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
+        firsts = [i for i in captured.written if self.provisional and i >= self.alive]
+        self.compiled = Compiled(
+            captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
+        )
 
-    def live_cells(self) -> list[Any] | None:
-        """The cells to read, or None where the program no longer says what the code would do."""
-        cells = [reference() for reference in self.references]
-        try:
-            if [cell.spec for cell in cells] != self.specs:
-                return None
-            for grad in self.grads:
-                if (grad.leaf().grad is not None) is not grad.had:  # type: ignore[union-attr]  # caught below
-                    return None
-        except AttributeError:  # a cell or a leaf is gone
-            return None
-        return cells if self.guards.hold() and self.optimizers.hold() else None
+    def holds(self) -> bool:
+        for grad in self.grads:
+            if (grad.leaf().grad is not None) is not grad.had:  # type: ignore[union-attr]  # caught in `live_cells`
+                return False
+        return self.guards.hold() and self.optimizers.hold()
 
-    def run(self, leaves: Sequence[Any], cells: list[Any]) -> Any:
-        """Run the program on what the cells hold now, and write back what it wrote."""
-        if not self._sources:
-            return self._run(leaves, cells)
-        with ExitStack() as stack:
-            for source in self._sources:  # two threads must not draw from the same key
-                stack.enter_context(source.lock)
-            return self._run(leaves, cells)
+    def compile(self) -> None:
+        self.compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any]) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
         captured = self.captured
         for rate in self.optimizers.rates:
             rate.refresh()
@@ -124,24 +107,21 @@ class Step:
         run_into(execute, operands, [*fresh, *written, *self.kept])
         for cell, spec in zip(written, captured.new_specs, strict=True):
             cell.spec = spec
+        for i in self._given:
+            give_up(inputs[i])
         for grad in self.grads:
             leaf = grad.leaf()
             if leaf is not None:
                 leaf.grad = grad.after
-        return self._result([b.array for b in fresh])
+        arrays = [buffer.array for buffer in fresh]
+        if not self._looks:
+            self._looks = [result_leaf(array, placement_of(captured)) for array in arrays]
 
-    def _result(self, arrays: list[Any]) -> Any:
-        if not self._results:
-            specs = self.captured.specs
-            where = specs[0].placement if specs else placement.current()
-            self._results = [result_leaf(array, where) for array in arrays]
-        leaves = []
-        for leaf in self.captured.leaves:
-            if isinstance(leaf, Output):
-                place = leaf.position + (0 if leaf.differentiable else self.captured.outputs)
-                leaf = wrap_result(self._results[place], arrays[place], self)
-            leaves.append(leaf)
-        return pytree.tree_unflatten(leaves, self.captured.structure)
+        def tensor(output: Output) -> Tensor:
+            place = output.position + (0 if output.differentiable else captured.outputs)
+            return wrap_result(self._looks[place], arrays[place], self)
+
+        return self._result(tensor, borrowed)
 
 
 def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) -> Step:
@@ -174,7 +154,7 @@ def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) ->
             "the step writes to an argument that is a part of a larger tensor",
             "Pass the whole tensor and take the part inside.",
         )
-    step = Step(captured, places, constants, guards, name)
+    step = Step(captured, places, guards, constants, name)
     step.optimizers = optimizers
     step.grads = _changed(before, after)
     step.kept = [reference() for reference, _ in captured.escaped]

@@ -36,3 +36,22 @@ def own(buffer: Buffer) -> None:
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
         buffer.array = array.copy()
+
+
+class _GivenUp:
+    """In the place of an array that a program has taken: whatever is asked of it says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(
+            "this tensor was given up: a call of a captured function took its memory (`donate`). Use what the call "
+            "returned, or leave the argument's name out of `donate`."
+        )
+
+
+_GIVEN_UP: Any = _GivenUp()
+
+
+def give_up(buffer: Buffer) -> None:
+    """Say of a buffer that was donated, and not written, that its data is gone; XLA may have left it."""
+    if buffer.array.is_deleted():
+        buffer.array = _GIVEN_UP

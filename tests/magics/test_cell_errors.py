@@ -181,3 +181,16 @@ def test_ctrl_c_at_any_moment(shell: Any, magic: str) -> None:
             state(shell)
     assert interrupted >= 3
     run(shell, f"%%{magic}\n{body}")
+
+
+def test_ctrl_c_leaves_a_step_and_its_names_together(shell: Any) -> None:
+    run(shell, "total = torch.zeros(())")
+    step = "%%jit -q\ntotal += 1\nseen = total * 1"
+    run(shell, step)
+    run(shell, f"step = {step.partition(chr(10))[2]!r}")
+    cell = "while True:\n    get_ipython().run_cell_magic('jit', '-q', step)"
+    for i in range(40):
+        with pressing(0.005 + 0.0002 * i):
+            result = shell.run_cell(cell, store_history=False)
+        assert isinstance(result.error_in_exec, KeyboardInterrupt)
+        assert shell.user_ns["seen"].item() == shell.user_ns["total"].item()

@@ -1,0 +1,152 @@
+"""A torch function with a program for each signature it is called with: the lookup that `pure` and `jit` share.
+
+A call of tensors of the device alone is found by `quick_key`, without a pytree; every other by `key_of`. A program that
+is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+from .errors import CaptureError, explained
+from .named import Named
+from .numbers import Numbers
+from .replay import Replay
+from .signature import Arguments, key_of, quick_key
+
+R = TypeVar("R", bound=Replay)
+
+
+class CacheInfo(NamedTuple):
+    """As `functools.lru_cache`'s: calls that found a program, calls that were traced, programs kept and allowed."""
+
+    hits: int
+    misses: int
+    maxsize: int | None
+    currsize: int
+
+
+class Cached(Generic[R]):
+    """A torch function or module, compiled for each signature.
+
+    Args:
+        function: what is traced.
+        name: of the programs.
+        max_entries: how many programs are kept.
+        static: names of arguments whose numbers are part of the program, never operands of it.
+        donate: names of arguments whose memory the program may take.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        max_entries: int | None = None,
+        static: str | Sequence[str] = (),
+        donate: str | Sequence[str] = (),
+    ):
+        self._function = function
+        self._name = name
+        self._max_entries = max_entries
+        self._static = Named(function, static)
+        self._donate = Named(function, donate)
+        self._programs: OrderedDict[Any, R] = OrderedDict()
+        self._quick: dict[Any, R] = {}
+        self._numbers = Numbers()
+        self._hits = self._misses = 0
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if private.interposed(()) or tracing.active():
+            # Part of a larger program, or under a transform of torch's, which sees through it.
+            return self._function(*args, **kwargs)
+        if not kwargs:
+            replay = self._quick.get(quick_key(args))
+            if replay is not None and (cells := replay.live_cells()) is not None:
+                self._hits += 1
+                return replay.run(args, cells)
+        replay, arguments, cells = self.find(args, kwargs)
+        return replay.run(arguments.leaves, cells, arguments.borrowed)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R, Arguments, list[Any]]:
+        """The program of a call, traced if need be, and what `Replay.run` takes."""
+        arguments = Arguments(args, kwargs, self._numbers, self._static)
+        key = key_of(arguments)
+        replay = self._programs.get(key)
+        cells = None if replay is None or replay.provisional else replay.live_cells()
+        if replay is None or cells is None:
+            try:
+                replay = self._traced(arguments, key, replay)
+            except CaptureError:
+                if not self._numbers.fix(arguments.structure):
+                    raise
+                return self.find(args, kwargs)  # with every number static
+            cells = replay.live_cells()
+            if cells is None:
+                raise CaptureError(
+                    "the captured code changed what it depends on (a constant, a module) while it ran",
+                    "Change it outside.",
+                )
+        else:
+            self._hits += 1
+        if not kwargs and arguments.plain and not replay.provisional:
+            quick = quick_key(args)
+            if quick is not None:
+                self._quick[quick] = replay
+        return replay, arguments, cells
+
+    def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
+        self._misses += 1
+        self._quick.clear()
+        for i in self._static.places(arguments):
+            if isinstance(arguments.leaves[i], torch.Tensor):
+                raise TypeError(
+                    f"a static argument of {self._name} is a tensor, whose values no program can depend on: pass "
+                    "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
+                )
+        donated = self._donate.places(arguments)
+        with explained(self._function):
+            replay = self._trace(arguments, donated, previous)
+        self._programs[key] = replay
+        self._programs.move_to_end(key)
+        if self._max_entries is not None and len(self._programs) > self._max_entries:
+            self._programs.popitem(last=False)
+        return replay
+
+    def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
+        """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
+        raise NotImplementedError
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return functools.partial(self, instance)
+
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses, and how many programs are kept."""
+        return CacheInfo(self._hits, self._misses, self._max_entries, len(self._programs))
+
+    def clear_cache(self) -> None:
+        """Forget every program."""
+        self._programs.clear()
+        self._quick.clear()
+        self._hits = self._misses = 0
+
+
+def name_of(function: Any) -> str:
+    """A function's name, or its class's."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def checked(function: Any, decorator: str) -> Any:
+    """The function itself; raises TypeError where it is nothing that can be called."""
+    if not callable(function):
+        raise TypeError(f"{decorator} takes a function or a module, not {type(function).__name__}")
+    return function
