@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .autoload import register as _register
 
 if TYPE_CHECKING:
+    from . import debug as debug
     from .capture.export import export as export
     from .capture.export import from_exported as from_exported
     from .capture.jit import jit as jit
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
-_LAZY = {
+_LAZY: dict[str, tuple[str, str | None]] = {
     "config": ("jaxtorch.options", "config"),
+    "debug": ("jaxtorch.debug", None),
     "fallbacks": ("jaxtorch.dispatch.stats", "fallbacks"),
     "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
@@ -52,6 +54,7 @@ __all__ = [
     "call_jax",
     "compile_count",
     "config",
+    "debug",
     "export",
     "fallbacks",
     "from_exported",
@@ -72,7 +75,8 @@ def __getattr__(name: str) -> Any:
         module, attribute = _LAZY[name]
     except KeyError:
         raise AttributeError(f"module 'jaxtorch' has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(module), attribute)
+    found = importlib.import_module(module)
+    value = found if attribute is None else getattr(found, attribute)
     globals()[name] = value
     return value
 

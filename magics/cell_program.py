@@ -147,6 +147,8 @@ class Program:
                 values, deleted, shown = _resolved(result, walk.inputs)
                 self.namespace.update(values)
                 remove(self.namespace, {*deleted, *options.donate} - values.keys())
+            if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
+                torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
         reasons = self._remember(version, walk) if traced else []
         return Outcome(

@@ -63,7 +63,10 @@ _ADVICE = (
         "The program runs for all values: write torch.where(condition, a, b) or torch.cond; "
         "or name the tensor in --static, and the cell is traced again for each value.",
     ),
-    (r"\bprint\b", "Print it in the next cell."),
+    (
+        r"\bprint\b",
+        'Print it in the next cell, or write jaxtorch.debug.print("{}", x), which prints at every run.',
+    ),
     (
         r"\bnonzero\b|\[.*[<>=].*\]",
         "Sizes are fixed in a program: keep all elements with torch.where(mask, x, 0), or choose "

@@ -20,8 +20,10 @@ _set_array = vars(Buffer)["array"].__set__
 _consume = deque[Any](maxlen=0).extend
 
 
-def run_into(execute: Callable[..., Any], operands: list[Any], buffers: Iterable[Buffer]) -> None:
+def run_into(execute: Callable[..., Any], operands: list[Any], buffers: list[Buffer]) -> None:
     """Call `execute(*operands)` and store its outputs in `buffers`, in order."""
+    if not buffers:  # `map` would end before it runs the program, which may print
+        execute(*operands)
     _consume(map(_set_array, buffers, chain.from_iterable(starmap(execute, (operands,)))))
 
 

@@ -407,3 +407,12 @@ def test_help_and_completion(shell: Any) -> None:
     assert completions(shell, "%%pure --static im", "y = images * 2") == ["images"]
     assert completions(shell, "%%pure --precision h") == ["high", "highest"]
     assert "--time" in completions(shell, "%%jit --t")
+
+
+@pytest.mark.parametrize("magic", ["pure", "jit"])
+def test_debug_print_prints_at_every_run_of_the_cell(shell: Any, capfd: Any, magic: str) -> None:
+    run(shell, "import jaxtorch")
+    for _ in range(3):
+        capfd.readouterr()
+        run(shell, f"%%{magic} -q\njaxtorch.debug.print('{{}}', images.numel() + 0 * labels.sum())")
+        assert capfd.readouterr().out.splitlines() == ["20"]
