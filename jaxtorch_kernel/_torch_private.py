@@ -8,13 +8,14 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+
+from .replaced import Replaced
 
 _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
@@ -162,30 +163,8 @@ def sequence_number(node: Any) -> int:
     return node._sequence_nr()
 
 
-_compiling_lock = threading.Lock()
-_compiling = 0
-_compiling_before = False
-
-
-@contextmanager
-def compiling() -> Iterator[None]:
-    """Let `torch.compiler.is_compiling()` be true: torch's optimizers and many models then avoid asking for values.
-
-    Counted, because threads trace at the same time and the flag is the process's: it must not stay set.
-    """
-    global _compiling, _compiling_before
-    with _compiling_lock:
-        if not _compiling:
-            _compiling_before = torch.compiler._is_compiling_flag
-        _compiling += 1
-        torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        with _compiling_lock:
-            _compiling -= 1
-            if not _compiling:
-                torch.compiler._is_compiling_flag = _compiling_before
+# Held in captured code: torch's optimizers and many models then avoid asking for values.
+compiling = Replaced((torch.compiler, "_is_compiling_flag", True))
 
 
 def _without_dynamo() -> AbstractContextManager[Any]:

@@ -92,7 +92,7 @@ def trace_body(
     def run(key: Any, *arrays: Any) -> list[Any]:
         from .functions import intercepted  # which is made of bodies
 
-        with tracing.tracing(trace), intercepted() if trace.differentiable else nullcontext():
+        with tracing.tracing(trace), intercepted.held() if trace.differentiable else nullcontext():
             source = rng.default()
             trace.touch(source)
             source.array = key

@@ -175,8 +175,8 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
         tracing.tracing(trace),
         named(trace),
         torch.autograd.set_multithreading_enabled(False),
-        private.compiling(),
-        intercepted() if trace.differentiable else nullcontext(),
+        private.compiling.held(),
+        intercepted.held() if trace.differentiable else nullcontext(),
     ):
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)

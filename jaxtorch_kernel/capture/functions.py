@@ -10,10 +10,7 @@ replaced; in a thread that is not tracing both go to torch's own.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,34 +26,15 @@ from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..interop.bridge import Bridge, _Node, avals_of
 from ..interop.compiled import Compiled
+from ..replaced import Replaced
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from .bodies import Body, aval_of, trace_body, whole
 from .errors import CaptureError
 
 Tensor = torch.Tensor
-_lock = threading.Lock()
-_open = 0
 _apply = vars(Function)["apply"]
 _register_hook = Tensor.register_hook
-
-
-@contextmanager
-def intercepted() -> Iterator[None]:
-    """Hold while code is traced for `jax.vjp`."""
-    global _open
-    with _lock:
-        _open += 1
-        Function.apply = classmethod(_apply_traced)  # type: ignore[assignment,method-assign]  # put back below
-        Tensor.register_hook = _register_traced  # type: ignore[method-assign]  # likewise
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                Function.apply = _apply  # type: ignore[method-assign]
-                Tensor.register_hook = _register_hook  # type: ignore[method-assign]
 
 
 def _differentiable() -> bool:
@@ -282,3 +260,9 @@ def _register_traced(self: Tensor, hook: Any) -> Any:
     hooked.defvjp(lambda constants, x: (x, constants), pull_back)
     cell.array = hooked(body.constants, cell.array)
     return RemovableHandle(OrderedDict())
+
+
+# Held while code is traced for `jax.vjp`.
+intercepted = Replaced(
+    (Function, "apply", classmethod(_apply_traced)), (Tensor, "register_hook", _register_traced)
+)

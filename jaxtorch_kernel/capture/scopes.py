@@ -11,7 +11,6 @@ under `transpose(GPT)/blocks.0/attention`.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -24,9 +23,8 @@ from torch.nn.modules import module as hooks
 
 from .. import _torch_private as private
 from ..dispatch import tracing
+from ..replaced import Replaced
 
-_lock = threading.RLock()
-_open = 0
 _enter, _exit = record_function.__enter__, record_function.__exit__
 
 
@@ -97,7 +95,6 @@ class Scopes:
 @contextmanager
 def named(trace: tracing.Trace) -> Iterator[None]:
     """Hold while torch code runs under `trace`, an outermost one: opens the scopes in it."""
-    global _open
     if trace.parent is not None:  # whose scopes are open around
         yield
         return
@@ -115,20 +112,12 @@ def named(trace: tracing.Trace) -> Iterator[None]:
         hooks.register_module_forward_pre_hook(called),
         hooks.register_module_forward_hook(done, always_call=True),
     )
-    with _lock:
-        _open += 1
-        record_function.__enter__ = _enter_traced  # type: ignore[method-assign]  # put back below
-        record_function.__exit__ = _exit_traced  # type: ignore[method-assign]  # likewise
     try:
-        yield
+        with _traced_functions.held():
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        with _lock:
-            _open -= 1
-            if not _open:
-                record_function.__enter__ = _enter  # type: ignore[method-assign]
-                record_function.__exit__ = _exit  # type: ignore[method-assign]
         scopes.close()
 
 
@@ -154,3 +143,8 @@ def _exit_traced(self: record_function, *error: Any) -> Any:
 
 
 __all__ = ["Scopes", "named"]
+
+
+_traced_functions = Replaced(
+    (record_function, "__enter__", _enter_traced), (record_function, "__exit__", _exit_traced)
+)

@@ -157,12 +157,12 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
         enter(jax.enable_x64(True))
         enter(tracing.tracing(trace))
         enter(named(trace))
-        enter(intercepted())
+        enter(intercepted.held())
         enter(torch.inference_mode(False))
         enter(torch.enable_grad())
         # torch's autograd must run in this thread: the trace is this thread's.
         enter(torch.autograd.set_multithreading_enabled(False))
-        enter(private.compiling())
+        enter(private.compiling.held())
         enter(torch.device("jax"))
         inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)

@@ -1,0 +1,50 @@
+"""Attributes of torch's that are others for a while: for what torch has no hook for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Replaced:
+    """Attributes that have other values while anybody is inside `held()`.
+
+    Counted, because threads come and go at the same time and an attribute is the whole process's: the last one to
+    leave puts back what the first one found.
+
+    Example:
+        >>> class Switch:
+        ...     on = False
+        >>> replaced = Replaced((Switch, "on", True))
+        >>> with replaced.held(), replaced.held():
+        ...     Switch.on
+        True
+        >>> Switch.on
+        False
+    """
+
+    def __init__(self, *attributes: tuple[Any, str, Any]):
+        self._attributes = attributes
+        self._before: list[Any] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold while the attributes are to be replaced."""
+        with self._lock:
+            if not self._count:
+                self._before = [vars(owner)[name] for owner, name, _ in self._attributes]
+                for owner, name, value in self._attributes:
+                    setattr(owner, name, value)
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    for (owner, name, _), value in zip(self._attributes, self._before, strict=True):
+                        setattr(owner, name, value)
