@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from ..device import rng
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
-from ..interop.bridge import Bridge, _Node, avals_of
+from ..interop.bridge import Bridge, avals_of
 from ..interop.compiled import Compiled
 from ..replaced import Replaced
 from ..storage import placement
@@ -46,7 +46,7 @@ def _differentiable() -> bool:
 
 
 def _apply_traced(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-    if not _differentiable() or cls is _Node:
+    if not _differentiable():
         return _apply.__get__(None, cls)(*args, **kwargs)
     if issubclass(cls, BackwardHookFunction):
         raise CaptureError(

@@ -71,7 +71,7 @@ class Bridge:
     ) -> tuple[Sequence[Tensor], list[Any]]:
         """As a call, with a node in torch's graph."""
         others: list[Any] = []
-        return _Node.apply(self, arrays, others, *tensors), others
+        return _apply(self, arrays, others, *tensors), others
 
     def run(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], list[Any]]:
         """As a call, without a graph."""
@@ -198,6 +198,10 @@ def _twice(
     both = [*arrays, *(contiguous_array(c) for c in cotangents)]
     gradients, _ = bridge.pullback()([*tensors, *cotangents], both)
     return gradients
+
+
+# Not `Function.apply`, which looks at every tensor for a wrapper of `torch.func` that has ended; no such thing gets here.
+_apply: Any = super(torch.autograd.Function, _Node).apply
 
 
 def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
