@@ -209,6 +209,7 @@ class Program:
         """The cell's code over what is handed over; see the module's text."""
         started = time.perf_counter()
         namespace, before, walk = self.namespace, self._before, self._walk
+        before.code_runs()
         modes = Modes()
         leaves = pytree.tree_leaves(given)
         structure = {name: _contents(value) for name, value in given.items()}
@@ -245,7 +246,7 @@ class Program:
         magic = "%%jit" if self.options.effects else "%%pure"
         before, walk = self._before, self._walk
         self._check_writes(given)
-        name = next(iter(dependencies.changed(walk.containers)), None)
+        name = next(iter(before.contents.changed()), None)
         name = name or next((n for n, old in structure.items() if _contents(given[n]) != old), None)
         if name is not None:
             raise CaptureError(

@@ -13,6 +13,7 @@ import torch
 
 from jaxtorch import _torch_private as private
 from jaxtorch.capture import dependencies
+from jaxtorch.capture.contents import Contents
 from jaxtorch.device import rng
 from jaxtorch.storage.buffer import buffer_of
 
@@ -31,12 +32,13 @@ class Before:
     def __init__(self, namespace: dict[str, Any], walk: dependencies.Walk, effects: bool):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.containers = walk.containers
+        self.walk = walk
+        self.effects = effects
         self.modes = Modes()
+        self.contents = Contents([])
         self.grads: list[tuple[torch.Tensor, Any]] = []
         self.cells: list[tuple[Any, Any, Any]] = []
         if not effects:
-            self.grads = [(t, t.grad) for t in walk.tensors if t.is_leaf and t.requires_grad]
             buffers = [
                 buffer_of(b)
                 for m in walk.modules.values()
@@ -46,6 +48,13 @@ class Before:
             cells = [*buffers, *rng._sources.values()]
             self.cells = [(c, c.array, c.spec) for c in cells]
 
+    def code_runs(self) -> None:
+        """Look at what only the cell's code could change, and no program: called before it is traced."""
+        self.contents = Contents(self.walk.containers)
+        if not self.effects:
+            tensors = (t for t in self.walk.tensors if t.is_leaf and t.requires_grad)
+            self.grads = [(t, t.grad) for t in tensors]
+
     def restore_names(self) -> None:
         """Give the namespace back its names."""
         replace(self.namespace, self.names)
@@ -53,7 +62,7 @@ class Before:
     def restore(self) -> None:
         """Give everything back."""
         self.restore_names()
-        dependencies.restore(self.containers)
+        self.contents.restore()
         for cell, array, spec in self.cells:
             cell.array, cell.spec = array, spec
         for tensor, grad in self.grads:

@@ -10,7 +10,6 @@ A path is what one would write: `model.1.p`, `batch['mask']`, `Net.forward`.
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import enum
 import functools
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 from ..dispatch.site import _is_user, _user_file
+from .contents import Container
 
 _MISSING = object()
 _CONSTANTS = (torch.dtype, torch.device, torch.Size, torch.layout, range, slice, enum.Enum)
@@ -69,15 +69,6 @@ class TensorLook(NamedTuple):
     dtype: torch.dtype
     requires_grad: bool
     device: str
-
-
-class Container(NamedTuple):
-    """A list, dictionary or set that was met, and what it held."""
-
-    path: str
-    now: Any
-    before: Any
-    attributes: bool  # what an object keeps in itself
 
 
 class Walk:
@@ -155,16 +146,20 @@ class Walk:
     def _tensor(self, path: str, value: torch.Tensor) -> None:
         if path in self.inputs or _root(path) in self.inputs:
             self.tensors.append(value)
-            return
+        else:
+            self._held(path, value)
+
+    def _held(self, path: str, value: torch.Tensor) -> None:
         version = value._version if value.device.type == "cpu" and not value.is_inference() else 0
         self.tokens[path] = Held(self._same("tensor", value), version, value.requires_grad)
         self.tensors.append(value)
 
     def _same(self, kind: str, value: Any) -> Same:
-        with contextlib.suppress(TypeError):
-            value = weakref.ref(value)
-        self.kept.append(value)
-        return Same(kind, id(value))
+        try:
+            self.kept.append(weakref.ref(value))
+        except TypeError:  # it has none
+            self.kept.append(value)
+        return Same(kind, id(self.kept[-1]))
 
     def _object(self, path: str, value: Any) -> None:
         for kinds, method in self._BY_KIND:
@@ -185,7 +180,7 @@ class Walk:
             self.tokens[path] = self._same(type(value).__name__, value)
 
     def _attributes(self, path: str, attributes: dict[str, Any]) -> None:
-        self.containers.append(Container(path, attributes, attributes.copy(), True))
+        self.containers.append(Container(path, attributes, True))
         for name, value in attributes.items():
             self.visit(f"{path}.{name}", value)
 
@@ -251,20 +246,20 @@ class Walk:
     def _sequence(self, path: str, value: Any) -> None:
         self.tokens[path] = Value(type(value), len(value))
         if isinstance(value, list):
-            self.containers.append(Container(path, value, value.copy(), False))
+            self.containers.append(Container(path, value, False))
         for i, item in enumerate(value):
             self.visit(f"{path}[{i}]", item)
 
     def _mapping(self, path: str, value: Any) -> None:
         self.tokens[path] = Value(type(value), len(value))
-        self.containers.append(Container(path, value, value.copy(), False))
+        self.containers.append(Container(path, value, False))
         for key, item in value.items():
             self.visit(f"{path}[{key!r}]", item)
 
     def _set(self, path: str, value: Any) -> None:
         self.tokens[path] = Value(type(value), frozenset(value))
         if isinstance(value, set):
-            self.containers.append(Container(path, value, value.copy(), False))
+            self.containers.append(Container(path, value, False))
 
     def _array(self, path: str, value: np.ndarray) -> None:
         known = (
@@ -282,23 +277,27 @@ class Walk:
         self.modules[path] = module
         own = vars(module)
         self.tokens[path] = self._same(type(module).__name__, module)
-        self.containers.append(Container(path, own, own.copy(), True))
+        self.containers.append(Container(path, own, True))
         if _is_users(type(module)):
             self.visit(type(module).__name__, type(module))
-        for name in _HOOKS:
+        for name in [name for name in _HOOKS if own[name]]:
             for i, hook in enumerate(own[name].values()):
                 self.visit(f"{path}.{name}[{i}]", hook)
         for name, value in own.items():
             if name not in _OWN:
                 self.visit(f"{path}.{name}", value)
         for table in _TABLES:
-            self.containers.append(Container(path, own[table], own[table].copy(), True))
+            self.containers.append(Container(path, own[table], True))
             for name, value in own[table].items():
                 where = f"{path}.{name}"
-                if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                if not isinstance(value, torch.Tensor):
+                    self.visit(where, value)
+                elif value.device.type == "cpu":
                     self.inputs[where] = value
                     self.lent.append((where, own[table], name))
-                self.visit(where, value)
+                    self.tensors.append(value)
+                else:
+                    self._held(where, value)
 
     _BY_KIND: tuple[tuple[Any, Callable[[Any, str, Any], None]], ...] = (
         (torch.nn.Module, _module),
@@ -348,35 +347,6 @@ def names_read(code: types.CodeType) -> Names:
 def look(tensor: torch.Tensor) -> TensorLook:
     """What a program depends on of a tensor that is handed to it."""
     return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
-
-
-def changed(containers: list[Container]) -> list[str]:
-    """The paths of the lists, dictionaries and sets that no longer hold what they held."""
-    return [c.path for c in containers if not c.attributes and not _same_contents(c.now, c.before)]
-
-
-def restore(containers: list[Container]) -> None:
-    """Give the containers back what they held."""
-    for _, now, before, _ in containers:
-        if _same_contents(now, before):
-            continue
-        if isinstance(now, list):
-            now[:] = before
-        else:
-            now.clear()
-            now.update(before)
-
-
-def _same_contents(now: Any, before: Any) -> bool:
-    if len(now) != len(before):
-        return False
-    if isinstance(now, dict):
-        if now.keys() != before.keys():
-            return False
-        now, before = now.values(), before.values()
-    elif isinstance(now, set):
-        return bool(now == before)
-    return all(a is b for a, b in zip(now, before, strict=True))
 
 
 def _holds_tensors(value: Any) -> bool:

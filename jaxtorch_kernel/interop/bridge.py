@@ -200,7 +200,7 @@ def _twice(
     return gradients
 
 
-# Not `Function.apply`, which looks at every tensor for a wrapper of `torch.func` that has ended; no such thing gets here.
+# Not `Function.apply`, which looks at every tensor for a wrapper of an ended `torch.func`; none gets here.
 _apply: Any = super(torch.autograd.Function, _Node).apply
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -416,3 +419,28 @@ def test_debug_print_prints_at_every_run_of_the_cell(shell: Any, capfd: Any, mag
         capfd.readouterr()
         run(shell, f"%%{magic} -q\njaxtorch.debug.print('{{}}', images.numel() + 0 * labels.sum())")
         assert capfd.readouterr().out.splitlines() == ["20"]
+
+
+def test_autoreload_of_an_edited_file_traces_again(
+    shell: Any, capsys: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # whose times are whole seconds
+    file = tmp_path / "edited_layers.py"
+    source = "FACTOR = {}\n\ndef scaled(x):\n    return x * {} * FACTOR\n"
+    file.write_text(source.format(2, 1))
+    run(shell, "%load_ext autoreload")
+    run(shell, "%autoreload 2")
+    run(shell, "import edited_layers\nfrom edited_layers import scaled")
+    cell = "%%pure\nout = scaled(images) + edited_layers.scaled(images)"
+    says(shell, capsys, cell)
+    assert says(shell, capsys, cell).startswith("pure: cached")
+    for i, (factor, number) in enumerate([(2, 3), (5, 3)]):
+        file.write_text(source.format(factor, number))
+        later = time.time() + 10 * (i + 1)
+        os.utime(file, (later, later))
+        assert says(shell, capsys, cell).startswith("pure: traced again")
+        same(shell.user_ns["out"], shell.user_ns["images"] * (factor * number * 2))
+    assert says(shell, capsys, cell).startswith("pure: cached")
+    run(shell, "%autoreload 0")
+    sys.modules.pop("edited_layers")
