@@ -34,6 +34,6 @@ def uncommitted(array: jax.Array) -> jax.Array:
     if len(array.sharding.device_set) > 1 or not array.committed:
         return array
     try:
-        return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]
+        return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's, behind `type()`
     except TypeError:  # a new jax's constructor
         return array

@@ -214,7 +214,7 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
     """
     from torch.utils.checkpoint import checkpoint
 
-    function: Any = checkpoint.__wrapped__  # type: ignore[attr-defined]
+    function: Any = checkpoint.__wrapped__  # type: ignore[attr-defined]  # set by a decorator
     theirs = getattr(function, "__dynamo_disable", None)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -25,8 +25,8 @@ from ..dispatch.site import _is_user, _user_file
 from .contents import Container
 
 _MISSING = object()
-_CONSTANTS = (torch.dtype, torch.device, torch.Size, torch.layout, range, slice, enum.Enum)
-_CONSTANTS += (np.generic, np.dtype)  # type: ignore[assignment]
+_CONSTANTS: tuple[type, ...] = (torch.dtype, torch.device, torch.Size, torch.layout)
+_CONSTANTS += (range, slice, enum.Enum, np.generic, np.dtype)
 _PLAIN = frozenset({int, bool, str, bytes, complex, type(None), type(...), type(NotImplemented)})
 _HOOKS = tuple(
     name

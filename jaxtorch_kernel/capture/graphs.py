@@ -182,7 +182,7 @@ def _viewer(
         if not _memory(node) <= known or node.op == "get_attr":
             raise LookupError(node)
         if _writes(node):  # done already: what it returns is what it wrote to
-            twin[node] = copy(node.args[0])  # type: ignore[arg-type]
+            twin[node] = copy(node.args[0])  # type: ignore[arg-type]  # a node, and no constant
         else:
             for argument in node.all_input_nodes:
                 copy(argument)

@@ -73,7 +73,7 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
         if rng:
             if not args:
                 raise TypeError("jax_view(..., rng=True) takes a JAX key as its first argument")
-            key, *args = args  # type: ignore[assignment]
+            key, *args = args  # type: ignore[assignment]  # a list from here on
             key = _key_data(key)
         leaves, tree = jax.tree.flatten((tuple(args), kwargs))
         leaves = [jnp.asarray(leaf) if _is_array(leaf) else leaf for leaf in leaves]
