@@ -1,6 +1,6 @@
 """Every private hook of JAX that jaxtorch uses, and nothing else.
 
-`tests/dispatch/test_private_hooks.py` fails with a clear message when a new jax changes one.
+`tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend import core
+from jax.interpreters import partial_eval
 
 
 def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
@@ -37,3 +39,28 @@ def uncommitted(array: jax.Array) -> jax.Array:
         return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's, behind `type()`
     except TypeError:  # a new jax's constructor
         return array
+
+
+def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
+    """Let a `jax.checkpoint` inside of one with `policy` forget what it was written to forget.
+
+    JAX asks the outer policy about everything inside, and the inner one about nothing: a policy that keeps nearly all
+    would undo every checkpoint under it. JAX's table of rules gets one that differs under this policy alone: inside,
+    the inner policy says what is kept, and the results are kept, from which the code goes on.
+    """
+    rules = partial_eval.partial_eval_jaxpr_custom_rules
+    checkpoint = next(p for p in rules if p.name in ("remat2", "checkpoint"))
+    rule = rules[checkpoint]
+
+    def nested(saveable: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
+        if saveable is not policy:
+            return rule(saveable, unknown, instantiated, equation)
+        own = equation.params["policy"] or jax.checkpoint_policies.nothing_saveable
+        known, again, unknown, instantiated, kept = rule(own, unknown, instantiated, equation)
+        places = zip(equation.outvars, unknown, instantiated, strict=True)
+        outputs = [v if late else core.Var(v.aval) for v, late, made in places if made]
+        if again is not None:
+            again = again.replace(outvars=outputs)
+        return known, again, unknown, unknown, kept
+
+    rules[checkpoint] = nested

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import memory_order
-from ..storage.transfer import from_numpy, to_device
+from ..storage.transfer import to_device, to_host
 from . import tracing
 from .factories import check_index
 from .operation import Operation
@@ -47,12 +46,9 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def to_cpu(x: Tensor) -> Tensor:
     """A CPU copy with the same strides where those are dense. Waits for the value."""
-    result = from_numpy(np.array(host_array(_resolved(x))))
-    order = memory_order(tuple(x.shape), x.stride())
-    if order is not None and result.stride() != x.stride():
-        strided = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu")
-        return strided.copy_(result)
-    return result
+    array = host_array(_resolved(x))
+    dense = memory_order(tuple(x.shape), x.stride()) is not None
+    return to_host(array, x.stride() if dense else None)
 
 
 @kernel("_to_copy")

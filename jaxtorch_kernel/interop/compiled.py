@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import fast_call
+from .._jax_private import fast_call, respect_checkpoints_within
 from ..dispatch import stats
 
 # arrays -> (differentiable outputs, other outputs)
@@ -40,6 +40,9 @@ _MOVES = {
 
 def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
     return primitive.name not in _MOVES
+
+
+respect_checkpoints_within(_worth_keeping)
 
 
 class Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,12 +51,23 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return np.array(tensor.numpy(), order="C")
 
 
-def from_numpy(array: np.ndarray) -> torch.Tensor:
-    """A CPU tensor over a NumPy array of our own (writable, not shared)."""
+def to_host(array: np.ndarray, stride: Sequence[int] | None = None) -> torch.Tensor:
+    """A CPU tensor with a copy of a NumPy array, contiguous or with dense strides.
+
+    In torch's own memory: what NumPy allocates is not aligned as XLA wants it, and could not be lent to a program
+    without another copy (`interop/borrow.py`).
+    """
     dtype = to_torch(array.dtype)
+    through = dtype
     if dtype in _FOREIGN:
-        return torch.from_numpy(array.view(_CARRIER[dtype.itemsize][1])).view(dtype)
-    return torch.from_numpy(array)
+        through, carrier = _CARRIER[dtype.itemsize]
+        array = array.view(carrier)
+    if stride is None:
+        result = torch.empty(array.shape, dtype=through, device="cpu")
+    else:
+        result = torch.empty_strided(array.shape, stride, dtype=through, device="cpu")
+    result.numpy()[...] = array
+    return result.view(dtype)
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:

@@ -154,6 +154,15 @@ def test_cpu_tensors_are_borrowed_and_results_handed_back_without_a_copy():
     assert torch.equal(back, y.cpu())
 
 
+def test_what_came_back_from_the_device_is_lent_without_a_copy():
+    from jaxtorch.interop.borrow import borrowed
+    from jaxtorch.storage.buffer import buffer_of
+
+    model = nn.Linear(33, 7).to("jax").cpu()
+    for t in (*model.parameters(), torch.ones(5, 3, device="jax", dtype=torch.bfloat16).T.cpu()):
+        assert buffer_of(borrowed(t)).array.unsafe_buffer_pointer() == t.data_ptr()
+
+
 def test_a_compiled_call_neither_copies_its_inputs_nor_its_outputs(monkeypatch):
     from jaxtorch.capture import dynamo
     from jaxtorch.storage.buffer import buffer_of

@@ -292,6 +292,34 @@ def test_checkpoint_keeps_less_for_the_backward_pass() -> None:
     assert kept < residuals(block)
 
 
+def test_between_two_programs_a_checkpoint_keeps_what_it_was_given() -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x.sin().exp()
+        return x
+
+    def saved(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = checkpoint(block, x, use_reentrant=False)
+        return x.sum()
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return block(block(block(x))).sum()
+
+    x = data(64, 64).requires_grad_()
+    gradients, held = [], []
+    for function in (plain, saved):
+        pure = jaxtorch.pure(function)
+        gradients += torch.autograd.grad(pure(x), x)
+        before = torch.jax.memory_allocated()
+        loss = pure(x)
+        held.append((torch.jax.memory_allocated() - before) // x.nbytes)
+        del loss
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert held[0] > 12
+    assert held[1] == 2  # what the second and the third block were given; the first was given `x`
+
+
 def test_checkpoint_of_a_module_updates_its_statistics_once() -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(3).to("jax")

@@ -106,6 +106,27 @@ def test_a_training_step_in_jit(remat: bool) -> None:
     )
 
 
+def test_remat_keeps_the_layers_inputs_and_no_more() -> None:
+    layers = stack(depth=8, width=4)
+    weights = sum(p.numel() for p in layers.parameters()) + sum(b.numel() for b in layers.buffers())
+    rows = 4096
+    x = torch.ones(rows, 4, device="jax", requires_grad=True)
+    scale = torch.ones(4, device="jax")
+
+    def held(remat: Any) -> float:
+        """How many arrays of the size of `x` the forward pass keeps for the backward pass."""
+        pure = jaxtorch.pure(lambda x: captured(remat)(layers, x, scale).sum())
+        pure(x).backward()  # compiles
+        before = torch.jax.memory_allocated()
+        loss = pure(x)
+        kept = torch.jax.memory_allocated() - before - loss.nbytes
+        return (kept - 4 * weights) / x.nbytes
+
+    assert held(False) > 3 * 8
+    assert held("dots_saveable") < held(False)
+    assert held(True) < 8 + 1  # with the weights, stacked a second time at most
+
+
 def test_the_program_and_the_trace_do_not_grow_with_depth() -> None:
     runs = 0
 

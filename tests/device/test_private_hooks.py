@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -88,6 +90,26 @@ def test_a_donated_array_is_really_reused() -> None:
     compiled = jax.jit(lambda a: a + 1, donate_argnums=0).lower(x).compile()
     _jax_private.fast_call(compiled)(x)
     assert x.is_deleted()
+
+
+def test_a_checkpoint_within_a_checkpoint_keeps_what_it_says() -> None:
+    def everything(*_: object, **__: object) -> bool:
+        return True
+
+    def block(x: jax.Array) -> jax.Array:
+        return jnp.sin(jnp.sin(jnp.sin(x)))
+
+    def residuals(policy: Any) -> int:
+        def both(x: jax.Array) -> jax.Array:
+            return jax.checkpoint(block)(jax.checkpoint(block)(x))
+
+        outer = jax.checkpoint(both, policy=policy)
+        return len(jax.tree.leaves(jax.vjp(outer, jnp.ones(3))[1]))
+
+    assert residuals(everything) == 6, "jax asks inner policies by itself: the hook may go"
+    _jax_private.respect_checkpoints_within(everything)
+    assert residuals(everything) == 2
+    assert residuals(lambda *_, **__: True) == 6, "another policy is JAX's own business"
 
 
 def test_who_stands_between_a_call_and_the_device() -> None:
