@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from ..device.rng import Source
 from ..dispatch.atomic import store
 from ..interop.bridge import Bridge, layouts
-from ..interop.compiled import Compiled
 from ..storage.buffer import buffer_of
+from . import hoisting
 from .captured import Captured, Output, Session, capture
 from .errors import CaptureError, written
 from .guards import Guards
@@ -119,7 +119,7 @@ def trace_entry(function: Callable[..., Any], arguments: Arguments, name: str) -
     places = sorted(p for p in own if p is not None)
     _check_effects(captured, len(places), guards)
     inputs, positions = _inputs(captured, session, leaves)
-    compiled = Compiled(captured.function, captured.avals, positions, name=name)
+    compiled = hoisting.compiled(captured, positions, (), name)
     bridge = Bridge(compiled, _where(captured), layouts(session.differentiated))
     return Entry(captured, places, inputs, bridge, guards)
 
