@@ -2,13 +2,14 @@
 
 A loop over layers reads each layer's parameters from stacked arrays. Were the stacking a part of the loop's program,
 that program would have an input and a gradient for each parameter of each layer, and XLA takes tens of milliseconds for
-each. So it happens outside, by two small programs that run once a layer: `put` writes one row of the stacked arrays,
-`take` reads one. How many rows there are is only a bound in them.
+each. So it happens outside, by two small programs that run for a few layers at a time: `put` writes rows of the stacked
+arrays, `take` reads them. How many rows there are in all is only a bound to them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from .compiled import Compiled, FlatFunction, build
 
 Aval = jax.ShapeDtypeStruct
+_ROWS = 4  # handled by one call: more are not faster, and take longer to compile
 Array = Any
 
 
@@ -101,20 +103,26 @@ class Stacked(Compiled):
 
 def stack(rows: Sequence[Sequence[Array]]) -> list[Array]:
     """Stack the columns of `rows`."""
-    empty, put = _stacking(tuple(map(aval_of, rows[0])), len(rows))
+    count = min(_ROWS, len(rows))
+    empty, put = _stacking(tuple(map(aval_of, rows[0])), len(rows), count)
     carry = empty()
-    for row in rows:
-        carry = put(*carry, *row)
+    for i in range(0, len(rows), count):
+        # The last block may begin in the one before, as an index that is too large does in XLA.
+        block = rows[min(i, len(rows) - count) :][:count]
+        carry = put(*carry, *itertools.chain.from_iterable(block))
     return list(carry[1:])
 
 
 def split(stacked: Sequence[Array]) -> list[list[Array]]:
     """The rows of stacked arrays."""
-    first, take = _splitting(tuple(map(aval_of, stacked)))
-    index, rows = first, []
-    for _ in range(stacked[0].shape[0]):
-        index, *row = take(index, *stacked)
-        rows.append(row)
+    depth, width = stacked[0].shape[0], len(stacked)
+    count = min(_ROWS, depth)
+    index, take = _splitting(tuple(map(aval_of, stacked)), count)
+    rows: list[list[Array]] = []
+    for i in range(0, depth, count):
+        index, *block = take(index, *stacked)
+        known = max(0, i + count - depth)  # the block begins earlier
+        rows += [block[j * width : (j + 1) * width] for j in range(known, count)]
     return rows
 
 
@@ -144,37 +152,45 @@ def _counter(sharding: Any) -> Aval:
 
 
 @functools.cache
-def _stacking(row: tuple[Aval, ...], depth: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(nothing stacked yet, one more row)."""
+def _stacking(
+    row: tuple[Aval, ...], depth: int, count: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(nothing stacked yet, `count` more rows)."""
     carry = [_counter(row[0].sharding), *(stacked_aval(aval, depth) for aval in row)]
-    count = len(carry)
+    width = len(row)
 
     def empty() -> list[Array]:
         return [jnp.zeros(aval.shape, aval.dtype) for aval in carry]
 
     def put(index: Array, *arrays: Array) -> list[Array]:
-        update = jax.lax.dynamic_update_index_in_dim
-        pairs = zip(arrays[: count - 1], arrays[count - 1 :], strict=True)
-        return [index + 1, *(update(whole, own, index, 0) for whole, own in pairs)]
+        new = arrays[width:]
+        blocks = [jnp.stack(new[column::width]) for column in range(width)]
+        update = jax.lax.dynamic_update_slice_in_dim
+        return [
+            index + count,
+            *(update(a, b, index, 0) for a, b in zip(arrays, blocks, strict=False)),
+        ]
 
     places = [aval.sharding for aval in carry]
     return (
         build(empty, [], name="stack (new)", out=places).call,
-        build(put, [*carry, *row], range(1, count), "stack", places).call,
+        build(put, [*carry, *row * count], range(1, width + 1), "stack", places).call,
     )
 
 
 @functools.cache
-def _splitting(stacked: tuple[Aval, ...]) -> tuple[Array, Callable[..., Any]]:
-    """(the first row's number, a row and the number of the next)."""
+def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[..., Any]]:
+    """(the first row's number; `count` rows, and the number of the next)."""
     index = _counter(stacked[0].sharding)
 
     def take(index: Array, *arrays: Array) -> list[Array]:
-        return [index + 1, *(jax.lax.dynamic_index_in_dim(a, index, 0, False) for a in arrays)]
+        blocks = [jax.lax.dynamic_slice_in_dim(a, index, count, 0) for a in arrays]
+        return [index + count, *(block[i] for i in range(count) for block in blocks)]
 
-    places = [index.sharding, *(_row_sharding(aval.sharding) for aval in stacked)]
+    rows = [_row_sharding(aval.sharding) for aval in stacked]
     first = jax.device_put(np.int32(0), index.sharding)
-    return first, build(take, [index, *stacked], name="split", out=places).call
+    program = build(take, [index, *stacked], name="split", out=[index.sharding, *rows * count])
+    return first, program.call
 
 
 def _row_sharding(sharding: Any) -> Any:
@@ -182,3 +198,9 @@ def _row_sharding(sharding: Any) -> Any:
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
     return sharding if isinstance(sharding, SingleDeviceSharding) else None
+
+
+def forget() -> None:
+    """Drop the programs: the next stacks compile theirs anew."""
+    _stacking.cache_clear()
+    _splitting.cache_clear()

@@ -234,8 +234,7 @@ def test_no_program_grows_with_depth(captured: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(stacking, "build", counting)
 
     def programs(depth: int) -> list[tuple[int, int]]:
-        stacking._stacking.cache_clear()
-        stacking._splitting.cache_clear()
+        stacking.forget()
         ours, _, tokens = twins(depth)
         f = jaxtorch.pure(ours) if captured else ours
         sizes.clear()
