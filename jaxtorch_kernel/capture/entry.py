@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from ..device.rng import Source
 from ..dispatch.atomic import give_up, own, store
 from ..interop.bridge import Bridge, layouts
-from ..interop.compiled import Compiled
 from ..storage.buffer import buffer_of
+from . import hoisting
 from .captured import Captured, Output, Session, capture, placement_of
 from .errors import CaptureError, written
 from .guards import Guards
@@ -107,7 +107,7 @@ def trace_entry(
     _check_effects(captured, len(places), guards)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
-    compiled = Compiled(captured.function, captured.avals, positions, given, name)
+    compiled = hoisting.compiled(captured, positions, given, name)
     bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated))
     return Entry(captured, places, guards, inputs, bridge)
 

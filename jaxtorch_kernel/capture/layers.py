@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -23,6 +22,7 @@ from . import guards
 from .bodies import aval_of, call_bodies, trace_body, whole
 from .errors import CaptureError
 from .held import Held, eager
+from .hoisting import stack
 from .scan import as_carry, as_tensor, check_carry
 
 Tensor = torch.Tensor
@@ -116,7 +116,7 @@ def _scan_layers(
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         state, constants = arrays[:count], arrays[count : len(inputs)]
         each = arrays[len(inputs) :]
-        stacked = [jnp.stack(each[i :: template.size]) for i in range(template.size)]
+        stacked = [stack(each[i :: template.size]) for i in range(template.size)]
 
         def step(state: Any, own: Any) -> Any:
             results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)

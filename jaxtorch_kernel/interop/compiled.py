@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -36,6 +36,37 @@ _MOVES = {
     "stop_gradient",
     "transpose",
 }
+
+
+class Built(NamedTuple):
+    """A compiled program: its entry point, which takes flat arrays, and XLA's time."""
+
+    call: Callable[..., Any]
+    xla_seconds: float
+
+
+def build(
+    function: Callable[..., Any],
+    avals: Sequence[Any],
+    donated: Sequence[int] = (),
+    name: str = "jax",
+    out: Any = None,
+) -> Built:
+    """Compile a function of arrays; `out`: placement of its outputs, XLA's choice by default."""
+
+    def program(*operands: Any) -> Any:
+        return function(*operands)
+
+    program.__name__ = program.__qualname__ = name
+    started = time.perf_counter()
+    with jax.enable_x64(True):
+        jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
+        traced = jitted.trace(*avals)
+        middle = time.perf_counter()
+        executable = traced.lower().compile()
+    done = time.perf_counter()
+    stats.compiled.append(stats.Compiled(name, middle - started, done - middle))
+    return Built(fast_call(executable), done - middle)
 
 
 def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -119,19 +150,9 @@ class Compiled:
                 self.backward = self._build(self._pull_back, avals)
 
     def _build(self, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()) -> Any:
-        def program(*operands: Any) -> Any:
-            return function(*operands)
-
-        program.__name__ = program.__qualname__ = self.name
-        started = time.perf_counter()
-        with jax.enable_x64(True):
-            traced = jax.jit(program, donate_argnums=tuple(donated)).trace(*avals)
-            middle = time.perf_counter()
-            executable = traced.lower().compile()
-        done = time.perf_counter()
-        self.xla_seconds += done - middle
-        stats.compiled.append(stats.Compiled(self.name, middle - started, done - middle))
-        return fast_call(executable)
+        built = build(function, avals, donated, self.name)
+        self.xla_seconds += built.xla_seconds
+        return built.call
 
     def _flat(self, *arrays: Any) -> list[Any]:
         outputs, others = self.function(*arrays)

@@ -14,6 +14,7 @@ from torch import nn
 
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.interop import compiled, stacking
 
 
 class Block(nn.Module):
@@ -147,6 +148,165 @@ def test_the_program_and_the_trace_do_not_grow_with_depth() -> None:
 
     assert program(2) == program(16)
     assert runs == 2
+
+
+class Affine(nn.Module):
+    """A layer with a frozen weight beside one that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3) / 3)
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight + self.frozen)
+
+
+class Model(nn.Module):
+    """Layers between an embedding and a head."""
+
+    def __init__(self, depth: int, scanned: bool, between: bool = False):
+        super().__init__()
+        self.scanned, self.between = scanned, between
+        self.embed = nn.Embedding(7, 3)
+        self.layers = nn.ModuleList(Affine() for _ in range(depth))
+        self.head = nn.Linear(3, 5)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scanned:
+            return jaxtorch.scan_layers(self.layers, x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.run(self.embed(tokens))
+        return self.head(self.run(x) if self.between else x)
+
+
+def twins(depth: int, **options: Any) -> tuple[Model, Model, torch.Tensor]:
+    """A model that scans on the device, the same with a loop on the CPU, and tokens."""
+    torch.manual_seed(0)
+    theirs = Model(depth, False, **options)
+    ours = Model(depth, True, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return ours.to("jax"), theirs, torch.randint(7, (2, 4))
+
+
+def gradients(model: nn.Module) -> dict[str, Any]:
+    return {name: p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def sum_of_squares(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tokens: model(tokens).square().sum()
+
+
+def regularized(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Reads the parameters outside the loop as well."""
+    return lambda tokens: (
+        sum_of_squares(model)(tokens) + sum(p.square().sum() for p in model.parameters())
+    )
+
+
+@pytest.mark.parametrize("loss", [sum_of_squares, regularized])
+@pytest.mark.parametrize("between", [False, True])
+def test_within_a_larger_captured_model(between: bool, loss: Any) -> None:
+    ours, theirs, tokens = twins(4, between=between)
+    f = jaxtorch.pure(loss(ours))
+    for _ in range(2):  # traced, and cached; gradients add up
+        a, b = f(tokens.to("jax")), loss(theirs)(tokens)
+        a.backward()
+        b.backward()
+        torch.testing.assert_close(a.cpu(), b)
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
+    with torch.no_grad():
+        torch.testing.assert_close(f(tokens.to("jax")).cpu(), b.detach())
+    ours.layers[1].weight.data.zero_()  # a run reads the parameters of now
+    theirs.layers[1].weight.data.zero_()
+    torch.testing.assert_close(f(tokens.to("jax")).cpu(), loss(theirs)(tokens))
+
+
+def test_a_second_derivative() -> None:
+    ours, theirs, tokens = twins(3)
+    results = []
+    for model, f in ((ours, jaxtorch.pure(ours)), (theirs, theirs)):
+        device = model.head.weight.device
+        y = f(tokens.to(device)).square().sum()
+        weights = [layer.weight for layer in model.layers]
+        first = torch.autograd.grad(y, weights, create_graph=True)
+        results.append(
+            [g.cpu() for g in torch.autograd.grad(sum(g.sin().sum() for g in first), weights)]
+        )
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_no_program_grows_with_depth(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    build = compiled.build
+
+    def counting(function: Any, avals: Any, *args: Any, **keywords: Any) -> Any:
+        with jax.enable_x64(True):
+            outputs = jax.tree.leaves(jax.eval_shape(function, *avals))
+        sizes.append((len(avals), len(outputs)))
+        return build(function, avals, *args, **keywords)
+
+    monkeypatch.setattr(compiled, "build", counting)
+    monkeypatch.setattr(stacking, "build", counting)
+
+    def programs(depth: int) -> list[tuple[int, int]]:
+        stacking.forget()
+        ours, _, tokens = twins(depth)
+        f = jaxtorch.pure(ours) if captured else ours
+        sizes.clear()
+        f(tokens.to("jax")).sum().backward()
+        return list(sizes)
+
+    found = programs(3)
+    assert found == programs(12)
+    # Stacking: nothing, a row more; the model, forward and backward; splitting.
+    assert len(found) == 5
+
+
+def test_jax_transforms_see_through_the_stack() -> None:
+    layers = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(3)).to("jax")
+    names = [f"{i}.weight" for i in range(3)]
+
+    def torch_loss(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(
+            Scanned(layers), {f"layers.{n}": w for n, w in zip(names, weights, strict=True)}, (x,)
+        )
+
+    def jax_loss(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = x @ w.T
+        return x
+
+    key = jax.random.key(0)
+    x, *weights = (jax.random.normal(k, (4, 3, 3)) for k in jax.random.split(key, 4))
+    ours = jaxtorch.jax_view(torch_loss)
+    for transform in (
+        lambda f: jax.vmap(f)(x, *weights),
+        lambda f: jax.vmap(f, (None, 0, None, 2))(
+            x[0], weights[0], weights[1][0], jnp.moveaxis(weights[2], 0, 2)
+        ),
+        lambda f: jax.jacrev(f, 2)(x[0], *(w[0] for w in weights)),
+        lambda f: jax.jacfwd(f, (0, 3))(x[0], *(w[0] for w in weights)),
+    ):
+        expected, found = jax.tree.leaves(transform(jax_loss)), jax.tree.leaves(transform(ours))
+        for a, b in zip(expected, found, strict=True):
+            assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+class Scanned(nn.Module):
+    """Layers as a loop."""
+
+    def __init__(self, layers: nn.ModuleList):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return jaxtorch.scan_layers(self.layers, x)
 
 
 def test_each_layer_has_its_own_mask() -> None:
