@@ -68,6 +68,12 @@ def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPat
         _torch_private.check()
 
 
+def test_dynamo_can_be_told_not_to_look_into_a_package() -> None:
+    from torch._dynamo import trace_rules
+
+    assert callable(trace_rules.add), "hide_from_dynamo needs torch._dynamo.trace_rules.add"
+
+
 def test_the_fast_call_of_a_compiled_program_takes_flat_arrays() -> None:
     x = jax.device_put(jnp.arange(3.0), jax.devices()[0])
     compiled = jax.jit(lambda a, b: (a + b, a * b)).lower(x, x).compile()
