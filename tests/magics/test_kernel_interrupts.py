@@ -1,0 +1,69 @@
+"""Ctrl-C in a real kernel, as the notebook's stop button sends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+BEGIN = """
+%load_ext jaxtorch
+import time, torch
+import torch.nn.functional as F
+%jax on
+norm = torch.nn.BatchNorm1d(4)
+x = torch.randn(5, 4)
+norm(x), F.dropout(x)
+"""
+
+
+@pytest.fixture
+def kernel() -> Iterator[Any]:
+    manager, client = start_new_kernel(kernel_name="python3")
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def execute(client: Any, code: str) -> Any:
+    shown: list[str] = []
+    reply = client.execute_interactive(
+        code,
+        store_history=False,
+        timeout=120,
+        output_hook=lambda m: shown.append(m["content"].get("text", "")),
+    )
+    return reply["content"], "".join(shown)
+
+
+def test_the_stop_button(kernel: Any) -> None:
+    manager, client = kernel
+    content, _ = execute(client, BEGIN)
+    assert content["status"] == "ok", content
+    loops = ["while True: F.dropout(norm(x), 0.5)", "time.sleep(600)", "while True: pass"]
+    for i, code in enumerate(loops * 4):
+        timer = threading.Timer(0.3 + 0.01 * i, manager.interrupt_kernel)
+        timer.start()
+        started = time.monotonic()
+        content, _ = execute(client, code)
+        timer.join()
+        assert content["status"] == "error", content
+        assert content["ename"] == "KeyboardInterrupt"
+        assert time.monotonic() - started < 60
+        content, shown = execute(client, "print(norm(x).isfinite().all().item())")
+        assert content["status"] == "ok", content
+        assert shown == "True\n"
+
+
+def test_between_cells_the_kernel_ignores_it(kernel: Any) -> None:
+    manager, client = kernel
+    execute(client, BEGIN)
+    for _ in range(3):
+        manager.interrupt_kernel()
+        time.sleep(0.3)
+        content, shown = execute(client, "print(1)")
+        assert (content["status"], shown) == ("ok", "1\n")
