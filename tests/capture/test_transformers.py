@@ -12,6 +12,7 @@ import jaxtorch
 from .training import compile_on_cpu, compile_on_jax, moved, pure, same_state, train
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 SIZES = {
     "vocab_size": 48,
@@ -50,8 +51,6 @@ def mixtral():
 
 
 def made(make):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
     model, inputs = make()
     # A cache of keys and values is an object with tensors that outlives the call.
     return model.train(), {**inputs, **({} if make is bert else {"use_cache": False})}

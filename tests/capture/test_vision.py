@@ -19,6 +19,8 @@ from benchmarks.training import resnet18
 from ..models.networks import MobileNetwork, VisionTransformer
 from .training import compile_on_cpu, compile_on_jax, moved, pure, same_state, train
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 
 class Result(NamedTuple):
     loss: torch.Tensor
@@ -57,8 +59,6 @@ def adamw(parameters):
 
 
 def made(make):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
     model = Classifier(make())
     images = torch.randn(4, 3, 12, 12)
     return model, {"images": images, "labels": torch.tensor([0, 4, 1, 1])}

@@ -1,8 +1,9 @@
-"""Training by each way of capturing a model: three steps, to be compared with the same on the CPU."""
+"""Models, ways of capturing them, and three steps of training to be compared with the same on the CPU."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 import jaxtorch
 
@@ -14,11 +15,23 @@ def pure(model):
 
 
 def compile_on_jax(model):
-    return torch.compile(model, backend="jax", fullgraph=True), "jax"
+    return compiled(model, fullgraph=True), "jax"
 
 
 def compile_on_cpu(model):
-    return torch.compile(model, backend="jax", fullgraph=True), "cpu"
+    return compiled(model, fullgraph=True), "cpu"
+
+
+def compiled(function, **options):
+    return torch.compile(function, backend="jax", **options)
+
+
+# -- models ---------------------------------------------------------------------------------------------------------
+
+
+def mlp():
+    """A small one, and its input."""
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), torch.randn(5, 6)
 
 
 # -- steps ----------------------------------------------------------------------------------------------------------
