@@ -31,16 +31,16 @@ class Block(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.down(x))
 
 
-def resnet18(classes: int = 10) -> nn.Module:
+def resnet18(classes: int = 10, width: int = 64) -> nn.Module:
     """ResNet-18 for small images: a 3x3 stem, no pooling before the blocks."""
-    widths, layers = [64, 128, 256, 512], []
-    inputs = 64
-    for i, width in enumerate(widths):
+    layers, inputs = [], width
+    for i in range(4):
+        outputs = width * 2**i
         for stride in (1 if i == 0 else 2, 1):
-            layers.append(Block(inputs, width, stride))
-            inputs = width
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)]
+            layers.append(Block(inputs, outputs, stride))
+            inputs = outputs
+    stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
     return nn.Sequential(*stem, *layers, *head)
 
 

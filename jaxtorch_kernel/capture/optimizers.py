@@ -28,9 +28,12 @@ class Rate:
     def __init__(self, optimizer: torch.optim.Optimizer, index: int):
         self.optimizer = weakref.ref(optimizer)
         self.index = index
-        self.value = float(optimizer.param_groups[index]["lr"])
-        array, spec = put(np.array(self.value, np.float32))
-        self.tensor = wrap(array, spec, (), torch.float32)
+        group = optimizer.param_groups[index]
+        self.value = float(group["lr"])
+        wide = any(p.dtype.to_real() == torch.float64 for p in group["params"])
+        self.dtype: Any = np.float64 if wide else np.float32
+        array, spec = put(np.array(self.value, self.dtype))
+        self.tensor = wrap(array, spec, (), torch.float64 if wide else torch.float32)
 
     @property
     def cell(self) -> Buffer:
@@ -45,7 +48,7 @@ class Rate:
         value = float(optimizer.param_groups[self.index]["lr"])
         if value != self.value:
             self.value = value
-            self.cell.array = put(np.array(value, np.float32))[0]
+            self.cell.array = put(np.array(value, self.dtype))[0]
 
 
 class Optimizers:

@@ -1,4 +1,7 @@
-"""`torch.compile(backend="jax")`: torch's own eager CPU says what is right."""
+"""`torch.compile(backend="jax")`: torch's own eager CPU says what is right.
+
+Whose memory its tensors have is in `test_compile_memory.py`; sizes and numbers that change: `test_compile_dynamic.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,9 @@ from torch.nn import functional as F
 
 import jaxtorch
 
+from .training import compiled, mlp, same_state
 
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-
-
-def compiled(function, **options):
-    return torch.compile(function, backend="jax", **options)
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), torch.randn(5, 6)
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def cnn():
@@ -63,11 +54,6 @@ def train(model, step, x, steps=3):
         optimizer.step()
         losses.append(loss.detach().cpu())
     return torch.stack(losses)
-
-
-def same_state(model, expected):
-    own = {name: t.cpu() for name, t in model.state_dict().items()}
-    torch.testing.assert_close(own, dict(expected.state_dict()))
 
 
 # -- found by torch ---------------------------------------------------------------------------------------------
@@ -136,100 +122,6 @@ def test_gradients_of_inputs_and_second_derivatives(device):
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-# -- memory -----------------------------------------------------------------------------------------------------
-
-
-def test_cpu_tensors_are_borrowed_and_results_handed_back_without_a_copy():
-    from jaxtorch.interop.borrow import borrowed, returned
-    from jaxtorch.storage.buffer import buffer_of
-
-    x = torch.randn(64, 32)
-    for t in (x, x.T, x.view(8, 8, 32).permute(2, 0, 1)):
-        lent = borrowed(t)
-        assert buffer_of(lent).array.unsafe_buffer_pointer() == t.data_ptr()
-        assert torch.equal(lent.cpu(), t)
-    y = torch.randn(64, 32).to("jax")
-    back = returned(y, torch.device("cpu"))
-    assert back.data_ptr() == buffer_of(y).array.unsafe_buffer_pointer()
-    assert torch.equal(back, y.cpu())
-
-
-def test_what_came_back_from_the_device_is_lent_without_a_copy():
-    from jaxtorch.interop.borrow import borrowed
-    from jaxtorch.storage.buffer import buffer_of
-
-    model = nn.Linear(33, 7).to("jax").cpu()
-    for t in (*model.parameters(), torch.ones(5, 3, device="jax", dtype=torch.bfloat16).T.cpu()):
-        assert buffer_of(borrowed(t)).array.unsafe_buffer_pointer() == t.data_ptr()
-
-
-def test_a_compiled_call_neither_copies_its_inputs_nor_its_outputs(monkeypatch):
-    from jaxtorch.capture import dynamo
-    from jaxtorch.storage.buffer import buffer_of
-
-    seen: dict[str, list[int]] = {"in": [], "out": []}
-    run = dynamo.Pure.__call__
-
-    def spy(self, *args):
-        outputs, written = run(self, *args)
-        seen["in"] = [buffer_of(a).array.unsafe_buffer_pointer() for a in args]
-        seen["out"] = [buffer_of(a).array.unsafe_buffer_pointer() for a in outputs]
-        return outputs, written
-
-    monkeypatch.setattr(dynamo.Pure, "__call__", spy)
-    model = nn.Linear(32, 32)
-    x = torch.randn(16, 32)
-    out = compiled(model)(x)
-    given = {p.data_ptr() for p in (x, model.weight, model.bias)}
-    assert set(seen["in"]) == given
-    assert [out.data_ptr()] == seen["out"]
-
-
-def test_a_result_is_never_its_inputs_memory():
-    x = torch.randn(64)
-    y = compiled(lambda x: x.clone())(x)
-    y.zero_()
-    assert x.abs().sum() > 0
-
-
-def test_unaligned_and_strided_cpu_tensors():
-    x = torch.randn(10, 12)
-    f = compiled(lambda x: x * 2)
-    for t in (x[1:, 1:], x[:, ::3], x.T, x[0].expand(4, 12), x[3, 3], x[:0]):
-        torch.testing.assert_close(f(t), t * 2)
-
-
-def test_a_write_to_a_cpu_parameter_is_seen_by_the_next_call():
-    model = nn.Linear(256, 256)
-    fast = compiled(model)
-    x = torch.randn(64, 256)
-    for _ in range(4):
-        with torch.no_grad():
-            out = fast(x)
-            expected = model(x)
-            model.weight.zero_()  # at once: the program must have read it
-            torch.testing.assert_close(out, expected)
-            model.reset_parameters()
-
-
-def test_writing_to_what_a_backward_needs_is_torchs_error():
-    w = torch.randn(4, requires_grad=True)
-    out = compiled(lambda w: w.sin())(w)
-    with torch.no_grad():
-        w.zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
-
-
-def test_writing_to_a_result_leaves_the_gradient_right():
-    w = torch.randn(4, requires_grad=True)
-    out = compiled(lambda w: w.exp())(w)
-    expected = w.detach().exp()
-    out.detach().zero_()
-    out.sum().backward()
-    torch.testing.assert_close(w.grad, expected)
-
-
 # -- what Dynamo does -------------------------------------------------------------------------------------------
 
 
@@ -253,129 +145,6 @@ def test_a_graph_break(device):
     torch.testing.assert_close(out.cpu(), expected)
     torch.testing.assert_close(own.grad.cpu(), w.grad)
     assert seen[0] == pytest.approx(seen[1])
-
-
-@pytest.mark.parametrize("dynamic", [True, None])
-def test_dynamic_sizes_compile_once_a_size(dynamic):
-    model, _ = mlp()
-    fast = compiled(model, dynamic=dynamic)
-    sizes = [3, 4, 5, 6, 7]
-    start = jaxtorch.compile_count()
-    with torch.no_grad():
-        for n in sizes * 3:
-            x = torch.randn(n, 6)
-            torch.testing.assert_close(fast(x), model(x))
-    # With dynamic=None Dynamo makes a graph for the first size alone, and another for all of them.
-    assert jaxtorch.compile_count() - start == len(sizes) + (dynamic is None)
-
-
-def test_dynamic_sizes_are_one_graph():
-    graphs = []
-    from jaxtorch.capture.dynamo import backend
-
-    def counting(graph, examples):
-        graphs.append(backend(graph, examples, options={"max_entries": 2}))
-        return graphs[-1]
-
-    f = torch.compile(
-        lambda x: x.reshape(-1).sum() * x.shape[0] + x[: x.shape[0] - 1].sum(0),
-        backend=counting,
-        dynamic=True,
-    )
-    before = jaxtorch.compile_count()
-    for n in (3, 4, 5, 6):
-        x = torch.randn(n, 5)
-        torch.testing.assert_close(f(x), x.reshape(-1).sum() * n + x[: n - 1].sum(0))
-    assert len(graphs) == 1
-    assert jaxtorch.compile_count() - before == 4
-    assert graphs[0].pure.cache_info().currsize == 2
-
-
-def test_a_float_that_changes_is_an_operand():
-    f = compiled(lambda x, s: x * s + 1)
-    x = torch.randn(4)
-    for s in (0.5, 1.5, 2.5):
-        torch.testing.assert_close(f(x, s), x * s + 1)
-    before = jaxtorch.compile_count()
-    for s in (3.5, 4.5, 5.5):
-        torch.testing.assert_close(f(x, s), x * s + 1)
-    assert jaxtorch.compile_count() == before
-
-
-def test_a_float_whose_value_the_code_needs():
-    f = compiled(lambda x, eps: F.layer_norm(x, (4,), eps=eps))
-    x = torch.randn(2, 4)
-    for eps in (1e-5, 0.1, 1.0):
-        torch.testing.assert_close(f(x, eps), F.layer_norm(x, (4,), eps=eps))
-
-
-@pytest.mark.parametrize("device", ["jax", "cpu"])
-def test_mutation_of_an_input(device):
-    def f(x, y):
-        x.add_(1)
-        x[0] = y
-        return x * 2
-
-    expected, x = torch.zeros(2, 3), torch.zeros(2, 3).to(device)
-    y = torch.randn(3)
-    version = x._version
-    out = compiled(f)(x, y.to(device))
-    torch.testing.assert_close(out.cpu(), f(expected, y))
-    torch.testing.assert_close(x.cpu(), expected)
-    assert x._version > version
-
-
-@pytest.mark.parametrize("device", ["jax", "cpu"])
-def test_mutation_of_a_part_and_of_shared_memory(device):
-    def f(x, y):
-        x.mul_(2)
-        return x + y
-
-    values = []
-    for function, place in ((f, "cpu"), (compiled(f), device)):
-        whole = torch.arange(6.0).to(place)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            out = function(whole[1:4], whole[2:5])
-        values.append((whole.cpu(), out.cpu()))
-    torch.testing.assert_close(values[1], values[0])
-
-
-@pytest.mark.parametrize("device", ["jax", "cpu"])
-def test_mutation_that_a_gradient_flows_through_runs_eagerly_and_says_so(device):
-    def f(x):
-        x.mul_(3)
-        return x.sin()
-
-    gradients = []
-    for function, place in ((f, "cpu"), (compiled(f), device)):
-        w = torch.ones(3).to(place).requires_grad_()
-        h = w * 2
-        if function is f:
-            out = function(h)
-        else:
-            with pytest.warns(UserWarning, match="runs eagerly"):
-                out = function(h)
-        (out.sum() + h.sum()).backward()
-        gradients.append(w.grad.cpu())
-    torch.testing.assert_close(gradients[1], gradients[0])
-
-
-@pytest.mark.parametrize("device", ["jax", "cpu"])
-def test_a_result_that_is_a_view_of_an_input_shares_its_memory(device):
-    def f(x):
-        return x.sin(), x.t()[1:]
-
-    w = torch.randn(3, 4).to(device).requires_grad_()
-    x = w * 1
-    _, view = compiled(f)(x)
-    assert view.shape == (3, 3)
-    assert view._base is x
-    with torch.no_grad():
-        view.zero_()
-    assert not x[:, 1:].abs().sum()
-    (view.sum() * 2).backward()
-    torch.testing.assert_close(w.grad.cpu()[:, 1:], torch.full((3, 3), 2.0))
 
 
 @pytest.mark.parametrize("device", ["jax", "cpu"])
@@ -412,39 +181,6 @@ def test_hooks(device):
     model[0].weight.register_hook(lambda g: g * 3)  # hooks of tensors are not copied
     mine = run(model, compiled(model), x.clone().to(device))
     torch.testing.assert_close(mine, run(expected, expected, x.clone()))
-
-
-@pytest.mark.parametrize("device", ["jax", "cpu"])
-def test_factories_constants_and_devices_in_the_graph(device):
-    table = torch.arange(3.0)
-
-    def f(x):
-        y = torch.zeros(3) + torch.tensor([1.0, 2.0, 3.0]) + torch.ones(3, device="cpu")
-        z = x + torch.arange(3, device=x.device) + y.to(x.device) + table.to(x.device)
-        return z, x.cpu() + table, y
-
-    x = torch.randn(3)
-    for mine, expected in zip(compiled(f)(x.to(device)), f(x), strict=True):
-        torch.testing.assert_close(mine.cpu(), expected)
-    z, w, y = compiled(f)(x.to(device))
-    assert (z.device.type, w.device.type, y.device.type) == (device, "cpu", "cpu")
-
-
-def test_tensors_of_both_devices():
-    def f(x, w):
-        return (x.to("jax") @ w).tanh().cpu()
-
-    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 2, requires_grad=True)
-    a = x.detach().requires_grad_()
-    b = w.detach().to("jax").requires_grad_()
-    out = compiled(f)(a, b)
-    expected = (x @ w).tanh()
-    assert out.device.type == "cpu"
-    torch.testing.assert_close(out, expected)
-    out.sum().backward()
-    expected.sum().backward()
-    torch.testing.assert_close(a.grad, x.grad)
-    torch.testing.assert_close(b.grad.cpu(), w.grad)
 
 
 def test_autocast_around_and_inside():

@@ -72,6 +72,22 @@ def test_a_training_step_is_one_program_and_trains_the_same(name: str) -> None:
     assert isinstance(ours.param_groups[0]["lr"], float)
 
 
+def test_a_learning_rate_is_as_exact_as_the_parameters() -> None:
+    weights = [torch.zeros(2, dtype=torch.float64).to(d).requires_grad_() for d in ("jax", "cpu")]
+    ours, theirs = (torch.optim.SGD([w], lr=0.1) for w in weights)
+
+    def body(optimizer: torch.optim.Optimizer, w: torch.Tensor) -> None:
+        w.sum().backward()
+        optimizer.step()
+
+    step = jaxtorch.jit(lambda: body(ours, weights[0]))
+    for lr in (0.1, 0.3):  # neither is a float32
+        ours.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = lr
+        step()
+        body(theirs, weights[1])
+    torch.testing.assert_close(weights[0].cpu(), weights[1], rtol=1e-15, atol=0)
+
+
 def test_gradients_accumulate() -> None:
     w = torch.ones(3, device="jax", requires_grad=True)
 

@@ -9,7 +9,10 @@ import torch
 
 import jaxtorch
 
+from .training import compile_on_cpu, compile_on_jax, moved, pure, same_state, train
+
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 SIZES = {
     "vocab_size": 48,
@@ -47,53 +50,14 @@ def mixtral():
     return transformers.MixtralForCausalLM(config), {"input_ids": ids, "labels": ids.clone()}
 
 
-def pure(model):
-    return jaxtorch.pure(model), "jax"
-
-
-def compile_on_jax(model):
-    return torch.compile(model, backend="jax", fullgraph=True), "jax"
-
-
-def compile_on_cpu(model):
-    return torch.compile(model, backend="jax", fullgraph=True), "cpu"
-
-
 def made(make):
-    torch._dynamo.reset()
-    torch.manual_seed(0)
     model, inputs = make()
     # A cache of keys and values is an object with tensors that outlives the call.
     return model.train(), {**inputs, **({} if make is bert else {"use_cache": False})}
 
 
-def moved(inputs, device):
-    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
-
-
-def optimizer_of(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def train(model, call, inputs, step_of=lambda step: step):
-    """The losses and first logits of three steps."""
-    optimizer = optimizer_of(model)
-
-    def step(inputs):
-        optimizer.zero_grad()
-        out = call(**inputs)
-        out.loss.backward()
-        optimizer.step()
-        return out.loss.detach(), out.logits.detach()
-
-    step = step_of(step)
-    results = [step(inputs) for _ in range(3)]
-    return [tuple(t.cpu() for t in r) for r in results]
-
-
-def same(model, expected):
-    own = {name: p.detach().cpu() for name, p in model.named_parameters()}
-    torch.testing.assert_close(own, {n: p.detach() for n, p in expected.named_parameters()})
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +72,9 @@ def test_three_steps(make, way):
     model = copy.deepcopy(expected)
     call, device = way(model)
     model.to(device)
-    mine = train(model, call, moved(inputs, device))
-    torch.testing.assert_close(mine, train(expected, expected, inputs))
-    same(model, expected)
+    mine = train(model, call, moved(inputs, device), sgd)
+    torch.testing.assert_close(mine, train(expected, expected, inputs, sgd))
+    same_state(model, expected)
     assert not jaxtorch.fallbacks()
 
 
@@ -118,6 +82,6 @@ def test_three_steps(make, way):
 def test_three_steps_as_one_program_each(make):
     expected, inputs = made(make)
     model = copy.deepcopy(expected).to("jax")
-    mine = train(model, model, moved(inputs, "jax"), jaxtorch.jit)
-    torch.testing.assert_close(mine, train(expected, expected, inputs))
-    same(model, expected)
+    mine = train(model, model, moved(inputs, "jax"), sgd, jaxtorch.jit)
+    torch.testing.assert_close(mine, train(expected, expected, inputs, sgd))
+    same_state(model, expected)

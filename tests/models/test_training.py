@@ -11,7 +11,13 @@ from torch import nn
 
 from jaxtorch.dispatch import stats
 
-from .networks import Encoder, ResidualNetwork, SequenceClassifier
+from .networks import (
+    Encoder,
+    MobileNetwork,
+    ResidualNetwork,
+    SequenceClassifier,
+    VisionTransformer,
+)
 
 
 def _images() -> torch.Tensor:
@@ -34,6 +40,8 @@ def _train(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], d
 
 CASES = {
     "residual network": (ResidualNetwork, _images),
+    "mobile network": (MobileNetwork, _images),
+    "vision transformer": (VisionTransformer, _images),
     "transformer encoder": (Encoder, _tokens),
     "lstm classifier": (SequenceClassifier, _tokens),
 }
