@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
 from ..dispatch import tracing
+from ..storage import placement
+from ..storage.buffer import spec_of, wrap
 from . import guards
 from .bodies import aval_of, call_bodies, trace_body, whole
 from .errors import CaptureError
@@ -115,8 +118,8 @@ def _scan_layers(
 
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         state, constants = arrays[:count], arrays[count : len(inputs)]
-        each = arrays[len(inputs) :]
-        stacked = [stack(each[i :: template.size]) for i in range(template.size)]
+        each, numbers = arrays[len(inputs) : -len(layers)], arrays[-len(layers) :]
+        stacked = [stack(each[i :: template.size], numbers) for i in range(template.size)]
 
         def step(state: Any, own: Any) -> Any:
             results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)
@@ -127,7 +130,8 @@ def _scan_layers(
 
     each = [t for state in states for t in state.tensors]
     smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
-    results = call_bodies("scan_layers", build, [*inputs, *each], [body], smooth)
+    everything = [*inputs, *each, *_numbers(len(layers))]
+    results = call_bodies("scan_layers", build, everything, [body], smooth)
     places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
         for place, values in zip(places, results[count:], strict=True):
@@ -137,6 +141,17 @@ def _scan_layers(
 
 
 _eager_scan_layers = eager(_scan_layers)
+_known_numbers: dict[Any, list[Tensor]] = {}
+
+
+def _numbers(count: int) -> list[Tensor]:
+    """0, 1, 2, ... on the device: tensors that live on, and so are inputs of every program that reads them."""
+    known = _known_numbers.setdefault(placement.current(), [])
+    for i in range(len(known), count):
+        with jax.ensure_compile_time_eval():  # in an open trace
+            array = jax.device_put(np.int32(i), placement.current())
+        known.append(wrap(array, spec_of(array.dtype, (), array.sharding), (), torch.int32))
+    return known[:count]
 
 
 def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:
