@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
 from ..dispatch import tracing
-from ..storage import placement
-from ..storage.buffer import spec_of, wrap
+from ..interop.stacking import counter
+from ..storage.buffer import buffer_of, spec_of, wrap
 from . import guards
 from .bodies import aval_of, call_bodies, trace_body, whole
 from .errors import CaptureError
@@ -118,7 +118,8 @@ def _scan_layers(
 
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         state, constants = arrays[:count], arrays[count : len(inputs)]
-        each, numbers = arrays[len(inputs) : -len(layers)], arrays[-len(layers) :]
+        each = arrays[len(inputs) : len(inputs) + len(layers) * template.size]
+        numbers = arrays[len(inputs) + len(each) :]
         stacked = [stack(each[i :: template.size], numbers) for i in range(template.size)]
 
         def step(state: Any, own: Any) -> Any:
@@ -130,7 +131,7 @@ def _scan_layers(
 
     each = [t for state in states for t in state.tensors]
     smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
-    everything = [*inputs, *each, *_numbers(len(layers))]
+    everything = [*inputs, *each, *_numbers(states)]
     results = call_bodies("scan_layers", build, everything, [body], smooth)
     places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
@@ -144,14 +145,17 @@ _eager_scan_layers = eager(_scan_layers)
 _known_numbers: dict[Any, list[Tensor]] = {}
 
 
-def _numbers(count: int) -> list[Tensor]:
-    """0, 1, 2, ... on the device: tensors that live on, and so are inputs of every program that reads them."""
-    known = _known_numbers.setdefault(placement.current(), [])
-    for i in range(len(known), count):
+def _numbers(layers: Sequence[State]) -> list[Tensor]:
+    """0, 1, 2, ... where the layers are: tensors that live on, and so are inputs of every program that reads them."""
+    if not layers[0].tensors:
+        return []
+    aval = counter(buffer_of(layers[0].tensors[0]).spec.placement)
+    known = _known_numbers.setdefault(aval.sharding, [])
+    for i in range(len(known), len(layers)):
         with jax.ensure_compile_time_eval():  # in an open trace
-            array = jax.device_put(np.int32(i), placement.current())
-        known.append(wrap(array, spec_of(array.dtype, (), array.sharding), (), torch.int32))
-    return known[:count]
+            array = jax.device_put(np.int32(i), aval.sharding)
+        known.append(wrap(array, spec_of(aval.dtype, (), aval.sharding), (), torch.int32))
+    return known[: len(layers)]
 
 
 def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:
