@@ -1,8 +1,8 @@
 """`scan_layers`: a stack of equal layers as one loop, so that tracing and compiling do not grow with its depth.
 
 The first layer's code runs once. Its parameters and buffers are inputs of the traced body, and the loop feeds it those
-of each layer in turn, stacked inside the program. In torch's graph the call is one node, whose inputs are the layers'
-own parameters: gradients arrive where they belong.
+of each layer in turn, stacked, as far as possible before the program runs (`hoisting.py`). In torch's graph the call is
+one node, whose inputs are the layers' own parameters: gradients arrive where they belong.
 """
 
 from __future__ import annotations
