@@ -25,39 +25,54 @@ Array = Any
 _stack_p = Primitive("stack_layers")
 
 
-def stack(arrays: Sequence[Array]) -> Array:
-    """`jnp.stack`, to be found again."""
-    return _stack_p.bind(*arrays)
+def stack(arrays: Sequence[Array], numbers: Sequence[Array]) -> Array:
+    """`jnp.stack`, to be found again.
+
+    Args:
+        arrays: what to stack.
+        numbers: 0, 1, 2, ..., by which gradients are taken apart. Where they are inputs of the program, XLA makes one
+            kernel for all gradients of a shape; a slice that begins at a constant has its own, which takes it 20 ms.
+    """
+    return _stack_p.bind(*arrays, *numbers)
 
 
-def _stack(*arrays: Array) -> Array:
-    return jnp.stack(arrays)
+def _stack(*operands: Array) -> Array:
+    return jnp.stack(operands[: len(operands) // 2])
 
 
 def _abstract(*avals: ShapedArray) -> ShapedArray:
-    return avals[0].update(shape=(len(avals), *avals[0].shape))
+    return avals[0].update(shape=(len(avals) // 2, *avals[0].shape))
 
 
-def _transposed(cotangent: Any, *arrays: Array) -> list[Any]:
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Array]:
+    count = len(primals) // 2
+    moved = [ad.instantiate_zeros(t) for t in tangents[:count]]
+    return _stack_p.bind(*primals), stack(moved, primals[count:])
+
+
+def _transposed(cotangent: Any, *operands: Any) -> list[Any]:
+    count = len(operands) // 2
     if type(cotangent) is ad.Zero:
-        aval: Any = cotangent.aval
-        return [ad.Zero(aval.update(shape=aval.shape[1:])) for _ in arrays]
-    return [jax.lax.index_in_dim(cotangent, i, keepdims=False) for i in range(len(arrays))]
+        return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in operands]
+    rows = [jax.lax.dynamic_index_in_dim(cotangent, i, 0, False) for i in operands[count:]]
+    return [*rows, *([None] * count)]
 
 
-def _batched(arrays: Sequence[Array], dims: Sequence[Any]) -> tuple[Array, int]:
-    (size,) = {a.shape[d] for a, d in zip(arrays, dims, strict=True) if d is not None}
+def _batched(operands: Sequence[Array], dims: Sequence[Any]) -> tuple[Array, int]:
+    count = len(operands) // 2
+    (size,) = {a.shape[d] for a, d in zip(operands, dims, strict=True) if d is not None}
     moved = [
         jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
-        for a, d in zip(arrays, dims, strict=True)
+        for a, d in zip(operands[:count], dims, strict=False)
     ]
-    return stack(moved), 1
+    return stack(moved, operands[count:]), 1
 
 
 _stack_p.def_impl(_stack)
 _stack_p.def_abstract_eval(_abstract)
 mlir.register_lowering(_stack_p, mlir.lower_fun(_stack, multiple_results=False))
-ad.deflinear2(_stack_p, _transposed)
+ad.primitive_jvps[_stack_p] = _jvp
+ad.primitive_transposes[_stack_p] = _transposed
 batching.primitive_batchers[_stack_p] = _batched
 
 
@@ -85,23 +100,31 @@ def _hoisted(captured: Captured, inputs: Sequence[int], donated: Sequence[int]) 
     columns = _columns(captured, sources, set(inputs), set(donated))
     if not columns:
         return None
-    stacked = {i for column in columns for i in column}
-    kept = [i for i in range(len(captured.avals)) if i not in stacked]
     groups: dict[Any, list[tuple[int, ...]]] = {}
     for column in columns:
         sharding = captured.avals[column[0]].sharding
         groups.setdefault((len(column), getattr(sharding, "mesh", sharding)), []).append(column)
     ordered = [column for group in groups.values() for column in group]
-    avals = [captured.avals[i] for i in kept]
-    avals += [stacked_aval(captured.avals[c[0]], len(c)) for c in ordered]
-    places = {kept_at: place for place, kept_at in enumerate(kept)}
-    places.update((c[0], len(kept) + n) for n, c in enumerate(ordered))
+    equations, needed = _remaining(captured.jaxpr, sources, columns)
+    pairs = list(zip(captured.jaxpr.constvars, captured.constants, strict=True))
+    read = {c for var, c in pairs if type(c) is int and var in needed}
+    kept = sorted({*read, *inputs, *donated} - {i for column in columns for i in column})
+    # The program's own inputs: those kept, then the stacks.
+    places = {i: place for place, i in enumerate(kept)}
+    variables = {var: places[c] if type(c) is int else c for var, c in pairs if var in needed}
+    for eqn in captured.jaxpr.eqns:
+        if (own := _column(eqn, sources)) in columns:
+            variables[eqn.outvars[0]] = len(kept) + ordered.index(own)
+    jaxpr = captured.jaxpr.replace(constvars=list(variables), eqns=equations)
+    smooth = [places[i] for i in inputs if i in places]
+    smooth += [len(kept) + n for n, column in enumerate(ordered) if column[0] in inputs]
     return Stacks(
-        _function(captured, sources, columns, places),
-        avals,
+        replace(captured, jaxpr=jaxpr, constants=list(variables.values())).function,
+        [captured.avals[i] for i in kept]
+        + [stacked_aval(captured.avals[c[0]], len(c)) for c in ordered],
         kept,
         [[list(row) for row in zip(*group, strict=True)] for group in groups.values()],
-        sorted(places[i] for i in inputs if i in places),
+        smooth,
     )
 
 
@@ -128,7 +151,7 @@ def _column(eqn: Any, sources: dict[Any, int]) -> tuple[int, ...] | None:
     """The inputs that an equation stacks."""
     if eqn.primitive is not _stack_p:
         return None
-    found = tuple(sources.get(var, -1) for var in eqn.invars)
+    found = tuple(sources.get(var, -1) for var in eqn.invars[: len(eqn.invars) // 2])
     return None if -1 in found else found
 
 
@@ -156,26 +179,15 @@ def _columns(
     }
 
 
-def _function(
-    captured: Captured,
-    sources: dict[Any, int],
-    columns: dict[tuple[int, ...], None],
-    places: dict[int, int],
-) -> Any:
-    """The captured function with these stacks for inputs, at `places` (by their first element)."""
-    jaxpr = captured.jaxpr
-    stacked = {i for column in columns for i in column}
-    variables, constants, equations = [], [], []
-    for var, constant in zip(jaxpr.constvars, captured.constants, strict=True):
-        if type(constant) is not int or constant not in stacked:
-            variables.append(var)
-            constants.append(places[constant] if type(constant) is int else constant)
-    for eqn in jaxpr.eqns:
-        column = _column(eqn, sources)
-        if column in columns:
-            variables.append(eqn.outvars[0])
-            constants.append(places[column[0]])
-        elif not (_renames(eqn) and sources.get(eqn.outvars[0]) in stacked):
+def _remaining(
+    jaxpr: Any, sources: dict[Any, int], columns: dict[tuple[int, ...], None]
+) -> tuple[list[Any], set[Any]]:
+    """The equations that are left without these stacks and their reads, and the variables that they read."""
+    needed = {var for var in jaxpr.outvars if isinstance(var, Var)}
+    equations = []
+    for eqn in reversed(jaxpr.eqns):
+        unread = _renames(eqn) and eqn.outvars[0] not in needed
+        if not unread and _column(eqn, sources) not in columns:
             equations.append(eqn)
-    new = jaxpr.replace(constvars=variables, eqns=equations)
-    return replace(captured, jaxpr=new, constants=constants).function
+            needed.update(var for var in eqn.invars if isinstance(var, Var))
+    return equations[::-1], needed

@@ -1,8 +1,8 @@
 """`scan_layers`: a stack of equal layers as one loop, so that tracing and compiling do not grow with its depth.
 
 The first layer's code runs once. Its parameters and buffers are inputs of the traced body, and the loop feeds it those
-of each layer in turn, stacked inside the program. In torch's graph the call is one node, whose inputs are the layers'
-own parameters: gradients arrive where they belong.
+of each layer in turn, stacked, as far as possible before the program runs (`hoisting.py`). In torch's graph the call is
+one node, whose inputs are the layers' own parameters: gradients arrive where they belong.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
 from ..dispatch import tracing
+from ..interop.stacking import counter
+from ..storage.buffer import buffer_of, spec_of, wrap
 from . import guards
 from .bodies import aval_of, call_bodies, trace_body, whole
 from .errors import CaptureError
@@ -115,8 +118,9 @@ def _scan_layers(
 
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         state, constants = arrays[:count], arrays[count : len(inputs)]
-        each = arrays[len(inputs) :]
-        stacked = [stack(each[i :: template.size]) for i in range(template.size)]
+        each = arrays[len(inputs) : len(inputs) + len(layers) * template.size]
+        numbers = arrays[len(inputs) + len(each) :]
+        stacked = [stack(each[i :: template.size], numbers) for i in range(template.size)]
 
         def step(state: Any, own: Any) -> Any:
             results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)
@@ -127,7 +131,8 @@ def _scan_layers(
 
     each = [t for state in states for t in state.tensors]
     smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
-    results = call_bodies("scan_layers", build, [*inputs, *each], [body], smooth)
+    everything = [*inputs, *each, *_numbers(states)]
+    results = call_bodies("scan_layers", build, everything, [body], smooth)
     places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
         for place, values in zip(places, results[count:], strict=True):
@@ -137,6 +142,20 @@ def _scan_layers(
 
 
 _eager_scan_layers = eager(_scan_layers)
+_known_numbers: dict[Any, list[Tensor]] = {}
+
+
+def _numbers(layers: Sequence[State]) -> list[Tensor]:
+    """0, 1, 2, ... where the layers are: tensors that live on, and so are inputs of every program that reads them."""
+    if not layers[0].tensors:
+        return []
+    aval = counter(buffer_of(layers[0].tensors[0]).spec.placement)
+    known = _known_numbers.setdefault(aval.sharding, [])
+    for i in range(len(known), len(layers)):
+        with jax.ensure_compile_time_eval():  # in an open trace
+            array = jax.device_put(np.int32(i), aval.sharding)
+        known.append(wrap(array, spec_of(aval.dtype, (), aval.sharding), (), torch.int32))
+    return known[: len(layers)]
 
 
 def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:

@@ -144,7 +144,7 @@ def stacked_aval(aval: Aval, depth: int) -> Aval:
     return Aval((depth, *aval.shape), aval.dtype, sharding=sharding)
 
 
-def _counter(sharding: Any) -> Aval:
+def counter(sharding: Any) -> Aval:
     """The number of a row, beside arrays placed like this. It stays on the device: the programs count."""
     if isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec())
@@ -156,7 +156,7 @@ def _stacking(
     row: tuple[Aval, ...], depth: int, count: int
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(nothing stacked yet, `count` more rows)."""
-    carry = [_counter(row[0].sharding), *(stacked_aval(aval, depth) for aval in row)]
+    carry = [counter(row[0].sharding), *(stacked_aval(aval, depth) for aval in row)]
     width = len(row)
 
     def empty() -> list[Array]:
@@ -181,7 +181,7 @@ def _stacking(
 @functools.cache
 def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[..., Any]]:
     """(the first row's number; `count` rows, and the number of the next)."""
-    index = _counter(stacked[0].sharding)
+    index = counter(stacked[0].sharding)
 
     def take(index: Array, *arrays: Array) -> list[Array]:
         blocks = [jax.lax.dynamic_slice_in_dim(a, index, count, 0) for a in arrays]
@@ -196,7 +196,7 @@ def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[.
 def _row_sharding(sharding: Any) -> Any:
     """Where a row of an array placed like this goes; None is XLA's choice."""
     if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+        return NamedSharding(sharding.mesh, PartitionSpec(*tuple(sharding.spec)[1:]))
     return sharding if isinstance(sharding, SingleDeviceSharding) else None
 
 
