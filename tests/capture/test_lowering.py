@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from torch import nn
 
 import jaxtorch
-from jaxtorch.capture.lowering import CompileError, libtpu_folder
+from jaxtorch.capture.tpu import CompileError, kept_compiler
 
 
 @pytest.fixture
