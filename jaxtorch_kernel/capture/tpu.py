@@ -68,14 +68,19 @@ class Compiler:
         with self._lock:
             process = self._process = self._process or self._start()
             source.write_bytes(program)
+            written = self._log.stat().st_size
             try:
                 found = self._ask(process, [target, str(source), str(result)])
-            except BaseException:  # an interrupt, say: what it answers later must not answer another
+            except (
+                BaseException
+            ):  # an interrupt, say: what it answers later must not answer another
                 self._stop()
                 raise
             if not found:
                 self._stop()
-                raise CompileError(f"the compiler for {target} failed: {self._reason(process)}")
+                raise CompileError(
+                    f"the compiler for {target} failed: {self._end(process, written)}"
+                )
             answer: dict[str, Any] = json.loads(result.read_text())
         if "error" in answer:
             raise CompileError(f"the compiler for {target} failed: {answer['error']}")
@@ -130,15 +135,13 @@ class Compiler:
             process.kill()
             process.communicate()
 
-    def _reason(self, process: subprocess.Popen[str]) -> str:
-        """The error in what a process that ended had written."""
-        lines = [
-            line
-            for line in self._log.read_text().splitlines()
-            if line.strip() and line[0] not in "-WI @"
-        ]
+    def _end(self, process: subprocess.Popen[str], start: int) -> str:
+        """How the process ended, and the error in what it wrote from `start` on."""
+        text = self._log.read_bytes()[start:].decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip() and line[0] not in "-WI @"]
         errors = [line for line in lines if re.match(r"F\d{4} |[\w.]*(Error|Exception)\b", line)]
-        return "\n".join(errors[-1:] or lines[-5:]) or f"it ended with {process.returncode}"
+        said = "\n".join(errors[-1:] or lines[-5:])
+        return f"it ended with {process.returncode}" + (f": {said}" if said else "")
 
 
 _kept: Compiler | None = None

@@ -6,7 +6,7 @@ entry itself declares for torch's `TestCommon`. An operator whose CPU result dep
 memory) is compared by shape, dtype and device.
 
 Three kinds are about captured code: "pure" and "pure-backward" run each sample through `jaxtorch.pure`, a program of its
-own; "tpu" compiles the program of the first sample that has elements for a TPU v5e, by the TPU's own compiler, and runs
+own; "tpu" compiles the program of the first sample that has elements for a TPU v5e, by libtpu, and runs
 nothing.
 """
 
@@ -140,9 +140,7 @@ def on(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
 
 def dtype_of(op: OpInfo, kind: str) -> torch.dtype | None:
     """The dtype of an entry's samples for a kind of check; None where the entry takes none of the kind's."""
-    taken = (
-        op.supported_backward_dtypes("cpu") if kind in BACKWARD else op.supported_dtypes("cpu")
-    )
+    taken = op.supported_backward_dtypes("cpu") if kind in BACKWARD else op.supported_dtypes("cpu")
     return next((dtype for dtype in KINDS[kind] if dtype in taken), None)
 
 

@@ -20,6 +20,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.libtpu import missing
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 900  # seconds for a chunk
 
@@ -172,6 +174,9 @@ def main() -> None:
     parser.add_argument("--failures", action="store_true", help="print each failure")
     arguments = parser.parse_args()
     kinds = arguments.kinds.split(",")
+    if "tpu" in kinds and (reason := missing()):
+        print(f"The kind tpu is left out: {reason}")
+        kinds.remove("tpu")
     names = [n for n in entries() if re.search(arguments.ops, n)]
     results = sweep(names, kinds, arguments.jobs)
     if arguments.json:
