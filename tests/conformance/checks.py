@@ -5,9 +5,8 @@ left. Tolerances are torch's own: `torch.testing.assert_close`'s for the dtype, 
 entry itself declares for torch's `TestCommon`. An operator whose CPU result depends on the seed (or is uninitialized
 memory) is compared by shape, dtype and device.
 
-Three kinds are about captured code: "pure" and "pure-backward" run each sample through `jaxtorch.pure`, a program of its
-own; "tpu" compiles the program of the first sample that has elements for a TPU v5e, by libtpu, and runs
-nothing.
+Three kinds are about captured code: "pure" and "pure-backward" run each sample through `jaxtorch.pure`, as a program
+of its own; "tpu" compiles the program of the first sample that has elements for a TPU v5e by libtpu, and runs nothing.
 """
 
 from __future__ import annotations
