@@ -73,12 +73,14 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(cell)
-        self.touch(cell)
         # The identity that gives a tracer for a constant; XLA drops it.
-        cell.array = self.substitutes[id(cell)] = jax.lax.reshape_p.bind(
+        tracer = jax.lax.reshape_p.bind(
             constant, new_sizes=constant.shape, dimensions=None, sharding=None
         )
-        return cell.array
+        if not self.is_fresh(cell):  # whose value the code may still ask for
+            self.touch(cell)
+            cell.array = self.substitutes[id(cell)] = tracer
+        return tracer
 
     def constant_of(self, cell: Any) -> Any:
         """The array that stands for the cell in the outermost jaxpr."""
