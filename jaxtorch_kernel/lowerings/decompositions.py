@@ -1,4 +1,4 @@
-"""Factorizations: Cholesky, QR, SVD, eigenvalues. LU is in `lu.py`, LDL in `ldl.py`.
+"""Factorizations: Cholesky, QR, eigenvalues. LU is in `lu.py`, LDL in `ldl.py`, singular values in `svd.py`.
 
 JAX calls the same LAPACK routines as torch where it runs on the CPU, so that signs and phases agree there.
 """
@@ -14,11 +14,7 @@ from jax.lax import linalg
 
 from .lu import eliminate, first_true
 from .registry import lower
-
-
-def nothing(like: Any) -> jax.Array:
-    """torch's result for "not computed": no elements."""
-    return jnp.zeros((0,), like.dtype)
+from .svd import nothing
 
 
 @lower("linalg_cholesky_ex")
@@ -66,15 +62,6 @@ if hasattr(linalg, "ormqr"):  # since jax 0.10; with an older one torch's CPU co
         self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False
     ) -> jax.Array:
         return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
-
-
-@lower("_linalg_svd")
-def svd(
-    A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
-) -> Any:
-    if not compute_uv:
-        return nothing(A), linalg.svd(A, compute_uv=False), nothing(A)
-    return linalg.svd(A, full_matrices=full_matrices)
 
 
 @lower("_linalg_eigh")

@@ -162,15 +162,31 @@ def _is_empty(sample: SampleInput) -> bool:
     return not all(t.numel() for t in tensors_of((_inputs(sample), sample.kwargs)))
 
 
-def call(op: OpInfo, kind: str, sample: SampleInput, pure: bool = False) -> Any:
-    """Run the entry as this kind of check does, on whatever device the sample is, perhaps as a captured program."""
+def captured(op: OpInfo, sample: SampleInput) -> Any:
+    """The entry as pure code. Where it writes to its arguments, which that may not, it gets copies inside."""
+    given = on(op, sample, "cpu")
+    op(*_inputs(given), **given.kwargs)
+
+    def on_copies(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+        return op(*args, **kwargs)
+
+    untouched = _same((_inputs(given), given.kwargs), (_inputs(sample), sample.kwargs))
+    return jaxtorch.pure(op.op if untouched else on_copies)
+
+
+def call(op: OpInfo, kind: str, sample: SampleInput, function: Any = None) -> Any:
+    """Run the entry as this kind of check does, on whatever device the sample is.
+
+    Args:
+        function: what runs in the entry's place.
+    """
     if kind == "in-place":
         variant = op.get_inplace()
         target = sample.input.clone()
         result = variant(target, *sample.args, **sample.kwargs)
         return result, target
-    function = jaxtorch.pure(op.op) if pure else op
-    result = function(*_inputs(sample), **sample.kwargs)
+    result = (function or op)(*_inputs(sample), **sample.kwargs)
     result = sample.output_process_fn_grad(result)
     if kind in BACKWARD:
         return gradients(result, sample)
@@ -298,8 +314,8 @@ def check_out(op: OpInfo, sample: SampleInput) -> bool:
 
 def compile_for_tpu(op: OpInfo, sample: SampleInput) -> None:
     """Compile the sample's program, which is not run: there is no TPU."""
-    function = functools.partial(op.op, **sample.kwargs)  # `lower` has keywords of its own
-    jaxtorch.pure(function).lower(*_inputs(sample), target=TARGET).compile()
+    moved = on(op, sample, "jax")
+    captured(op, sample).lower(*_inputs(moved), target=TARGET, **moved.kwargs).compile()
 
 
 def _inputs(sample: SampleInput) -> tuple[Any, ...]:
@@ -328,9 +344,10 @@ def check(name: str, kind: str) -> Outcome:
                     continue
                 torch.manual_seed(2)
                 if kind == "tpu":
-                    compile_for_tpu(op, on(op, sample, "jax"))
+                    compile_for_tpu(op, sample)
                     return Outcome("pass", _via())
-                actual = call(op, kind, on(op, sample, "jax"), pure=kind.startswith("pure"))
+                function = captured(op, sample) if kind.startswith("pure") else op
+                actual = call(op, kind, on(op, sample, "jax"), function)
                 compare(actual, expected, values, **tolerance(op, dtype))
                 checked = True
             except Exception as error:
