@@ -20,13 +20,25 @@ from .svd import nothing
 @lower("linalg_cholesky_ex")
 def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> Any:
     a = self.mT.conj() if upper else self
-    factor = linalg.cholesky(a, symmetrize_input=False)
+    factor = linalg.cholesky(_of_both_triangles(a), symmetrize_input=False)
     info = jnp.zeros(self.shape[:-2], np.int32)
     if self.size:
         failed = jnp.isnan(factor).any()
         info = jax.lax.cond(failed, _failing_minor, lambda _: info, a)
     factor = jnp.tril(factor)
     return (factor.mT.conj() if upper else factor), info
+
+
+@jax.custom_jvp
+def _of_both_triangles(a: jax.Array) -> jax.Array:
+    """`a`, with gradients shared between both triangles, as torch's are, though only one is read."""
+    return a
+
+
+@_of_both_triangles.defjvp
+def _shared(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (change,) = tangents
+    return primals[0], (change + change.mT.conj()) / 2
 
 
 def _failing_minor(a: jax.Array) -> jax.Array:

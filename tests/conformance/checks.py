@@ -49,6 +49,7 @@ KINDS = {
     "pure-backward": (torch.float32,),
     "tpu": (torch.float32, torch.int64),
 }
+CAPTURED = ("pure", "pure-backward", "tpu")
 BACKWARD = ("backward", "pure-backward")
 TARGET = "v5e:1x1"
 
@@ -162,17 +163,21 @@ def _is_empty(sample: SampleInput) -> bool:
     return not all(t.numel() for t in tensors_of((_inputs(sample), sample.kwargs)))
 
 
-def captured(op: OpInfo, sample: SampleInput) -> Any:
-    """The entry as pure code. Where it writes to its arguments, which that may not, it gets copies inside."""
+def writes(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether the entry changes what it is given."""
     given = on(op, sample, "cpu")
     op(*_inputs(given), **given.kwargs)
+    return not _same((_inputs(given), given.kwargs), (_inputs(sample), sample.kwargs))
+
+
+def captured(op: OpInfo, copies: bool) -> Any:
+    """The entry as pure code, perhaps of copies made inside: pure code may not write to its arguments."""
 
     def on_copies(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
         return op(*args, **kwargs)
 
-    untouched = _same((_inputs(given), given.kwargs), (_inputs(sample), sample.kwargs))
-    return jaxtorch.pure(op.op if untouched else on_copies)
+    return jaxtorch.pure(on_copies if copies else op.op)
 
 
 def call(op: OpInfo, kind: str, sample: SampleInput, function: Any = None) -> Any:
@@ -312,10 +317,10 @@ def check_out(op: OpInfo, sample: SampleInput) -> bool:
     return checked
 
 
-def compile_for_tpu(op: OpInfo, sample: SampleInput) -> None:
+def compile_for_tpu(op: OpInfo, sample: SampleInput, copies: bool) -> None:
     """Compile the sample's program, which is not run: there is no TPU."""
     moved = on(op, sample, "jax")
-    captured(op, sample).lower(*_inputs(moved), target=TARGET, **moved.kwargs).compile()
+    captured(op, copies).lower(*_inputs(moved), target=TARGET, **moved.kwargs).compile()
 
 
 def _inputs(sample: SampleInput) -> tuple[Any, ...]:
@@ -330,7 +335,7 @@ def check(name: str, kind: str) -> Outcome:
     dtype = dtype_of(op, kind)
     assert dtype is not None
     stats.reset()
-    checked = False
+    checked = copies = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for i, sample in enumerate(samples(op, kind, dtype)):
@@ -343,10 +348,11 @@ def check(name: str, kind: str) -> Outcome:
                     checked |= check_out(op, sample)
                     continue
                 torch.manual_seed(2)
+                copies = copies or (kind in CAPTURED and writes(op, sample))
                 if kind == "tpu":
-                    compile_for_tpu(op, sample)
+                    compile_for_tpu(op, sample, copies)
                     return Outcome("pass", _via())
-                function = captured(op, sample) if kind.startswith("pure") else op
+                function = captured(op, copies) if kind in CAPTURED else op
                 actual = call(op, kind, on(op, sample, "jax"), function)
                 compare(actual, expected, values, **tolerance(op, dtype))
                 checked = True
