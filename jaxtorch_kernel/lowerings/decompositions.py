@@ -5,6 +5,8 @@ JAX calls the same LAPACK routines as torch where it runs on the CPU, so that si
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import jax
@@ -78,13 +80,35 @@ if hasattr(linalg, "ormqr"):  # since jax 0.10; with an older one torch's CPU co
 
 @lower("_linalg_eigh")
 def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
-    vectors, values = linalg.eigh(A, lower=UPLO in "Ll", symmetrize_input=False)
+    vectors, values = linalg.eigh(
+        _hermitian(A, UPLO in "Ll"), lower=UPLO in "Ll", symmetrize_input=False
+    )
     return values, vectors if compute_v else nothing(A)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _hermitian(a: jax.Array, lower: bool) -> jax.Array:
+    """The Hermitian matrix of which `a` has one triangle. Gradients go to both, as torch's do."""
+    half = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
+    diagonal = jnp.eye(a.shape[-1], dtype=bool)
+    return jnp.where(diagonal, jnp.real(a).astype(a.dtype), half + half.mT.conj())
+
+
+@_hermitian.defjvp
+def _shared_of_triangle(
+    lower: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    return _hermitian(primals[0], lower), (tangents[0] + tangents[0].mT.conj()) / 2
+
+
+# Derivatives of eigenvectors hold up to a phase, as torch's do; newer versions of JAX want that to be said.
+_EIG = inspect.signature(linalg.eig).parameters
+_KNOWING = {"enable_eigvec_derivs": True} if "enable_eigvec_derivs" in _EIG else {}
 
 
 @lower("linalg_eig")
 def eig(self: Any) -> Any:
-    return linalg.eig(self, compute_left_eigenvectors=False)
+    return linalg.eig(self, compute_left_eigenvectors=False, **_KNOWING)
 
 
 @lower("_linalg_eigvals")

@@ -29,7 +29,9 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
         return jnp.max(size, axes, keepdims=keepdims, initial=0)
     if p == -np.inf:
         return jnp.min(size, axes, keepdims=keepdims, initial=np.inf)
-    total = jnp.sum(size**p, axes, keepdims=keepdims)
+    zero = size == 0  # where the gradient of the power has no limit, and torch's is 0
+    power = jnp.where(zero, 0 if p > 0 else np.inf, jnp.where(zero, 1, size) ** p)
+    total = jnp.sum(power, axes, keepdims=keepdims)
     return root(total, p) if p > 0 else total ** (1 / p)
 
 

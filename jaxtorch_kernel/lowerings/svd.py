@@ -95,3 +95,43 @@ def _derivative(full: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array
     missing = outputs[2].shape[-2] - rank
     dvh = jnp.pad(dv.mT.conj(), [(0, 0)] * (a.ndim - 2) + [(0, missing), (0, 0)])
     return outputs, (du, ds, dvh)
+
+
+# -- the pseudoinverse ---------------------------------------------------------------------------------------------
+
+
+@lower("linalg_pinv.atol_rtol_tensor")
+def pinv(A: Any, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> jax.Array:
+    if not A.size:
+        return jnp.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
+    if rtol is None:
+        rtol = jnp.finfo(A.dtype).eps * max(A.shape[-2:])
+        rtol = rtol if atol is None else jnp.where(atol > 0, 0, rtol)
+    lowest = 0 if atol is None else atol
+    return _pinv(A, jnp.asarray(lowest), jnp.asarray(rtol), hermitian)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _pinv(a: jax.Array, atol: jax.Array, rtol: jax.Array, hermitian: bool) -> jax.Array:
+    if hermitian:
+        v, s = linalg.eigh(a, symmetrize_input=False)
+        u = v
+    else:
+        u, s, vh = factors(a, False)
+        v = vh.mT.conj()
+    size = jnp.abs(s)
+    least = jnp.maximum(atol, rtol * jnp.max(size, -1))[..., None]
+    inverse = jnp.where(size > least, 1 / s, 0).astype(s.dtype)
+    return (v * inverse[..., None, :].astype(a.dtype)) @ u.mT.conj()
+
+
+@_pinv.defjvp
+def _pinv_derivative(hermitian: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """For a constant rank (Golub and Pereyra): no singular vectors, whose derivatives need distinct values."""
+    a, change = primals[0], tangents[0]
+    p = _pinv(*primals, hermitian)
+    ph, back = p.mT.conj(), change.mT.conj()
+    with jax.default_matmul_precision("float32"):
+        left = p @ ph @ (back - back @ a @ p)
+        right = (back - p @ a @ back) @ ph @ p
+        return p, left + right - p @ change @ p

@@ -194,7 +194,7 @@ def call(op: OpInfo, kind: str, sample: SampleInput, function: Any = None) -> An
     result = (function or op)(*_inputs(sample), **sample.kwargs)
     result = sample.output_process_fn_grad(result)
     if kind in BACKWARD:
-        return gradients(result, sample)
+        return gradients(result, sample, kind == "pure-backward")
     return result
 
 
@@ -203,8 +203,12 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def gradients(result: Any, sample: SampleInput) -> Any:
-    """Result and gradients with respect to every leaf that asks for one, for fixed cotangents."""
+def gradients(result: Any, sample: SampleInput, zeros: bool) -> Any:
+    """Result and gradients with respect to every leaf that asks for one, for fixed cotangents.
+
+    Args:
+        zeros: where torch says that there is no gradient, JAX has one of zeros: take zeros for both.
+    """
     outputs = [t for t in tensors_of(result) if t.requires_grad]
     leaves = [t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
     if not outputs:
@@ -213,7 +217,9 @@ def gradients(result: Any, sample: SampleInput) -> Any:
     cotangents = [
         torch.randn(o.shape, generator=generator, dtype=o.dtype).to(o.device) for o in outputs
     ]
-    grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+    grads = torch.autograd.grad(
+        outputs, leaves, cotangents, allow_unused=True, materialize_grads=zeros
+    )
     return [o.detach() for o in outputs], list(grads)
 
 
