@@ -21,6 +21,8 @@ _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
     "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
+    "torch._C._set_conj": "makes a tensor lazily conjugated",
+    "torch._C._set_neg": "makes a tensor lazily negated",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
     "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
@@ -70,6 +72,8 @@ DEVICE = torch.device("jax", 0)
 create_empty_tensor = torch._C._acc.create_empty_tensor
 reported_bytes: Any = torch._C.StorageBase.nbytes  # type: ignore[attr-defined]  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+set_conj: Any = torch._C._set_conj
+set_neg: Any = torch._C._set_neg
 suggest_memory_format = torch._prims_common.suggest_memory_format
 
 _META = DispatchKey.Meta

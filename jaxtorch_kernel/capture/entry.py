@@ -148,6 +148,7 @@ def _inputs(captured: Captured, session: Session, leaves: list[Any]) -> tuple[li
                 "Pass the tensor that it is computed from, or the one that is read, as an argument.",
             )
         dense = buffer.spec.numel == tensor.numel() and not tensor.storage_offset()
+        dense = dense and not tensor.is_conj() and not tensor.is_neg()
         if position in positions or not dense:
             raise CaptureError(
                 "two tensors that require a gradient share memory, or one is a part of a larger one",

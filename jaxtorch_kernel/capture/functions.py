@@ -35,6 +35,7 @@ from .errors import CaptureError
 Tensor = torch.Tensor
 _apply = vars(Function)["apply"]
 _register_hook = Tensor.register_hook
+_detach = Tensor.detach_
 
 
 def _differentiable() -> bool:
@@ -262,7 +263,16 @@ def _register_traced(self: Tensor, hook: Any) -> Any:
     return RemovableHandle(OrderedDict())
 
 
+def _detach_traced(self: Tensor) -> Tensor:
+    trace = tracing.current()
+    if trace is not None and _is_ours(self):
+        trace.detach(self)
+    return _detach(self)
+
+
 # Held while code is traced for `jax.vjp`.
 intercepted = Replaced(
-    (Function, "apply", classmethod(_apply_traced)), (Tensor, "register_hook", _register_traced)
+    (Function, "apply", classmethod(_apply_traced)),
+    (Tensor, "register_hook", _register_traced),
+    (Tensor, "detach_", _detach_traced),
 )

@@ -1,39 +1,23 @@
 """What a captured program becomes: its jaxpr, its StableHLO, XLA's optimized HLO with costs and memory.
 
-For this machine's device, or for a TPU that is not there: libtpu, the TPU's own compiler, needs no TPU. It runs in a
-process of its own (`tpu_worker.py`), because a process that has libtpu and no TPU starts JAX slowly, and one at a time,
-because libtpu aborts where another process holds it.
+For this machine's device, or for a TPU that is not there: libtpu, the TPU's own compiler, needs no TPU (`tpu.py`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax import export
 
 from ..interop.compiled import Compiled
+from .tpu import compile_elsewhere
 from .tpu_worker import describe
 
-_WORKER = Path(__file__).with_name("tpu_worker.py")
-_LIBTPU = "libtpu==0.0.51"  # what jax 0.10.2 was tried with
 _TARGET = re.compile(r"(v\d+\w*|tpu\w+):\d+(x\d+)*")
-
-
-class CompileError(RuntimeError):
-    """A program that the compiler of a target refused, or a target without its compiler. The message says which."""
 
 
 class Lowered:
@@ -91,7 +75,7 @@ class Lowered:
             CompileError: the target's compiler refuses the program, or is not installed.
         """
         if self.target is not None:
-            return Executable(**_compile_elsewhere(self._serialized(), self.target))
+            return Executable(**compile_elsewhere(self._serialized(), self.target))
         with jax.enable_x64(True):
             compiled = self._lowered.compile()
         return Executable(**describe(compiled, jax.local_devices()[0]))
@@ -157,67 +141,3 @@ def with_gradients_of(compiled: Compiled, target: str | None) -> Lowered:
         outputs, _ = jax.eval_shape(compiled.function, *compiled.avals)
     cotangents = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs]
     return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target)
-
-
-# -- the TPU's compiler -------------------------------------------------------------------------------------------
-
-
-def libtpu_folder() -> Path | None:
-    """Where libtpu is for the compiling process: None where it is installed for every process.
-
-    Raises:
-        CompileError: nowhere.
-    """
-    if importlib.util.find_spec("libtpu") is not None:
-        return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    folder = Path(os.environ.get("JAXTORCH_LIBTPU") or cache / "jaxtorch" / "libtpu")
-    if (folder / "libtpu").is_dir():
-        return folder.absolute()
-    raise CompileError(
-        f"compiling for a TPU takes its compiler, libtpu, and there is none in {folder}. Install it there, where no "
-        f"other process finds it (600 MB):\n    pip install --no-deps --target {folder} {_LIBTPU}\n"
-        "or set JAXTORCH_LIBTPU to the folder that holds it."
-    )
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Hold while libtpu runs: other processes that compile this way wait."""
-    with open(Path(tempfile.gettempdir()) / f"jaxtorch-libtpu-{os.getuid()}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _compile_elsewhere(program: bytes, target: str) -> dict[str, Any]:
-    folder = libtpu_folder()
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        # Its key leaves names out, and the text would show those of whoever came first.
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-    }
-    if folder is not None:
-        paths = [str(folder), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with tempfile.TemporaryDirectory() as place, _alone():
-        source, result = Path(place) / "program", Path(place) / "result.json"
-        source.write_bytes(program)
-        done = subprocess.run(
-            [sys.executable, "-P", str(_WORKER), target, str(source), str(result)],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode or not result.exists():
-            raise CompileError(f"the compiler for {target} failed: {_reason(done)}")
-        return dict(json.loads(result.read_text()))
-
-
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """The error in what the compiler wrote."""
-    lines = [line for line in done.stderr.splitlines() if line.strip() and line[0] not in "-WI "]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return "\n".join(errors[-1:] or lines[-5:]) or f"it ended with {done.returncode}"

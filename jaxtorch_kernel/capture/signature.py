@@ -62,6 +62,8 @@ def _is_part(tensor: Tensor) -> bool:
         tensor.storage_offset() != 0
         or tensor.numel() != buffer_of(tensor).spec.numel
         or 0 in tensor.stride()  # expanded: as many elements as its buffer, but not the same
+        or tensor.is_conj()  # of other values than its buffer's
+        or tensor.is_neg()
     )
 
 
@@ -82,7 +84,8 @@ def context() -> tuple[Any, ...]:
 
 
 def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A key for positional tensors of the device; None for anything else, and where two of them share memory.
+    """A key for positional tensors of the device; None for anything else, and where two of them share memory or one is
+    lazily conjugated or negated.
 
     Geometry tells a whole tensor from a part, whose place is no part of a geometry: only whole ones get such a key
     (`Arguments.plain`), and no part has the geometry of a whole.
@@ -91,6 +94,8 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     buffers = []
     try:
         for a in args:
+            if a.is_conj() or a.is_neg():
+                return None
             buffer = a.untyped_storage().buffer
             buffers.append(buffer)
             key.append(geometry(a, buffer))

@@ -1,15 +1,17 @@
-"""Compiles one program for a TPU that is not there. Run as a script, in a process of its own; imports no torch.
+"""Compiles programs for a TPU that is not there. Run as a script, in a process of its own; imports no torch.
 
-    python -P tpu_worker.py TARGET PROGRAM RESULT
+    python -P tpu_worker.py
 
-PROGRAM holds a serialized `jax.export.Exported`, RESULT gets the optimized HLO and its figures as JSON. libtpu must be
-importable here and nowhere else: a process that has it and no TPU starts JAX slowly, with errors.
+Each line of its input is a JSON list [target, program, result]: `program` is a file that holds a serialized
+`jax.export.Exported`, the file `result` gets the optimized HLO and its figures as JSON, or the error; "compiled" on a
+line of the output says that it is there. libtpu must be importable here and nowhere else.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,8 @@ def compile_for(target: str, program: bytes) -> dict[str, Any]:
 
     run.__name__ = exported.fun_name
     with jax.enable_x64(True):
-        compiled = jax.jit(run).lower(*avals).compile()
+        # A program without arguments, too, is for that chip.
+        compiled = jax.jit(run, out_shardings=where).lower(*avals).compile()
     return describe(compiled, topology.devices[0])
 
 
@@ -58,6 +61,19 @@ def describe(compiled: Any, device: Any) -> dict[str, Any]:
     }
 
 
+def main() -> None:
+    """Serve until the input ends."""
+    for line in sys.stdin:
+        target, program, result = json.loads(line)
+        try:
+            found = compile_for(target, Path(program).read_bytes())
+        except Exception as error:
+            text = "".join(traceback.format_exception_only(error))
+            # What follows are lines of the engine.
+            found = {"error": text.partition("Suspected Python Code Location")[0].strip()}
+        Path(result).write_text(json.dumps(found))
+        print("compiled", flush=True)
+
+
 if __name__ == "__main__":
-    found = compile_for(sys.argv[1], Path(sys.argv[2]).read_bytes())
-    Path(sys.argv[3]).write_text(json.dumps(found))
+    main()

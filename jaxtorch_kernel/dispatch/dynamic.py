@@ -111,13 +111,7 @@ def _masked_select(x: Any, mask: Any, size: int) -> jax.Array:
     return x.reshape(-1)[positions(mask, size)]
 
 
-def _count_mask(x: Any, mask: Any) -> jax.Array:
-    shape = jnp.broadcast_shapes(x.shape, mask.shape)
-    return jnp.sum(jnp.broadcast_to(mask, shape), dtype=np.int32)
-
-
 _count_program = program(_count)
-_count_mask_program = program(_count_mask)
 _nonzero_program = program(_nonzero)
 _masked_select_program = program(_masked_select)
 
@@ -139,7 +133,8 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     size = torch.broadcast_shapes(self.shape, mask.shape)
     if printing():
         return to_device(torch.masked_select(to_cpu(self), to_cpu(mask)))
-    count = int(read(_count_mask_program(self, mask), "masked_select"))
+    # Of the mask alone: it may be known where the values are not, inside a trace.
+    count = int(read(_count_program(mask.expand(size)), "masked_select"))
     if not count:
         return torch.empty((0,), dtype=self.dtype, device="jax")
     return first_rows(_masked_select_program(self, mask, rounded(count, size.numel())), count)

@@ -28,6 +28,16 @@ def contiguous_array(tensor: torch.Tensor) -> Any:
 
     The buffer's own array where the tensor is all of it, else a compiled read. Do not donate it.
     """
+    array = _memory_array(tensor)
+    conjugate, negative = tensor.is_conj(), tensor.is_neg()  # lazy: not yet so in memory
+    if not (conjugate or negative):
+        return array
+    with jax.enable_x64(True):
+        array = jax.lax.conj(array) if conjugate else array
+        return -array if negative else array
+
+
+def _memory_array(tensor: torch.Tensor) -> Any:
     global _read
     buffer = buffer_of(tensor)
     if plan(buffer.spec, tensor.dtype, tuple(tensor.shape), tensor.stride()) is None:

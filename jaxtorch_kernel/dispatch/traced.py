@@ -54,8 +54,17 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         trace.touch(source)
         source.array = outputs[-1]
         outputs = outputs[:-1]
+    smooth = (
+        trace.differentiable
+        and torch.is_grad_enabled()
+        and not all(map(trace.is_constant, call.tensors))
+    )
     _write(program, call, outputs, trace)
-    return _born(results_of(program, outputs, call.tensors), call, trace)
+    results = _born(results_of(program, outputs, call.tensors), call, trace)
+    if smooth:
+        for t in (*_tensors(results), *(call.tensors[i] for i in program.targets)):
+            trace.add_smooth(t)
+    return results
 
 
 def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
@@ -74,7 +83,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
         readers = [
             t for t, o in zip(call.tensors, program.operand_of, strict=True) if o == position
         ]
-        if trace.differentiable and not any(t.requires_grad for t in readers):
+        if trace.differentiable and all(map(trace.is_constant, readers)):
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
@@ -94,9 +103,13 @@ def _write(program: Program, call: Call, outputs: Any, trace: Trace) -> None:
 def _born(results: Any, call: Call, trace: Trace) -> Any:
     """Note the buffers that a call made."""
     known = {id(b) for b in call.buffers}
-    for t in results if isinstance(results, list | tuple) else (results,):
-        if isinstance(t, torch.Tensor):
-            buffer = t.untyped_storage().buffer  # type: ignore[attr-defined]  # a result of ours has one
-            if id(buffer) not in known:
-                trace.add_born(buffer)
+    for t in _tensors(results):
+        buffer = t.untyped_storage().buffer  # type: ignore[attr-defined]  # a result of ours has one
+        if id(buffer) not in known:
+            trace.add_born(buffer)
     return results
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    results = results if isinstance(results, list | tuple) else (results,)
+    return [t for t in results if isinstance(t, torch.Tensor)]

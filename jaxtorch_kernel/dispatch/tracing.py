@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import torch
 
 from .site import line_of, origin
 
@@ -54,6 +55,10 @@ class Trace:
         self.constants: set[int] = set()  # ids of the constants
         self.read_cells: set[int] = set()  # ids of the cells that a call has read
         self.born: dict[int, weakref.ref[Any]] = {}
+        # id of a cell -> the tensor that it was computed for, if from what a gradient flows to. Held strongly: only
+        # when its kernel has returned does autograd say that it requires one.
+        self.smooth: dict[int, Any] = {}
+        self.views: dict[int, Any] = {}  # id of a tensor -> itself: views of those
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
         )
@@ -73,12 +78,14 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(cell)
-        self.touch(cell)
         # The identity that gives a tracer for a constant; XLA drops it.
-        cell.array = self.substitutes[id(cell)] = jax.lax.reshape_p.bind(
+        tracer = jax.lax.reshape_p.bind(
             constant, new_sizes=constant.shape, dimensions=None, sharding=None
         )
-        return cell.array
+        if not self.is_fresh(cell):  # whose value the code may still ask for
+            self.touch(cell)
+            cell.array = self.substitutes[id(cell)] = tracer
+        return tracer
 
     def constant_of(self, cell: Any) -> Any:
         """The array that stands for the cell in the outermost jaxpr."""
@@ -128,12 +135,41 @@ class Trace:
             _, code, instruction = found
             self.writers[id(cell)] = code.co_filename, line_of(code, instruction)
 
+    def is_constant(self, tensor: Any) -> bool:
+        """Whether no gradient flows to a tensor of this (differentiable) trace.
+
+        Within a kernel that calls other operators nothing requires a gradient: autograd sees the kernel as one. What
+        was computed there is no constant, though. Outside, a tensor that requires none is a detached one.
+        """
+        if tensor.requires_grad or id(tensor) in self.views:
+            return False
+        computed = self.smooth.get(id(tensor.untyped_storage().buffer))
+        return computed is None or bool(computed.requires_grad)
+
+    def add_smooth(self, tensor: Any) -> None:
+        """Note a tensor that was computed from what a gradient flows to."""
+        if tensor.is_floating_point() or tensor.is_complex():
+            self.smooth[id(tensor.untyped_storage().buffer)] = tensor
+
+    def add_views(self, source: Any, views: Any) -> None:
+        """Note views, by whatever operator but `detach`, of a tensor that may be such a one."""
+        if self.differentiable and torch.is_grad_enabled() and not self.is_constant(source):
+            for view in views if isinstance(views, list | tuple) else (views,):
+                self.views[id(view)] = view
+
+    def detach(self, tensor: Any) -> None:
+        """Forget what was noted: the tensor was detached in place."""
+        self.views.pop(id(tensor), None)
+        self.smooth.pop(id(tensor.untyped_storage().buffer), None)
+
     def add_born(self, cell: Any) -> None:
         """Note a cell made inside."""
         self.born[id(cell)] = weakref.ref(cell)
 
     def written(self) -> list[Any]:
-        """The cells that hold something else than what was read, in the order of their first touch."""
+        """At the end: the cells that hold something else than what was read, in the order of their first touch."""
+        self.smooth.clear()  # what only these hold is not kept
+        self.views.clear()
         return [
             cell
             for key, (reference, array, _) in self.before.items()

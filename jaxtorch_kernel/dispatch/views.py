@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from .. import _torch_private as private
 from ..storage.buffer import buffer_of
+from . import tracing
 from .factories import set_geometry
 from .registry import kernel
 
 Tensor = torch.Tensor
+aten = torch.ops.aten
 
 
 def view(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Any view operator. It reads no data."""
-    return private.alias(op, *args, **kwargs)
+    return _noted(args[0], private.alias(op, *args, **kwargs), op)
+
+
+def _noted(source: Tensor, views: Any, op: Any = None) -> Any:
+    if tracing.depth and op is not aten.detach.default:
+        trace = tracing.current()
+        if trace is not None:
+            trace.add_views(source, views)
+    return views
+
+
+# torch's own kernels of these three make their result in C++, and a trace must know of it.
+
+
+@kernel("alias")
+def alias(self: Tensor) -> Tensor:
+    """The same tensor anew."""
+    again = private.as_strided(self, self.shape, self.stride(), self.storage_offset())
+    return cast(Tensor, _noted(self, again))
+
+
+@kernel("_conj")
+def conj(self: Tensor) -> Tensor:
+    """Conjugated lazily."""
+    result = alias(self)
+    private.set_conj(result, not self.is_conj())
+    return result
+
+
+@kernel("_neg_view")
+def neg_view(self: Tensor) -> Tensor:
+    """Negated lazily."""
+    result = alias(self)
+    private.set_neg(result, not self.is_neg())
+    return result
 
 
 @kernel("as_strided")
@@ -24,7 +60,7 @@ def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None 
     """A view of any geometry, checked against the buffer: the Storage itself may report 0 bytes."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
     _check_geometry(self, size, stride, offset)
-    return private.as_strided(self, size, stride, offset)
+    return _noted(self, private.as_strided(self, size, stride, offset))
 
 
 @kernel("as_strided_")

@@ -160,9 +160,16 @@ class Compiled:
         return [*outputs, *others]
 
     def _saving(self, *arrays: Any) -> list[Any]:
-        function = jax.checkpoint(self.of_inputs(arrays), policy=_worth_keeping, prevent_cse=False)
+        function = self.of_inputs(arrays)
+        checkpointed = jax.checkpoint(function, policy=_worth_keeping, prevent_cse=False)
         primals = [arrays[i] for i in self.inputs]
-        outputs, pullback, others = jax.vjp(function, *primals, has_aux=True)
+        try:
+            outputs, pullback, others = jax.vjp(checkpointed, *primals, has_aux=True)
+        except TypeError as error:
+            if "reduce_precision" not in str(error):
+                raise
+            # JAX would round what is kept to its own dtype, and cannot for complex numbers: keep everything.
+            outputs, pullback, others = jax.vjp(function, *primals, has_aux=True)
         self.outputs = len(outputs)
         leaves, self._tree = jax.tree.flatten(pullback)
         place = {id(a): i for i, a in enumerate(arrays)}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
+from .kinks import at_least, at_most
 from .promote import cast, kind_of, result_dtype
 from .registry import lower
 
@@ -126,8 +127,8 @@ lower_floating(
 def clamp(self: Any, min: Any = None, max: Any = None) -> jax.Array:
     self, min, max = arithmetic(self, min, max)
     if min is not None:
-        self = jnp.maximum(self, min)
-    return self if max is None else jnp.minimum(self, max)
+        self = at_least(self, min)
+    return self if max is None else at_most(self, max)
 
 
 @lower("clamp_min", "clamp_min.Tensor")

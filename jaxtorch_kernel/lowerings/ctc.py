@@ -7,6 +7,7 @@ compile nothing; the list overloads copy theirs to the device.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..dispatch import tracing
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from .promote import in_opmath
@@ -130,7 +132,31 @@ def _gradient(
     return (slope * grad.reshape(-1, 1)).reshape(log_probs.shape)
 
 
-_run_loss = Operation(None, Lowering(_loss), "_ctc_loss")
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _whole_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    longest: int,
+    blank: int,
+    zero_infinity: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The loss, whose gradient is torch's in captured code too."""
+    return _loss(log_probs, targets, input_lengths, target_lengths, longest, blank)
+
+
+def _save(*arguments: Any) -> Any:
+    return _whole_loss(*arguments), arguments[:4]
+
+
+def _pull_back(longest: int, blank: int, zero_infinity: bool, saved: Any, given: Any) -> Any:
+    return _gradient(given[0], *saved, longest, blank, zero_infinity), None, None, None
+
+
+_whole_loss.defvjp(_save, _pull_back)
+
+_run_loss = Operation(None, Lowering(_whole_loss), "_ctc_loss")
 _run_gradient = Operation(None, Lowering(_gradient), "_ctc_loss_backward")
 
 Lengths = Sequence[int] | torch.Tensor
@@ -144,6 +170,9 @@ def _arguments(
     Raises:
         RuntimeError: a length does not fit the tensors.
     """
+    if isinstance(inputs, torch.Tensor) and isinstance(labels, torch.Tensor) and tracing.active():
+        # What they are is not known, and so nothing is checked.
+        return targets, inputs, labels, targets.shape[-1]
     input_lengths, target_lengths = (
         x.tolist() if isinstance(x, torch.Tensor) else list(x) for x in (inputs, labels)
     )
@@ -175,7 +204,33 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
-    return _run_loss(log_probs, *arguments, blank)
+    return _run_loss(log_probs, *arguments, blank, zero_infinity)
+
+
+@kernel("ctc_loss.Tensor")
+def reduced_ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """As torch's own, which reads the lengths: inside a trace they have no values."""
+    if not tracing.active():
+        lengths = (x.tolist() for x in (input_lengths, target_lengths))
+        return torch.ops.aten.ctc_loss.IntList(
+            log_probs, targets, *lengths, blank, reduction, zero_infinity
+        )
+    losses, _ = torch.ops.aten._ctc_loss.Tensor(
+        log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
+    )
+    if zero_infinity:
+        losses = torch.where(losses == torch.inf, 0, losses)
+    if reduction == 1:
+        return (losses / target_lengths.clamp_min(1)).mean()
+    return losses.sum() if reduction == 2 else losses
 
 
 @kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..storage.dtypes import to_numpy
+from .kinks import magnitude
 from .promote import cast, widen
 from .reductions import Dims, axes_of, root, squared
 from .registry import lower
@@ -18,7 +19,7 @@ from .sorting import search
 
 def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
     """The p-norm over some axes, for any real p and both infinities."""
-    size = jnp.abs(x)
+    size = magnitude(x)
     if p == 0:
         return jnp.sum(size != 0, axes, keepdims=keepdims).astype(size.dtype)
     if p == 1:
@@ -29,7 +30,9 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
         return jnp.max(size, axes, keepdims=keepdims, initial=0)
     if p == -np.inf:
         return jnp.min(size, axes, keepdims=keepdims, initial=np.inf)
-    total = jnp.sum(size**p, axes, keepdims=keepdims)
+    zero = size == 0  # where the gradient of the power has no limit, and torch's is 0
+    power = jnp.where(zero, 0 if p > 0 else np.inf, jnp.where(zero, 1, size) ** p)
+    total = jnp.sum(power, axes, keepdims=keepdims)
     return root(total, p) if p > 0 else total ** (1 / p)
 
 

@@ -11,6 +11,7 @@ from jax.lax import linalg
 
 from .promote import Number, cast
 from .registry import lower
+from .svd import factors
 
 
 def solve_triangular(
@@ -81,7 +82,7 @@ def least_squares(a: jax.Array, b: jax.Array, rcond: Any, driver: str) -> tuple[
             x = q @ solve_triangular(r, b, upper=True, adjoint=True)
         rank, s = jnp.full(a.shape[:-2], min(m, n)), jnp.zeros((*a.shape[:-2], min(m, n)), real)
     else:
-        u, s, vh = linalg.svd(a, full_matrices=False)
+        u, s, vh = factors(a, False)
         cutoff = cast(rcond, real) if isinstance(rcond, Number) else None
         if cutoff is None:
             cutoff = jnp.asarray(jnp.finfo(a.dtype).eps * max(m, n), real)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
+from .kinks import magnitude
 
 
 def _is_complex(x: jax.Array) -> bool:
@@ -38,13 +39,13 @@ def _rsqrt(self: jax.Array) -> jax.Array:
 lower_arithmetic(
     {
         "neg": jnp.negative,
-        "abs": jnp.abs,
+        "abs": magnitude,
         "sign sgn": _sign,
         "floor": jnp.floor,
         "ceil": jnp.ceil,
         "trunc": jnp.trunc,
         "round": jnp.round,
-        "relu": lambda self: jnp.maximum(self, 0),
+        "relu": jax.nn.relu,  # whose slope at 0 is 0
     }
 )
 

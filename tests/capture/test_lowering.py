@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -12,7 +15,8 @@ from jax.experimental import pallas as pl
 from torch import nn
 
 import jaxtorch
-from jaxtorch.capture.lowering import CompileError, libtpu_folder
+from jaxtorch.capture.tpu import CompileError, Compiler, kept_compiler
+from tests.libtpu import missing
 
 
 @pytest.fixture
@@ -74,16 +78,13 @@ def test_a_target_that_is_none_and_a_compiler_that_is_missing(
 # -- with the TPU's compiler --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def libtpu() -> Iterator[None]:
     """Skips where the compiler is not installed: it is 600 MB, and no process but the compiling one may see it."""
-    built = Path(__file__).parents[2] / "build" / "libtpu"
-    if built.is_dir():
-        monkeypatch.setenv("JAXTORCH_LIBTPU", str(built))
-    try:
-        libtpu_folder()
-    except CompileError as error:
-        pytest.skip(str(error))
+    if reason := missing():
+        pytest.skip(reason)
+    with kept_compiler():
+        yield
 
 
 @pytest.mark.usefixtures("libtpu")
@@ -115,3 +116,19 @@ def test_what_a_tpu_cannot_do_is_said() -> None:
     f = jaxtorch.pure(lambda x: x + 1)
     with pytest.raises(CompileError, match="v99:1x1"):
         f.lower(torch.ones(3, device="jax"), target="v99:1x1").compile()
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_compiler_that_dies_says_so_and_starts_again() -> None:
+    compiler = Compiler()
+    lowered = jaxtorch.pure(lambda x: x + 1).lower(torch.ones(3, device="jax"), target="v5e:1x1")
+    first = compiler.compile(lowered._serialized(), "v5e:1x1")
+    assert compiler._process is not None
+    process = compiler._process.pid
+    assert compiler.compile(lowered._serialized(), "v5e:1x1") == first
+    assert compiler._process.pid == process  # one for both
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(CompileError, match="ended with -9"):
+        compiler.compile(lowered._serialized(), "v5e:1x1")
+    assert compiler.compile(lowered._serialized(), "v5e:1x1") == first
+    compiler.close()

@@ -336,3 +336,19 @@ def test_the_paddings_row_of_an_embedding_gets_no_gradient():
     table(ids).square().sum().backward()
     jaxtorch.pure(own)(ids.to("jax")).square().sum().backward()
     torch.testing.assert_close(own.weight.grad.cpu(), table.weight.grad)
+
+
+def test_what_depends_on_no_input_has_a_value_also_after_it_met_one() -> None:
+    @jaxtorch.pure
+    def f(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.tensor(3.0, device="jax")
+        first = x * scale
+        return first + scale.item()
+
+    @jaxtorch.pure
+    def pairs(x: torch.Tensor) -> torch.Tensor:
+        return torch.combinations(x, 2)  # by a mask that is used twice
+
+    x = torch.arange(4.0, device="jax")
+    torch.testing.assert_close(f(x).cpu(), x.cpu() * 3 + 3)
+    torch.testing.assert_close(pairs(x).cpu(), torch.combinations(x.cpu(), 2))

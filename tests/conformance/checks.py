@@ -4,11 +4,15 @@ The CPU is the oracle, sample by sample: a sample that the CPU refuses is left o
 left. Tolerances are torch's own: `torch.testing.assert_close`'s for the dtype, widened only by the overrides that the
 entry itself declares for torch's `TestCommon`. An operator whose CPU result depends on the seed (or is uninitialized
 memory) is compared by shape, dtype and device.
+
+Three kinds are about captured code: "pure" and "pure-backward" run each sample through `jaxtorch.pure`, as a program
+of its own; "tpu" compiles the program of the first sample that has elements for a TPU v5e by libtpu, and runs nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +28,7 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+import jaxtorch
 from jaxtorch.dispatch import stats
 
 # The database runs its samplers under one seed of its own, which would make their CPU results look deterministic.
@@ -31,16 +36,22 @@ common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*ar
 
 SAMPLES = 10
 
-# kind -> dtype of the samples
+# kind -> dtype of the samples: the first that the entry takes
 KINDS = {
-    "forward": torch.float32,
-    "int64": torch.int64,
-    "bfloat16": torch.bfloat16,
-    "backward": torch.float32,
-    "in-place": torch.float32,
-    "out": torch.float32,
-    "non-contiguous": torch.float32,
+    "forward": (torch.float32,),
+    "int64": (torch.int64,),
+    "bfloat16": (torch.bfloat16,),
+    "backward": (torch.float32,),
+    "in-place": (torch.float32,),
+    "out": (torch.float32,),
+    "non-contiguous": (torch.float32,),
+    "pure": (torch.float32, torch.int64),
+    "pure-backward": (torch.float32,),
+    "tpu": (torch.float32, torch.int64),
 }
+CAPTURED = ("pure", "pure-backward", "tpu")
+BACKWARD = ("backward", "pure-backward")
+TARGET = "v5e:1x1"
 
 
 @dataclass
@@ -127,12 +138,18 @@ def on(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
     return moved
 
 
-def samples(op: OpInfo, kind: str) -> Iterator[SampleInput]:
+def dtype_of(op: OpInfo, kind: str) -> torch.dtype | None:
+    """The dtype of an entry's samples for a kind of check; None where the entry takes none of the kind's."""
+    taken = op.supported_backward_dtypes("cpu") if kind in BACKWARD else op.supported_dtypes("cpu")
+    return next((dtype for dtype in KINDS[kind] if dtype in taken), None)
+
+
+def samples(op: OpInfo, kind: str, dtype: torch.dtype) -> Iterator[SampleInput]:
     """The first samples of an entry for a kind of check."""
-    dtype = KINDS[kind]
-    grad = kind == "backward"
     torch.manual_seed(0)
-    iterator = iter(op.sample_inputs("cpu", dtype, requires_grad=grad))
+    iterator = iter(op.sample_inputs("cpu", dtype, requires_grad=kind in BACKWARD))
+    if kind == "tpu":  # of empty tensors little is left to compile
+        iterator = iter(sorted(itertools.islice(iterator, SAMPLES), key=_is_empty))
     for _, sample in zip(range(SAMPLES), iterator, strict=False):
         if kind == "non-contiguous":
             try:
@@ -142,17 +159,42 @@ def samples(op: OpInfo, kind: str) -> Iterator[SampleInput]:
         yield sample
 
 
-def call(op: OpInfo, kind: str, sample: SampleInput) -> Any:
-    """Run the entry as this kind of check does, on whatever device the sample is."""
+def _is_empty(sample: SampleInput) -> bool:
+    return not all(t.numel() for t in tensors_of((_inputs(sample), sample.kwargs)))
+
+
+def writes(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether the entry changes what it is given."""
+    given = on(op, sample, "cpu")
+    op(*_inputs(given), **given.kwargs)
+    return not _same((_inputs(given), given.kwargs), (_inputs(sample), sample.kwargs))
+
+
+def captured(op: OpInfo, copies: bool) -> Any:
+    """The entry as pure code, perhaps of copies made inside: pure code may not write to its arguments."""
+
+    def on_copies(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+        return op(*args, **kwargs)
+
+    return jaxtorch.pure(on_copies if copies else op.op)
+
+
+def call(op: OpInfo, kind: str, sample: SampleInput, function: Any = None) -> Any:
+    """Run the entry as this kind of check does, on whatever device the sample is.
+
+    Args:
+        function: what runs in the entry's place.
+    """
     if kind == "in-place":
         variant = op.get_inplace()
         target = sample.input.clone()
         result = variant(target, *sample.args, **sample.kwargs)
         return result, target
-    result = op(sample.input, *sample.args, **sample.kwargs)
+    result = (function or op)(*_inputs(sample), **sample.kwargs)
     result = sample.output_process_fn_grad(result)
-    if kind == "backward":
-        return gradients(result, sample)
+    if kind in BACKWARD:
+        return gradients(result, sample, kind == "pure-backward")
     return result
 
 
@@ -161,8 +203,12 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def gradients(result: Any, sample: SampleInput) -> Any:
-    """Result and gradients with respect to every leaf that asks for one, for fixed cotangents."""
+def gradients(result: Any, sample: SampleInput, zeros: bool) -> Any:
+    """Result and gradients with respect to every leaf that asks for one, for fixed cotangents.
+
+    Args:
+        zeros: where torch says that there is no gradient, JAX has one of zeros: take zeros for both.
+    """
     outputs = [t for t in tensors_of(result) if t.requires_grad]
     leaves = [t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
     if not outputs:
@@ -171,7 +217,9 @@ def gradients(result: Any, sample: SampleInput) -> Any:
     cotangents = [
         torch.randn(o.shape, generator=generator, dtype=o.dtype).to(o.device) for o in outputs
     ]
-    grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+    grads = torch.autograd.grad(
+        outputs, leaves, cotangents, allow_unused=True, materialize_grads=zeros
+    )
     return [o.detach() for o in outputs], list(grads)
 
 
@@ -181,10 +229,10 @@ class _NothingToCheck(Exception):
 
 def applies(op: OpInfo, kind: str) -> bool:
     """Whether the entry claims to support this kind on the CPU."""
-    if KINDS[kind] not in op.supported_dtypes("cpu"):
+    if dtype_of(op, kind) is None:
         return False
-    if kind == "backward":
-        return op.supports_autograd and KINDS[kind] in op.supported_backward_dtypes("cpu")
+    if kind in BACKWARD:
+        return op.supports_autograd
     if kind == "in-place":
         return op.get_inplace() is not None
     if kind == "out":
@@ -275,6 +323,12 @@ def check_out(op: OpInfo, sample: SampleInput) -> bool:
     return checked
 
 
+def compile_for_tpu(op: OpInfo, sample: SampleInput, copies: bool) -> None:
+    """Compile the sample's program, which is not run: there is no TPU."""
+    moved = on(op, sample, "jax")
+    captured(op, copies).lower(*_inputs(moved), target=TARGET, **moved.kwargs).compile()
+
+
 def _inputs(sample: SampleInput) -> tuple[Any, ...]:
     return (sample.input, *sample.args)
 
@@ -284,11 +338,13 @@ def check(name: str, kind: str) -> Outcome:
     op = entries()[name]
     if not applies(op, kind):
         return Outcome("none")
+    dtype = dtype_of(op, kind)
+    assert dtype is not None
     stats.reset()
-    checked = False
+    checked = copies = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for i, sample in enumerate(samples(op, kind)):
+        for i, sample in enumerate(samples(op, kind, dtype)):
             try:
                 expected, values = (None, True) if kind == "out" else reference(op, kind, sample)
             except Exception:
@@ -298,8 +354,13 @@ def check(name: str, kind: str) -> Outcome:
                     checked |= check_out(op, sample)
                     continue
                 torch.manual_seed(2)
-                actual = call(op, kind, on(op, sample, "jax"))
-                compare(actual, expected, values, **tolerance(op, KINDS[kind]))
+                copies = copies or (kind in CAPTURED and writes(op, sample))
+                if kind == "tpu":
+                    compile_for_tpu(op, sample, copies)
+                    return Outcome("pass", _via())
+                function = captured(op, copies) if kind in CAPTURED else op
+                actual = call(op, kind, on(op, sample, "jax"), function)
+                compare(actual, expected, values, **tolerance(op, dtype))
                 checked = True
             except Exception as error:
                 text = f"sample {i}: {type(error).__name__}: {error}"

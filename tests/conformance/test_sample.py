@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from jaxtorch.capture.tpu import kept_compiler
+from tests.libtpu import missing
 
 from .checks import KINDS, check, entries
 from .gaps import GAPS
@@ -17,9 +22,18 @@ ALWAYS = [
 NAMES = sorted({*list(entries())[::15], *ALWAYS})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> Iterator[None]:
+    """One process of the TPU's compiler for all."""
+    with kept_compiler():
+        yield
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_entry(name: str, kind: str) -> None:
+    if kind == "tpu" and (reason := missing()):
+        pytest.skip(reason)
     outcome = check(name, kind)
     if kind in GAPS.get(name, {}):
         assert outcome.status == "fail", f"a declared gap passes: take {name} [{kind}] off the list"

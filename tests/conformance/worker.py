@@ -20,23 +20,26 @@ def _alarm(*_: object) -> None:
 def main() -> None:
     import torch
 
+    from jaxtorch.capture.tpu import kept_compiler
+
     from .checks import Outcome, check
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _alarm)
     kinds = sys.argv[1].split(",")
-    for name in sys.stdin.read().split("\n"):
-        outcomes = {}
-        for kind in kinds:
-            signal.alarm(SECONDS)
-            try:
-                outcome = check(name, kind)
-            except Exception as error:
-                outcome = Outcome("fail", "lowering", f"{type(error).__name__}: {error}"[:600])
-            finally:
-                signal.alarm(0)
-            outcomes[kind] = outcome.as_dict()
-        print(json.dumps({"name": name, "kinds": outcomes}), flush=True)
+    with kept_compiler():
+        for name in sys.stdin.read().split("\n"):
+            outcomes = {}
+            for kind in kinds:
+                signal.alarm(SECONDS)
+                try:
+                    outcome = check(name, kind)
+                except Exception as error:
+                    outcome = Outcome("fail", "lowering", f"{type(error).__name__}: {error}"[:600])
+                finally:
+                    signal.alarm(0)
+                outcomes[kind] = outcome.as_dict()
+            print(json.dumps({"name": name, "kinds": outcomes}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,167 @@
+"""The TPU's compiler where there is no TPU: libtpu, in a process of its own.
+
+A process that has libtpu and no TPU starts JAX slowly and with errors, so that only the compiling one (`tpu_worker.py`)
+has it on its path. Starting it takes seconds: `kept_compiler` holds one for many programs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_WORKER = Path(__file__).with_name("tpu_worker.py")
+_LIBTPU = "libtpu==0.0.51"  # what jax 0.10.2 was tried with
+
+
+class CompileError(RuntimeError):
+    """A program that the compiler of a target refused, or a target without its compiler. The message says which."""
+
+
+def libtpu_folder() -> Path | None:
+    """Where libtpu is for the compiling process: None where it is installed for every process.
+
+    Raises:
+        CompileError: nowhere.
+    """
+    if importlib.util.find_spec("libtpu") is not None:
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = Path(os.environ.get("JAXTORCH_LIBTPU") or cache / "jaxtorch" / "libtpu")
+    if (folder / "libtpu").is_dir():
+        return folder.absolute()
+    raise CompileError(
+        f"compiling for a TPU takes its compiler, libtpu, and there is none in {folder}. Install it there, where no "
+        f"other process finds it (600 MB):\n    pip install --no-deps --target {folder} {_LIBTPU}\n"
+        "or set JAXTORCH_LIBTPU to the folder that holds it."
+    )
+
+
+class Compiler:
+    """A process that compiles for TPUs, one program after the other.
+
+    It starts with the first program. One that a program brings down starts again with the next.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._place = tempfile.TemporaryDirectory()
+        self._log = Path(self._place.name) / "log"
+        self._lock = threading.Lock()
+
+    def compile(self, program: bytes, target: str) -> dict[str, Any]:
+        """A serialized `jax.export.Exported` compiled for a target: `tpu_worker.describe`'s figures.
+
+        Raises:
+            CompileError: libtpu refuses it, or ends.
+        """
+        source, result = (Path(self._place.name) / name for name in ("program", "result"))
+        with self._lock:
+            process = self._process = self._process or self._start()
+            source.write_bytes(program)
+            written = self._log.stat().st_size
+            try:
+                found = self._ask(process, [target, str(source), str(result)])
+            except (
+                BaseException
+            ):  # an interrupt, say: what it answers later must not answer another
+                self._stop()
+                raise
+            if not found:
+                self._stop()
+                raise CompileError(
+                    f"the compiler for {target} failed: {self._end(process, written)}"
+                )
+            answer: dict[str, Any] = json.loads(result.read_text())
+        if "error" in answer:
+            raise CompileError(f"the compiler for {target} failed: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._stop()
+            self._place.cleanup()
+
+    def _ask(self, process: subprocess.Popen[str], request: list[str]) -> bool:
+        """Whether the process answered before its end."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        # libtpu may write to standard output too.
+        return any(line == "compiled\n" for line in process.stdout)
+
+    def _start(self) -> subprocess.Popen[str]:
+        folder = libtpu_folder()
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "TPU_SKIP_MDS_QUERY": "1",
+            "TPU_WORKER_HOSTNAMES": "localhost",
+            # Without a TPU there is nothing that only one process may hold.
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            # Its key leaves names out, and the text would show those of whoever came first.
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+        }
+        if folder is not None:
+            paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        with self._log.open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", str(_WORKER)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _end(self, process: subprocess.Popen[str], start: int) -> str:
+        """How the process ended, and the error in what it wrote from `start` on."""
+        text = self._log.read_bytes()[start:].decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip() and line[0] not in "-WI @"]
+        errors = [line for line in lines if re.match(r"F\d{4} |[\w.]*(Error|Exception)\b", line)]
+        said = "\n".join(errors[-1:] or lines[-5:])
+        return f"it ended with {process.returncode}" + (f": {said}" if said else "")
+
+
+_kept: Compiler | None = None
+
+
+@contextmanager
+def kept_compiler() -> Iterator[None]:
+    """Hold while many programs are compiled for TPUs: one process compiles them all, instead of one each."""
+    global _kept
+    outer, _kept = _kept, _kept or Compiler()
+    try:
+        yield
+    finally:
+        mine, _kept = _kept, outer
+        if mine is not outer:
+            mine.close()
+
+
+def compile_elsewhere(program: bytes, target: str) -> dict[str, Any]:
+    """As `Compiler.compile`, by the kept process or by one for this program alone."""
+    with kept_compiler():
+        assert _kept is not None
+        return _kept.compile(program, target)
