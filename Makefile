@@ -30,7 +30,7 @@ lint: .venv/test.stamp ## ruff and mypy alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-conformance: .venv/test.stamp build/libtpu ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour on two cores)
+conformance: .venv/test.stamp build/libtpu ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour and a half on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
 
 fuzz: .venv/test.stamp ## thousands of random programs, on both devices and captured

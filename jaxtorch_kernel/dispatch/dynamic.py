@@ -135,8 +135,6 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
         return to_device(torch.masked_select(to_cpu(self), to_cpu(mask)))
     # Of the mask alone: it may be known where the values are not, inside a trace.
     count = int(read(_count_program(mask.expand(size)), "masked_select"))
-    if not count:
-        return torch.empty((0,), dtype=self.dtype, device="jax")
     return first_rows(_masked_select_program(self, mask, rounded(count, size.numel())), count)
 
 

@@ -103,7 +103,7 @@ def _shared_of_triangle(
 
 # Derivatives of eigenvectors hold up to a phase, as torch's do; newer versions of JAX want that to be said.
 _EIG = inspect.signature(linalg.eig).parameters
-_KNOWING = {"enable_eigvec_derivs": True} if "enable_eigvec_derivs" in _EIG else {}
+_KNOWING: dict[str, Any] = {"enable_eigvec_derivs": True} if "enable_eigvec_derivs" in _EIG else {}
 
 
 @lower("linalg_eig")

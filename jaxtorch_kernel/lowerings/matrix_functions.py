@@ -22,6 +22,11 @@ def matrix_exp(self: Any) -> jax.Array:
     if not self.size:
         return self
     (a,) = widen(self)
+    return _exponential(a)
+
+
+@jax.custom_vjp
+def _exponential(a: jax.Array) -> jax.Array:
     norm = jnp.abs(a).sum(-2).max(-1)
     halvings = jnp.ceil(jnp.log2(norm / _SERIES_LIMIT[norm.dtype.name]))
     halvings = jnp.where(jnp.isfinite(halvings), jnp.maximum(halvings, 0), 0).astype(np.int32)
@@ -34,6 +39,18 @@ def matrix_exp(self: Any) -> jax.Array:
 
     last = halvings.max()
     return jax.lax.while_loop(lambda s: s[0] < last, square, (jnp.int32(0), series))[1]
+
+
+def _pull_back(a: jax.Array, given: jax.Array) -> tuple[jax.Array]:
+    """By the exponential of a block matrix: how many squarings there are is known to no derivative."""
+    turned = a.mT
+    upper = jnp.concatenate([turned, given], -1)
+    lower_half = jnp.concatenate([jnp.zeros_like(a), turned], -1)
+    n = a.shape[-1]
+    return (_exponential(jnp.concatenate([upper, lower_half], -2))[..., :n, n:],)
+
+
+_exponential.defvjp(lambda a: (_exponential(a), a), _pull_back)
 
 
 def _exponential_series(a: jax.Array) -> jax.Array:

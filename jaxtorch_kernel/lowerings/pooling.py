@@ -9,6 +9,7 @@ nothing else. The gradient goes where the indices say, by one scatter.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,7 +237,27 @@ for _count in (2, 3):
 
 @lower("max_unpool2d", "max_unpool3d")
 def max_unpool(self: Any, indices: Any, output_size: Sequence[int], *options: Any) -> jax.Array:
-    return _put(self, indices, output_size, add=False)
+    return _unpooled(self, indices, tuple(output_size))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _unpooled(values: Any, indices: Any, size: tuple[int, ...]) -> jax.Array:
+    """As torch's, the gradient counts each of several values for one place, though one is there."""
+    return _put(values, indices, size, add=False)
+
+
+def _save(values: Any, indices: Any, size: tuple[int, ...]) -> Any:
+    return _unpooled(values, indices, size), indices
+
+
+def _pull_back(size: tuple[int, ...], indices: Any, given: Any) -> tuple[jax.Array, None]:
+    count = len(size)
+    flat = given.reshape(*given.shape[:-count], -1)
+    places = indices.reshape(*indices.shape[:-count], -1).astype(np.int32)
+    return jnp.take_along_axis(flat, places, -1).reshape(indices.shape), None
+
+
+_unpooled.defvjp(_save, _pull_back)
 
 
 # -- averages -------------------------------------------------------------------------------------------------------

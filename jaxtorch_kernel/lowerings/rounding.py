@@ -49,7 +49,15 @@ def ldexp(self: Any, other: Any) -> jax.Array:
 
 @lower("nextafter")
 def nextafter(self: Any, other: Any) -> jax.Array:
-    return jnp.nextafter(*promote(self, other))
+    return _next_after(*promote(self, other))
+
+
+@jax.custom_jvp
+def _next_after(x: Any, towards: Any) -> jax.Array:
+    return jnp.nextafter(x, towards)
+
+
+_next_after.defjvps(lambda change, _, x, towards: change * (x != towards), None)
 
 
 @lower("nan_to_num")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .indexing import IN_BOUNDS, along, narrow
+from .products import multiply_at
 from .promote import cast, kind_of, opmath
 from .registry import lower
 
@@ -102,6 +103,8 @@ def _reduced(
     start = self.astype(wide)
     if not include_self:
         start = start.at[place].set(np.array(_identity(reduce, wide), wide), mode=IN_BOUNDS)
+    if reduce == "prod":
+        return multiply_at(start, place, src.astype(wide), IN_BOUNDS)
     result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), mode=IN_BOUNDS)
     if reduce != "mean":
         return result

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .products import multiply_at
 from .promote import cast
 from .registry import lower
 from .sorting import search
@@ -54,8 +55,10 @@ class Segments:
         """Reduce rows into their segments."""
         out = jnp.full((rows.shape[0], self.count, rows.shape[2]), start, rows.dtype)
         batch = jnp.arange(rows.shape[0], dtype=np.int32)[:, None]
+        if reduce == "prod":
+            return multiply_at(out, (batch, self.ids), rows, "drop")
         at = out.at[batch, self.ids]
-        function = {"prod": at.multiply, "max": at.max, "min": at.min}.get(reduce, at.add)
+        function = {"max": at.max, "min": at.min}.get(reduce, at.add)
         return function(rows, mode="drop")
 
     def gather(self, x: Any) -> jax.Array:

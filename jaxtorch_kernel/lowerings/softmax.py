@@ -40,10 +40,11 @@ def safe_softmax(self: Any, dim: int, dtype: Any = None) -> jax.Array:
     """Softmax that gives zeros, not NaN, where a whole row is -inf."""
     if dtype is not None:
         self = cast(self, dtype)
-    result = softmax_along(self, dim)
     if self.ndim == 0 or self.size == 0:
-        return result
-    return jnp.where(jnp.all(self == -jnp.inf, dim, keepdims=True), 0, result)
+        return softmax_along(self, dim)
+    empty = jnp.all(self == -jnp.inf, dim, keepdims=True)
+    # Of zeros in such a row: what is thrown away afterwards must not be NaN, or the gradient is.
+    return jnp.where(empty, 0, softmax_along(jnp.where(empty, 0, self), dim))
 
 
 def _sum(x: jax.Array, dim: int) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -56,14 +57,38 @@ def triangular_solve(
 
 
 @lower("_cholesky_solve_helper")
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cholesky_solve(self: Any, A: Any, upper: bool) -> jax.Array:
-    """X of L L^H X = B, or of U^H U X = B."""
+    """X of L L^H X = B, or of U^H U X = B. As torch's, the gradient takes the factor for a whole matrix."""
+    return _by_factor(self, A, upper)
+
+
+def _by_factor(self: Any, A: Any, upper: bool) -> jax.Array:
     half = solve_triangular(A, self, upper, adjoint=upper)
     return solve_triangular(A, half, upper, adjoint=not upper)
 
 
+def _save(self: Any, A: Any, upper: bool) -> Any:
+    solution = _by_factor(self, A, upper)
+    return solution, (A, solution)
+
+
+def _pull_back(upper: bool, saved: Any, given: Any) -> tuple[jax.Array, jax.Array]:
+    factor, solution = saved
+    right = _by_factor(
+        given.conj(), factor, upper
+    )  # torch's cotangents are the conjugates of JAX's
+    both = right @ solution.mT.conj()
+    both = both + both.mT.conj()
+    return right.conj(), -(factor @ both if upper else both @ factor).conj()
+
+
+cholesky_solve.defvjp(_save, _pull_back)
+
+
 def cholesky_inverse(self: Any, upper: bool = False) -> jax.Array:
-    return cholesky_solve(jnp.eye(self.shape[-1], dtype=self.dtype), self, upper)
+    identity = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
+    return cholesky_solve(identity, self, upper)
 
 
 def least_squares(a: jax.Array, b: jax.Array, rcond: Any, driver: str) -> tuple[jax.Array, ...]:

@@ -75,13 +75,22 @@ def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi))
 
 
+@jax.custom_jvp
+def i0(x: Any) -> jax.Array:
+    """JAX's own, whose slope by JAX is that of |x|, and 1 at 0."""
+    return special.i0(x)
+
+
+i0.defjvps(lambda change, _, x: special.i1(x) * change)
+
+
 lower_floating(
     {
         "digamma": _digamma,
         "erf": lax.erf,
         "erfc": lax.erfc,
         "erfinv": _erfinv,
-        "i0 special_modified_bessel_i0": special.i0,
+        "i0 special_modified_bessel_i0": i0,
         "igamma": _igamma,
         "igammac": _igammac,
         "lgamma": lax.lgamma,

@@ -1,0 +1,44 @@
+"""Products scattered into places that may be the same: JAX has their derivative for distinct places alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def multiply_at(x: Any, place: tuple[Any, ...], rows: Any, mode: Any) -> jax.Array:
+    """`x.at[place].multiply(rows, mode=mode)` with a gradient, zeros among the factors or not.
+
+    Args:
+        place: a subscript of slices and integer arrays; `x[place]` and `rows` have one shape.
+    """
+    arrays = [p for p in place if not isinstance(p, slice)]
+
+    def subscript(arrays: list[Any]) -> tuple[Any, ...]:
+        own = iter(arrays)
+        return tuple(p if isinstance(p, slice) else next(own) for p in place)
+
+    @jax.custom_vjp
+    def product(x: Any, rows: Any, arrays: list[Any]) -> jax.Array:
+        return x.at[subscript(arrays)].multiply(rows, mode=mode)
+
+    def save(x: Any, rows: Any, arrays: list[Any]) -> Any:
+        return product(x, rows, arrays), (x, rows, arrays)
+
+    def pull_back(saved: Any, given: Any) -> Any:
+        x, rows, arrays = saved
+        at = subscript(arrays)
+
+        def here(values: Any) -> jax.Array:
+            return values.at[at].get(mode="fill", fill_value=0)
+
+        zero = rows == 0
+        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), mode=mode)
+        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), mode=mode)
+        others = jnp.where(here(zeros) - zero > 0, 0, here(rest) / jnp.where(zero, 1, rows))
+        return given * jnp.where(zeros > 0, 0, rest), here(given * x) * others, None
+
+    product.defvjp(save, pull_back)
+    return product(x, rows, arrays)
