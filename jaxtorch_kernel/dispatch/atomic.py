@@ -50,10 +50,7 @@ class _GivenUp:
         )
 
 
-_GIVEN_UP: Any = _GivenUp()
-
-
 def give_up(buffer: Buffer) -> None:
     """Say of a buffer that was donated, and not written, that its data is gone; XLA may have left it."""
     if buffer.array.is_deleted():
-        buffer.array = _GIVEN_UP
+        buffer.array = _GivenUp()
