@@ -87,7 +87,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
-        if t.requires_grad:
+        if t.requires_grad and not trace.is_constant(t):
             trace.add_reader(t)
     return operands
 

@@ -141,7 +141,9 @@ class Trace:
         Within a kernel that calls other operators nothing requires a gradient: autograd sees the kernel as one. What
         was computed there is no constant, though. Outside, a tensor that requires none is a detached one.
         """
-        if tensor.requires_grad or id(tensor) in self.views:
+        if tensor.requires_grad:
+            return _ends_nowhere(tensor)
+        if id(tensor) in self.views:
             return False
         computed = self.smooth.get(id(tensor.untyped_storage().buffer))
         return computed is None or bool(computed.requires_grad)
@@ -183,6 +185,18 @@ class Trace:
             cell = reference()
             if cell is not None:
                 cell.array, cell.spec = array, spec
+
+
+def _ends_nowhere(tensor: Any) -> bool:
+    """Whether a tensor is a view taken under `no_grad`, or a view of one: it says that it requires a gradient, as what
+    it is a view of does, and none flows through it.
+    """
+    if not tensor._is_view() or not tensor._base.requires_grad:
+        return False
+    node = tensor.grad_fn
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return node is None
 
 
 @contextmanager
