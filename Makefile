@@ -8,6 +8,9 @@ BIN := .venv/bin
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
+# Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
+INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py
+
 .DEFAULT_GOAL := help
 .PHONY: help lab demo test lint conformance fuzz bench clean FORCE
 
@@ -23,7 +26,8 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 test: .venv/test.stamp build/libtpu lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
 
 lint: .venv/test.stamp ## ruff and mypy alone
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import queue
 import signal
@@ -36,16 +37,16 @@ _STILL = 0.1  # seconds without a bytecode, after which the main thread counts a
 _LOOK = 0.0005  # seconds between two looks at the main thread
 
 _presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
-_handler: Any = _presses.put  # one bound method: each `_presses.put` is another object
+_handler: Any = None  # puts a mark into `_presses`
+_mark: object = None  # of the presses that count: a press of one cell must not hit the next
 _lock = threading.Lock()
-_installed = False
 _later = 0
 _thread: threading.Thread | None = None
 
 
 def install() -> bool:
     """Take SIGINT over; only from Python's own handler, in the main thread. Returns whether it did."""
-    global _installed, _thread
+    global _handler, _mark, _thread
     if (
         not hasattr(signal, "pthread_kill")
         or threading.current_thread() is not threading.main_thread()
@@ -58,20 +59,23 @@ def install() -> bool:
         _thread.start()
         os.register_at_fork(after_in_child=_in_child)
     signal.signal(signal.SIGURG, signal.default_int_handler)
-    _installed = True
+    _mark = object()
+    _handler = functools.partial(
+        _presses.put, _mark
+    )  # in C, too; `put` does not use its other arguments
     signal.signal(signal.SIGINT, _handler)
     return True
 
 
 def restore() -> None:
     """Give SIGINT back to Python's own handler; a press that has not arrived yet never does."""
-    global _installed
-    if not _installed or threading.current_thread() is not threading.main_thread():
+    global _mark
+    if _mark is None or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is _handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with _lock:
-        _installed = False
+        _mark = None
         _request(None)
     signal.signal(signal.SIGURG, signal.SIG_DFL)
 
@@ -93,28 +97,28 @@ class later:
 
 def _in_child() -> None:
     """A forked process has the handler, and not the thread."""
-    global _installed, _thread, _lock
-    if _installed:
-        _installed, _thread, _lock = False, None, threading.Lock()
+    global _mark, _thread, _lock
+    if _mark is not None:
+        _mark, _thread, _lock = None, None, threading.Lock()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
 def _deliver() -> None:
     while True:
-        _presses.get()
-        place = _request_at_good_moment()
+        mark = _presses.get()
+        place = _request_at_good_moment(mark)
         if place is not None and _stays(place):
-            _raise_in_c()
+            _raise_in_c(mark)
         del place  # a frame keeps what its variables hold
 
 
-def _request_at_good_moment() -> tuple[FrameType | None, int] | None:
+def _request_at_good_moment(mark: object) -> tuple[FrameType | None, int] | None:
     """Returns where the main thread was then; None if SIGINT has been given back."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with _lock:
-            if not _installed:
+            if mark is not _mark:
                 return None
             if _is_good(_main_frame()) or time.monotonic() > deadline:
                 place = _place()
@@ -141,9 +145,9 @@ def _is_good(frame: FrameType | None) -> bool:
     return True
 
 
-def _raise_in_c() -> None:
+def _raise_in_c(mark: object) -> None:
     with _lock:
-        if _installed:
+        if mark is _mark:
             _request(None)  # one press, one exception
             signal.pthread_kill(_main(), signal.SIGURG)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .cells import SETUP, fails, pressing, run, says
+from .cells import SETUP, fails, run, says
 
 LOSS = "logits = model(images)\nloss = F.cross_entropy(logits, labels)"
 
@@ -152,56 +152,3 @@ def state(shell: Any) -> Any:
         torch.get_default_device(),
         torch.is_grad_enabled(),
     )
-
-
-TALLY = """
-class Tally(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-    def forward(self, x):
-        self.total += x.detach().sum(0)
-        return x - self.total
-norm = nn.Sequential(nn.BatchNorm1d(4), Tally())
-"""
-
-
-@pytest.mark.parametrize("magic", ["pure", "jit"])
-def test_ctrl_c_at_any_moment(shell: Any, magic: str) -> None:
-    run(shell, TALLY)
-    body = "count_me = images.sum()\nout = norm(images)\ndrop = F.dropout(out, 0.5)"
-    run(shell, f"%%{magic} -q\n{body}")  # modules that are imported at their first use are
-    interrupted = 0
-    for i in range(25):
-        fresh = f"%%{magic} -q\n{body} + {i}"  # another program each time: trace, XLA and run
-        before, names = state(shell), dict(shell.user_ns)
-        try:
-            with pressing(0.002 * (i + 1)):
-                result = shell.run_cell(fresh, store_history=False)
-        except KeyboardInterrupt:  # before the cell or after it
-            continue
-        if result.success:
-            continue
-        assert isinstance(result.error_in_exec, KeyboardInterrupt)
-        interrupted += 1
-        assert shell.user_ns.keys() == names.keys()
-        assert all(shell.user_ns[n] is names[n] for n in names)
-        if magic == "pure":
-            assert state(shell) == before
-        else:  # the step has run or it has not; the data is there: a donated array that was lost raises
-            state(shell)
-    assert interrupted >= 3
-    run(shell, f"%%{magic}\n{body}")
-
-
-def test_ctrl_c_leaves_a_step_and_its_names_together(shell: Any) -> None:
-    run(shell, "total = torch.zeros(())")
-    step = "%%jit -q\ntotal += 1\nseen = total * 1"
-    run(shell, step)
-    run(shell, f"step = {step.partition(chr(10))[2]!r}")
-    cell = "while True:\n    get_ipython().run_cell_magic('jit', '-q', step)"
-    for i in range(40):
-        with pressing(0.005 + 0.0002 * i):
-            result = shell.run_cell(cell, store_history=False)
-        assert isinstance(result.error_in_exec, KeyboardInterrupt)
-        assert shell.user_ns["seen"].item() == shell.user_ns["total"].item()
