@@ -46,10 +46,17 @@ def explained(function: Callable[..., Any]) -> Iterator[None]:
     except CaptureError:
         raise
     except Untraceable as error:
-        raise CaptureError(str(error).rstrip("."), _VALUE + ".", *user_frame(error)) from None
+        raise _of_a_value(str(error).rstrip("."), error) from None
     except jax.errors.ConcretizationTypeError as error:
-        what = "the code asked for the value of a tensor"
-        raise CaptureError(what, _VALUE + ".", *user_frame(error)) from None
+        raise _of_a_value("the code asked for the value of a tensor", error) from None
+
+
+def _of_a_value(what: str, error: BaseException) -> CaptureError:
+    place = user_frame(error)
+    # The new error keeps this one, and with it the frames of torch's printing, where a local variable keeps torch.func
+    # off: as long as a shell remembers the error, nested transforms would be wrong.
+    traceback.clear_frames(error.__traceback__)
+    return CaptureError(what, _VALUE + ".", *place)
 
 
 def written(what: str) -> CaptureError:

@@ -152,3 +152,16 @@ def state(shell: Any) -> Any:
         torch.get_default_device(),
         torch.is_grad_enabled(),
     )
+
+
+@pytest.mark.parametrize("magic", ["pure", "jit"])
+@pytest.mark.parametrize("line", ["print(images)", "y = f'{images}'", "y = str(images * 2)"])
+def test_a_refused_print_leaves_torch_func_as_it_was(
+    shell: Any, capsys: Any, magic: str, line: str
+) -> None:
+    x = torch.arange(6.0, device="cpu").view(2, 3)
+    expected = 2 * x
+    fails(shell, capsys, f"%%{magic}\n{line}")
+    # torch's printing turns torch.func off for as long as its frame lives, and the shell keeps the last error.
+    found = torch.func.vmap(torch.func.grad(lambda v: (v * v).sum()))(x)
+    torch.testing.assert_close(found, expected)
