@@ -41,6 +41,8 @@ def test_recording_autograd_survives_interrupts() -> None:
     code = """
     import signal, threading, time, torch
     import torch.nn.functional as F
+    # A shell starts what runs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     norm = torch.nn.BatchNorm1d(4).jax()
     x = torch.randn(5, 4, device="jax")
     norm(x), F.dropout(x)
