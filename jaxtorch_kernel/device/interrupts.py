@@ -97,11 +97,19 @@ class later:
 
 def _in_child() -> None:
     """A forked process has the handler, and not the thread."""
+    try:
+        _give_back_in_child()
+    except KeyboardInterrupt:  # on its way at the fork; nobody would see it from here
+        _give_back_in_child()
+
+
+def _give_back_in_child() -> None:
     global _mark, _thread, _lock
-    if _mark is not None:
-        _mark, _thread, _lock = None, None, threading.Lock()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGURG, signal.SIG_DFL)
+    if _mark is None:
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGURG, signal.SIG_DFL)
+    _mark, _thread, _lock = None, None, threading.Lock()
 
 
 def _deliver() -> None:
