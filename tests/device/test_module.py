@@ -167,7 +167,10 @@ class TestMemory:
         assert torch.jax.max_memory_allocated() < 4_000_000
 
     def test_exact_under_threads(self):
-        gc.collect()
+        for _ in range(
+            4
+        ):  # what finalizers of earlier tests' objects let go takes a collection more
+            gc.collect()
         before = torch.jax.memory_allocated()
 
         def work():
