@@ -148,7 +148,7 @@ def _inductor(model: nn.Module, *args: Tensor) -> Callable[[], None] | str:
 
 def _torchax() -> Iterator[str]:
     try:
-        import torchax  # noqa: F401
+        import torchax  # noqa: F401  # whether it is installed is the question
     except ImportError:
         yield "torchax is not installed"
     else:

@@ -60,9 +60,8 @@ def install() -> bool:
         os.register_at_fork(after_in_child=_in_child)
     signal.signal(signal.SIGURG, signal.default_int_handler)
     _mark = object()
-    _handler = functools.partial(
-        _presses.put, _mark
-    )  # in C, too; `put` does not use its other arguments
+    # In C, too; the signal's number and frame become arguments that `put` does not use.
+    _handler = functools.partial(_presses.put, _mark)
     signal.signal(signal.SIGINT, _handler)
     return True
 
@@ -122,7 +121,7 @@ def _deliver() -> None:
 
 
 def _request_at_good_moment(mark: object) -> tuple[FrameType | None, int] | None:
-    """Returns where the main thread was then; None if SIGINT has been given back."""
+    """Returns where the main thread was then; None if SIGINT has been given back since the press."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with _lock:

@@ -11,7 +11,7 @@ import jaxtorch
 
 
 def printed(capfd: Any) -> list[str]:
-    torch.jax.synchronize()  # type: ignore[attr-defined]
+    torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
     return str(capfd.readouterr().out).splitlines()
 
 
