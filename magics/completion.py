@@ -17,7 +17,7 @@ from jaxtorch.capture.dependencies import names_read
 from .cell_magics import OPTIONS, PRECISIONS
 from .words import WORDS
 
-_LINE = re.compile(r"(?:^|[\s=])%jax\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
+_LINE = re.compile(r"(?:^|[\s=])%%?jax\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 
@@ -27,7 +27,7 @@ def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
     line = context.line_with_cursor[: context.cursor_position]
     found = _LINE.search(line)
     if found is not None:
-        return _result(() if found["before"] else WORDS, found["word"])
+        return _result(_after(found["before"].split()), found["word"])
     found = _CELL.search(line) if context.cursor_line == 0 else None
     if found is None:
         return {"completions": []}
@@ -36,6 +36,14 @@ def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
         return _result(PRECISIONS, found["word"])
     names = _names(context.full_text) if option in ("--static", "--donate") else ()
     return _result((*names, *OPTIONS), found["word"])
+
+
+def _after(before: list[str]) -> Iterable[str]:
+    """What may follow the words of a `%jax` line."""
+    if not before:
+        return WORDS
+    word = WORDS.get(before[0])
+    return () if word is None else (*word.names(), *word.options)
 
 
 def _names(cell: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
+from .view import View
+
 if TYPE_CHECKING:
     from jaxtorch.insight.status import DeviceMemory, Status
 
@@ -15,13 +17,13 @@ _NAME = "padding:3px 16px 3px 0;font-weight:600;vertical-align:top;text-align:le
 _CELL = "padding:3px 0;vertical-align:top;text-align:left;border-top:1px solid #8884"
 
 
-class StatusView:
-    """A `Status` as a notebook shows it: HTML where there is a page, text where there is none."""
+class StatusView(View):
+    """A `Status` as a notebook shows it."""
 
     def __init__(self, status: Status):
         self.status = status
 
-    def __repr__(self) -> str:
+    def text(self) -> str:
         rows = _rows(self.status)
         width = max(len(name) for name, _ in rows)
         return "\n".join(
@@ -30,7 +32,7 @@ class StatusView:
             for i, line in enumerate(lines)
         )
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
         rows = "".join(
             f'<tr><th scope="row" style="{_NAME}">{escape(name)}</th>'
             f'<td style="{_CELL}">{"<br>".join(escape(line) for line in lines)}</td></tr>'

@@ -1,0 +1,1 @@
+"""XLA programs as data: instructions, where they come from, what they cost, how two of them differ."""

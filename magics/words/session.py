@@ -1,0 +1,70 @@
+"""`%jax on`, `off`, `status`, `seed`: the device of the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+
+from jaxtorch.device.session import session
+from jaxtorch.insight.status import read_status
+from jaxtorch.widgets.status import StatusView
+
+from .table import Call, word
+
+
+@word(
+    "on", says="new tensors and modules are made on the device, and torch.load puts tensors there"
+)
+def on(call: Call) -> None:
+    """Make the device the session's default."""
+    _switch(session.on)
+    status = read_status()
+    devices = f"{len(status.devices)} device{'s'[: len(status.devices) > 1]}"
+    print(f"Default device: {torch.get_default_device()} ({status.platform}, {devices})")
+
+
+@word("off", says="the default device is again what it was before `%jax on`")
+def off(call: Call) -> None:
+    """Give the default device back."""
+    _switch(session.off)
+    print(f"Default device: {torch.get_default_device()}")
+
+
+@word(
+    "status",
+    says="the device at this moment (`%jax` alone): memory, compiled programs, what ran on the CPU",
+)
+def status(call: Call) -> StatusView:
+    """The state of the device."""
+    return StatusView(read_status())
+
+
+@word(
+    "seed",
+    argument("value", nargs="?", help="a whole number"),
+    example="seed 0",
+    says="the same as torch.manual_seed(0)",
+)
+def seed(call: Call) -> None:
+    """Seed every generator of torch's."""
+    torch.manual_seed(_whole(call.arguments.value))
+
+
+def _switch(turn: Any) -> None:
+    try:
+        turn()
+    except RuntimeError as error:
+        raise UsageError(str(error)) from None
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value, 0)
+    except (TypeError, ValueError):
+        said = "nothing" if value is None else repr(value)
+        raise UsageError(
+            f"`%jax seed` takes a whole number, as in `%jax seed 0`, not {said}."
+        ) from None

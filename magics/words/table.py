@@ -1,0 +1,152 @@
+"""The table of `%jax`'s words: each is a function with arguments of its own, on IPython's argument parser.
+
+A module of this folder registers its words when it is imported:
+
+    @word("seed", argument("value", help="a whole number"), example="seed 0", says="the same as torch.manual_seed(0)")
+    def seed(call: Call) -> None:
+        torch.manual_seed(call.arguments.value)
+
+What a word returns is shown, as the value of a line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser, argument
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a word.
+
+    Attributes:
+        arguments: as parsed; `arguments.rest` is the rest of the line where the word takes a statement.
+        cell: what stands under `%%jax word`; None in `%jax word`.
+        line: the whole line after `%jax`, for a cell's first line.
+    """
+
+    shell: InteractiveShell
+    arguments: Namespace
+    cell: str | None
+    line: str
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of `%jax`.
+
+    Attributes:
+        example: how it is written, without `%jax`.
+        says: what it does, in one line.
+        line: whether it stands in `%jax word`.
+        cell: whether it stands in `%%jax word`, over a cell.
+        statement: whether what follows its options is Python, left as it is in `arguments.rest`.
+        names: what may follow it, for completion.
+    """
+
+    name: str
+    run: Callable[[Call], Any]
+    parser: MagicArgumentParser
+    example: str
+    says: str
+    line: bool = True
+    cell: bool = False
+    statement: bool = False
+    names: Callable[[], Iterable[str]] = tuple
+
+    @property
+    def options(self) -> list[str]:
+        """Its options, the long form of each."""
+        own = [a for a in self.parser._actions if a.option_strings and a.dest != "help"]
+        return [a.option_strings[-1] for a in own]
+
+    @property
+    def positional(self) -> list[str]:
+        """Its arguments that are no options."""
+        return [a.dest for a in self.parser._actions if not a.option_strings]
+
+
+WORDS: dict[str, Word] = {}
+
+
+def word(
+    name: str, *arguments: argument, example: str = "", says: str, **more: Any
+) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
+    """Register a function as a word of `%jax`; `more`: see `Word`."""
+
+    def register(function: Callable[[Call], Any]) -> Callable[[Call], Any]:
+        parser = MagicArgumentParser(prog=f"%jax {name}", add_help=False)
+        for one in arguments:
+            one.add_to_parser(parser, None)
+        WORDS[name] = Word(name, function, parser, example or name, says, **more)
+        return function
+
+    return register
+
+
+def parse(found: Word, line: str) -> Namespace:
+    """The arguments of a word; a mistake is an error of one line."""
+    options, statement = _split(found, line) if found.statement else (line, "")
+    parsed, rest = found.parser.parse_argstring(options, partial=True)
+    parsed.rest = statement
+    if not rest:
+        return parsed
+    extra = rest[0]
+    if extra.startswith("-") and found.options:
+        near = nearest(extra, found.options)
+        raise UsageError(f"`%jax {found.name}` has no option {extra!r}. The nearest is `{near}`.")
+    after = ", ".join((*found.positional, *found.options)) or "nothing"
+    raise UsageError(f"`%jax {found.name}` takes {after} after it, and {extra!r} is there.")
+
+
+def _split(found: Word, line: str) -> tuple[str, str]:
+    """The options at the start of a line, and the statement after them as it is written."""
+    takes = {
+        name: action.nargs != 0
+        for action in found.parser._actions
+        for name in action.option_strings
+    }
+    end, value = 0, False
+    for token in re.finditer(r"\S+", line):
+        if not value and not token[0].startswith("-"):
+            break
+        end, value = token.end(), not value and takes.get(token[0], False)
+    return line[:end], line[end:].strip()
+
+
+def nearest(given: str, known: Iterable[str] = ()) -> str:
+    """The word of `%jax` (or of `known`) that is most like this one.
+
+    Example:
+        >>> from jaxtorch.magics.words import nearest
+        >>> nearest("stats")
+        'status'
+    """
+    return max(
+        known or WORDS,
+        key=lambda one: difflib.SequenceMatcher(None, given.lower(), one).ratio(),
+    )
+
+
+def help_text() -> str:
+    """Every word with its example, for `%jax?`."""
+    width = max(len(w.example) for w in WORDS.values()) + 2
+    lines = []
+    for found in WORDS.values():
+        sign = "%jax" if found.line else "%%jax"
+        lines.append(f"{sign} {found.example:{width}}{found.says}")
+        for action in found.parser._actions:
+            if action.help:
+                names = ", ".join(action.option_strings) or action.dest
+                lines.append(f"    {names}: {action.help}")
+    return "\n".join(lines)
