@@ -45,20 +45,31 @@ class Cost(NamedTuple):
 
 NOTHING = Cost()
 
-_TRANSCENDENTAL = frozenset(
-    "acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one logistic "
-    "power rsqrt sine sinh sqrt tan tanh".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TRANSCENDENTAL = _words(
+    """
+    acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one
+    logistic power rsqrt sine sinh sqrt tan tanh
+    """
 )
-_ELEMENTWISE = frozenset(
-    "abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum minimum "
-    "multiply negate not or popcnt real remainder round-nearest-afz round-nearest-even select shift-left "
-    "shift-right-arithmetic shift-right-logical sign subtract xor".split()
+_ELEMENTWISE = _words(
+    """
+    abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
+    minimum multiply negate not or popcnt real remainder round-nearest-afz round-nearest-even select shift-left
+    shift-right-arithmetic shift-right-logical sign subtract xor
+    """
 )
 # Nothing moves: they only say where something is, or what they run moves by itself.
-_FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional add-dependency "
-    "partition-id replica-id async-update async-done copy-done send-done recv-done all-gather-done all-reduce-done "
-    "collective-permute-done domain get-dimension-size".split()
+_FREE = _words(
+    """
+    parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional
+    add-dependency partition-id replica-id async-update async-done copy-done send-done recv-done all-gather-done
+    all-reduce-done collective-permute-done domain get-dimension-size
+    """
 )
 _SLICES = frozenset(("slice", "dynamic-slice", "gather"))
 _RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
@@ -194,8 +205,7 @@ class Costs:
             first = _UPDATES[opcode](instruction)
             own = self._updated(instruction)
             others = sum(
-                self._operand(instruction, i).bytes
-                for i in range(first, len(instruction.operands))
+                self._operand(instruction, i).bytes for i in range(first, len(instruction.operands))
             )
             return own + others
         return out + sum(
@@ -337,9 +347,7 @@ def _applied(costs: Costs, instruction: Instruction, times: float, which: int = 
 
 def _reduce(costs: Costs, instruction: Instruction) -> Cost:
     shape = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    return _applied(
-        costs, instruction, costs._operand(instruction, 0).elements - shape.elements
-    )
+    return _applied(costs, instruction, costs._operand(instruction, 0).elements - shape.elements)
 
 
 def _reduce_window(costs: Costs, instruction: Instruction) -> Cost:

@@ -45,7 +45,9 @@ class Listing:
     def at(self, place: Place) -> list[int]:
         """The numbers (from 0) of the lines that come from a line of the user's."""
         wanted = place.file, place.line
-        return [i for i, own in enumerate(self.places) if any((p.file, p.line) == wanted for p in own)]
+        return [
+            i for i, own in enumerate(self.places) if any((p.file, p.line) == wanted for p in own)
+        ]
 
     def grep(self, word: str) -> list[int]:
         """The numbers (from 0) of the lines that contain a word, in any case."""
@@ -72,7 +74,8 @@ def list_jaxpr(jaxpr: Any) -> Listing:
     return Listing("jaxpr", tuple(text.splitlines()), tuple(places(line) for line in spans))
 
 
-# `#loc7 = loc(callsite(#loc5 at #loc6))`, `loc("a.py":3:8 to :13)`, `loc("name"(#loc3))`; an operation ends in `loc(...)`.
+# `#loc7 = loc(callsite(#loc5 at #loc6))`, `loc("a.py":3:8 to :13)`, `loc("name"(#loc3))`; an operation ends in
+# `loc(...)`.
 _TABLE = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _AT_END = re.compile(r" loc\((#loc\d*|unknown|\"(?:[^\"\\]|\\.)*\"(?:\(#loc\d*\))?)\)(?=[,)\s]|$)")
 _FILE = re.compile(r"^\"((?:[^\"\\]|\\.)*)\":(\d+):\d+")
@@ -92,12 +95,22 @@ def list_stablehlo(text: str) -> Listing:
         else:
             kept.append(line)
     stacks = _Locations(table)
-    lines, places = [], []
+    lines: list[str] = []
+    places: list[tuple[Place, ...]] = []
+    opens: dict[
+        int, int
+    ] = {}  # indent -> the operation whose regions stand there, and its location behind them
     for line in kept:
         names = _AT_END.findall(line)
         place = stacks.place(names[-1]) if names and line.rstrip().endswith(")") else None
         lines.append(_AT_END.sub("", line))
         places.append((place,) if place is not None else ())
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("}"):
+            if names and (opened := opens.get(indent)) is not None and not places[opened]:
+                places[opened] = places[-1]
+        elif not names:
+            opens[indent] = len(lines) - 1
     return Listing("stablehlo", tuple(lines), tuple(places))
 
 
@@ -147,10 +160,11 @@ def _unescaped(text: str) -> str:
     return (raw + text[at:].encode()).decode(errors="replace")
 
 
-_HEAD_OF_TABLE = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([^\s=]+) = ")
-_FRAME = re.compile(r" ?stack_frame_id=\d+")
-_EMPTY = re.compile(r", metadata=\{\}")
+_TABLES = re.compile(
+    r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*\n*", re.MULTILINE
+)
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = ")
+_FRAME = re.compile(r" ?stack_frame_id=\d+(?=\})")
 
 
 def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
@@ -158,25 +172,14 @@ def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
     instructions: list[int | None] = []
-    names = module._names
-    in_table = False
-    for line in text.splitlines():
-        if line in _HEAD_OF_TABLE:
-            in_table = True
-        elif in_table and line:
-            continue
-        elif in_table or (not line and lines and not lines[-1]):
-            in_table = False
-            continue
-        if in_table:
-            continue
+    for line in _TABLES.sub("", text).rstrip().splitlines():
         found = _INSTRUCTION.match(line)
-        own = names.get(found[1]) if found else None
+        own = module.find(found[1]) if found else None
         if "stack_frame_id=" in line:
-            line = _EMPTY.sub("", _FRAME.sub("", line, count=1))
+            line = _FRAME.sub("", line).replace(", metadata={}", "")
         lines.append(line)
-        instructions.append(own.id if own is not None else None)
-        places.append(sources.spanned(own) if own is not None else ())
+        instructions.append(None if own is None else own.id)
+        places.append(() if own is None else sources.spanned(own))
     return Listing("hlo", tuple(lines), tuple(places), tuple(instructions))
 
 
@@ -193,4 +196,9 @@ def short(line: str) -> str:
         >>> short('  %a = f32[] add(%b, %c), metadata={op_name="jit(f)/a}b"}, backend_config={"n":"7"}')
         '  %a = f32[] add(%b, %c)'
     """
-    return _CONFIG.sub("", _METADATA.sub("", line))
+    return _CONFIG.sub("", without_metadata(line))
+
+
+def without_metadata(line: str) -> str:
+    """A line of HLO without what says where it comes from."""
+    return _METADATA.sub("", line)

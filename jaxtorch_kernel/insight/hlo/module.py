@@ -158,10 +158,14 @@ class Module:
         Raises:
             LookupError: there is none.
         """
-        found = self._names.get(name.removeprefix("%"))
+        found = self.find(name)
         if found is None:
             raise LookupError(f"{self.name} has no instruction {name!r}")
         return found
+
+    def find(self, name: str) -> Instruction | None:
+        """The same, None where there is none."""
+        return self._names.get(name.removeprefix("%"))
 
     @cached_property
     def _names(self) -> dict[str, Instruction]:
