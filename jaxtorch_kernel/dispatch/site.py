@@ -50,6 +50,11 @@ def line_of(code: CodeType, instruction: int) -> int:
     return code.co_firstlineno
 
 
+def site_of(found: tuple[Any, CodeType, int]) -> tuple[str, int]:
+    """File and line of what `origin` found."""
+    return found[1].co_filename, line_of(*found[1:])
+
+
 def describe(code: CodeType, instruction: int) -> str:
     """ " (called in this cell, line n)"."""
     name = code.co_filename
