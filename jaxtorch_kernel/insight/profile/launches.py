@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from ... import _torch_private as private
 from ...capture.scopes import Scopes, followed
-from ...dispatch import site
+from ...dispatch.site import is_user_file
+from ..hlo.source import is_cell_file
 
 Site = tuple[CodeType, int]  # a code object and the offset of its instruction
 
@@ -98,8 +99,8 @@ def _site(frame: FrameType | None) -> Site | None:
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
-        if site.is_user(name):
-            if site.is_cell(name):
+        if is_user_file(name):
+            if is_cell_file(name):
                 return code, frame.f_lasti
             users = users or (code, frame.f_lasti)
         frame = frame.f_back
