@@ -43,6 +43,12 @@ class Executable:
         return self.info.kind if self.info is not None else "other"
 
     @property
+    def title(self) -> str:
+        """Its name, with what part of a capture it is."""
+        part = self.info.part if self.info is not None else ""
+        return f"{self.name} ({part})" if part == "backward" else self.name
+
+    @property
     def backward(self) -> bool:
         """Whether all of it is a backward pass."""
         return self.info is not None and self.info.part == "backward"
