@@ -25,7 +25,7 @@ def _user_file(name: str) -> bool:
 
 
 def is_user_file(name: str) -> bool:
-    """Whether a file is the user's: of no installed library, and none of ours."""
+    """Whether a file is of no installed library, nor of Python's or ours."""
     return _is_user[name] if name in _is_user else _user_file(name)
 
 
