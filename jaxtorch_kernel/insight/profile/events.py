@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,20 +80,10 @@ class Events:
 
     def chosen(self, mask: np.ndarray) -> Events:
         """Those of a mask, with the same tables."""
-        rows = (a[mask] for a in self._arrays())
-        return Events(*rows, self.lanes, self.names, self.programs)
+        return replace(self, **{name: getattr(self, name)[mask] for name in _COLUMNS})
 
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        return (
-            self.start,
-            self.duration,
-            self.own,
-            self.lane,
-            self.name,
-            self.program,
-            self.run,
-            self.depth,
-        )
+
+_COLUMNS = ("start", "duration", "own", "lane", "name", "program", "run", "depth")
 
 
 class _Table:
@@ -124,7 +114,9 @@ def read(profile: Any) -> Events:
                 if not _NOISE.match(event.name)
             ]
             if found:
-                label = f"{plane.name.removeprefix('/device:')} {line.name}" if device else line.name
+                label = (
+                    f"{plane.name.removeprefix('/device:')} {line.name}" if device else line.name
+                )
                 lanes.append(Lane(_lane_name(label), device or any(row[4] >= 0 for row in found)))
                 rows += found
     return made(rows, tuple(lanes), tuple(names.numbers), tuple(programs.numbers))

@@ -119,7 +119,8 @@ def _groups(events: Events, alive: dict[str, list[Any]]) -> list[tuple[np.ndarra
             fitting = [
                 c
                 for c in alive.get(program.name, ())
-                if (first := first_run(c.fingerprint or b"")) is None or nth_run(run, first) is not None
+                if (first := first_run(c.fingerprint or b"")) is None
+                or nth_run(run, first) is not None
             ]
             own[tuple(fitting)].append(run)
         for candidates, runs in own.items():

@@ -16,11 +16,15 @@ from .record import WAITING, Recording
 
 Spans = list[tuple[int, int]]
 
-_WAITING = re.compile(rf"^({re.escape(WAITING)}|jaxtorch: wait.*|BlockHostUntilReady|PyArray_BlockUntilReady)")
+_WAITING = re.compile(
+    rf"^({re.escape(WAITING)}|jaxtorch: wait.*|BlockHostUntilReady|PyArray_BlockUntilReady)"
+)
 _TRANSFER = re.compile(
     r"^(jaxtorch: transfer|shard_args|DevicePut|batched_copy|BatchedCopy|.*ToLiteral|.*FromHost|.*CopyRaw|H2D|D2H)"
 )
-_LAUNCH = re.compile(r"^(PjitFunction|ExecuteReplicated|CommonPjRtLoadedExecutable|ParseArguments|PjRt.*Execute)")
+_LAUNCH = re.compile(
+    r"^(PjitFunction|ExecuteReplicated|CommonPjRtLoadedExecutable|ParseArguments|PjRt.*Execute)"
+)
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,15 @@ def host_time(recording: Recording) -> Host:
         taken = _union([*taken, *_within(own, runs)])
         times.append((_length(taken) - before) / repeat)
     device = events.chosen(events.on_device)
-    busy = _union(zip(device.start.tolist(), (device.start + device.duration).tolist(), strict=True))
+    busy = _union(
+        zip(device.start.tolist(), (device.start + device.duration).tolist(), strict=True)
+    )
+    compiling, waiting, moving, launching = times
     return Host(
-        *times,
+        compiling,
+        waiting,
+        moving,
+        launching,
         python=(_length(_union(runs)) - _length(taken)) / repeat,
         device_busy=_length(_within(busy, runs)) / repeat,
     )

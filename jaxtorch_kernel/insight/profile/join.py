@@ -14,7 +14,6 @@ up to the same total.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,11 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...dispatch.site import line_of
-from ..hlo.source import Sources
 from ..programs import place_of
 from .executables import Executable, assign
 from .launches import Launch
-from .origins import Origin, origin_of, parts_of
+from .origins import Origin, Origins, Part
 from .record import Recording
 
 
@@ -37,7 +35,7 @@ class Share(NamedTuple):
         executable: index into `Attribution.executables`.
         instruction: its name in the HLO.
         own: nanoseconds.
-        count: how often the instruction ran.
+        times: how often the instruction ran.
         inferred: whether it is an estimate: a part of something that ran as one.
     """
 
@@ -46,7 +44,7 @@ class Share(NamedTuple):
     opcode: str
     origin: Origin
     own: float
-    count: int
+    times: int
     flops: float
     bytes: float
     inferred: bool
@@ -81,7 +79,9 @@ def attribute(recording: Recording) -> Attribution:
     known = list(places)
     splitter = [_Splitter(e) for e in executables]
     shares: list[Share] = []
-    for (executable, name, place), time, count in zip(rows.tolist(), own.tolist(), counts.tolist(), strict=True):
+    for (executable, name, place), time, count in zip(
+        rows.tolist(), own.tolist(), counts.tolist(), strict=True
+    ):
         origin = known[place] if place >= 0 else None
         shares += splitter[executable].shares(executable, events.names[name], origin, time, count)
     return Attribution(float(events.own.sum()), tuple(shares), tuple(executables), executable_of)
@@ -100,39 +100,39 @@ class _Splitter:
 
     def __init__(self, executable: Executable):
         self.executable = executable
-        self.sources = Sources(executable.module) if executable.module is not None else None
+        module = executable.module
+        self.origins = Origins(module, executable.backward) if module is not None else None
 
     def shares(
         self, number: int, name: str, launched: Origin | None, own: float, count: int
     ) -> Iterator[Share]:
         """An instruction's time: of one origin where a launch says so, else split where it is of several."""
-        of = self.executable
         try:
-            instruction = of.module.named(name) if of.module is not None else None
+            instruction = self.origins.module.named(name) if self.origins is not None else None
         except LookupError:
             instruction = None
-        if instruction is None or self.sources is None or of.module is None:
-            yield Share(number, name, "", launched or Origin(operator=of.name), own, count, 0, 0, False)
+        unknown = Origin(operator=self.executable.name)
+        if instruction is None or self.origins is None:
+            yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
             return
-        parts = parts_of(of.module, instruction)
-        if launched is None and of.kind == "eager":  # whose HLO has the line that came first
-            launched = Origin(operator=of.name)
-        split: dict[Origin, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        if (
+            launched is None and self.executable.kind == "eager"
+        ):  # whose HLO has the line that came first
+            launched = unknown
+        if launched is not None:
+            parts = [Part(launched, 1.0, self.origins.cost(instruction), False)]
+        else:
+            parts = self.origins.of(instruction)
         for part in parts:
-            entry = split[launched or origin_of(self.sources, part.instruction, of.backward)]
-            for i, value in enumerate((part.weight, part.flops, part.bytes)):
-                entry[i] += value
-        whole = sum(weight for weight, *_ in split.values())
-        for origin, (weight, flops, size) in split.items():
-            fraction = weight / whole if whole else 1 / len(split)
+            flops = part.cost.flops + part.cost.transcendentals
             yield Share(
                 number,
                 name,
                 instruction.opcode,
-                origin,
-                own * fraction,
+                part.origin,
+                own * part.fraction,
                 count,
                 flops * count,
-                size * count,
-                len(split) > 1,
+                part.cost.bytes * count,
+                part.inferred,
             )

@@ -1,26 +1,22 @@
-"""Where an instruction comes from: line, module path, operator, direction.
+"""Where an instruction's time comes from: line, module path, operator, direction.
 
-JAX names each operation by the scopes it was traced under (`jit(step)/transpose(jvp(GPT))/blocks.0/dot_general`): what
-`jax.vjp` made of a scope is wrapped in `jvp` and `transpose`, what JAX does of its own (`jit(silu)`, `while/body`) stands
-between. A module path is what the user's code named.
+A fusion ran as one: its time is split by what is fused in it, each by its cost. What XLA added on its own (a copy, a
+change of layout, a mask) names no line; it belongs to whoever reads it, or else to what it reads. Both are inferred.
 """
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..hlo.costs import Cost, Costs
 from ..hlo.module import Instruction, Module
+from ..hlo.scopes import scope_of
 from ..hlo.source import Sources
 from ..programs import Place
 
-# What JAX puts between the user's names.
-_OWN = re.compile(
-    r"^(p?jit\(.*\)|jit|pjit|while|body|cond|cond_fun|body_fun|branch_\d+_fun|closed_call|core_call|checkpoint|remat\d*"
-    r"|rematted_computation|custom_jvp_call|custom_vjp_call(_jaxpr)?|shard_map|scan|named_call|xla_call|jvp\(\)"
-    r"|transpose\(jvp\(\)\)|vmap\(\)|main)$"
-)
-_WRAPPED = re.compile(r"^(transpose|jvp|vmap|remat|checkpoint)\((.*)\)$")
+_FAR = 4  # how many steps are gone to who reads what has no line
 
 
 class Origin(NamedTuple):
@@ -38,75 +34,102 @@ class Origin(NamedTuple):
     backward: bool = False
 
 
-def named_scope(op_name: str) -> tuple[tuple[str, ...], str, bool]:
-    """The module path, the operator and whether it is of the backward pass, of an instruction's name.
-
-    Example:
-        >>> named_scope("jit(step)/transpose(jvp(GPT))/blocks.0/jit(silu)/mul")
-        (('GPT', 'blocks.0'), 'mul', True)
-        >>> named_scope("jit(f)/jvp()/tanh")
-        ((), 'tanh', False)
-    """
-    *scopes, operator = _split(op_name)
-    path, backward = [], False
-    for name in scopes:
-        if _OWN.match(name):
-            backward |= name.startswith("transpose(")
-            continue
-        while wrapped := _WRAPPED.match(name):
-            backward |= wrapped[1] == "transpose"
-            name = wrapped[2]
-        if name:
-            path.append(name)
-    return tuple(path), operator, backward
-
-
-def _split(op_name: str) -> list[str]:
-    """The parts of a name, at the slashes that stand in no bracket."""
-    parts, depth, begin = [], 0, 0
-    for i, letter in enumerate(op_name):
-        if letter == "(":
-            depth += 1
-        elif letter == ")":
-            depth = max(0, depth - 1)
-        elif letter == "/" and not depth:
-            parts.append(op_name[begin:i])
-            begin = i + 1
-    return [*parts, op_name[begin:]]
-
-
-def origin_of(sources: Sources, instruction: Instruction, backward: bool) -> Origin:
-    """Where an instruction of a captured program comes from; `backward`: the whole program is a backward pass."""
-    scope, operator, transposed = named_scope(instruction.op_name)
-    place = sources.of(instruction)
-    return Origin(place, scope, operator or instruction.opcode, backward or transposed)
-
-
 class Part(NamedTuple):
-    """Something that an instruction does.
+    """A share of an instruction.
 
     Attributes:
-        weight: of its time, in any unit.
+        fraction: of its time.
+        cost: of one run.
+        inferred: whether the time or the line is an estimate.
     """
 
-    instruction: Instruction
-    weight: float
-    flops: float
-    bytes: float
+    origin: Origin
+    fraction: float
+    cost: Cost
+    inferred: bool
 
 
-def parts_of(module: Module, instruction: Instruction) -> list[Part]:
-    """What an event of this instruction's name does: what was fused, each by its cost; else the instruction itself."""
-    if instruction.opcode not in ("fusion", "call"):
-        return [_part(module, instruction)]
-    inner = [i for i in module.inside(instruction) if i.opcode not in _FREE]
-    return [_part(module, i) for i in inner] or [_part(module, instruction)]
+class Origins:
+    """The origins of one program's instructions.
+
+    Args:
+        backward: whether all of it is a backward pass.
+    """
+
+    def __init__(self, module: Module, backward: bool = False):
+        self.module, self.backward = module, backward
+        self._sources, self._costs = Sources(module), Costs(module)
+        self._known: dict[int, list[Part]] = {}
+
+    def cost(self, instruction: Instruction) -> Cost:
+        """Of one run of an instruction, without what it runs."""
+        return sum_of(cost for _, cost in self._costs.spread(instruction))
+
+    def of(self, instruction: Instruction) -> list[Part]:
+        """Whose an instruction's time is; the fractions add up to 1."""
+        found = self._known.get(instruction.id)
+        if found is None:
+            found = self._known[instruction.id] = self._split(instruction)
+        return found
+
+    def _split(self, instruction: Instruction) -> list[Part]:
+        groups: dict[Origin, list[Cost]] = defaultdict(list)
+        nobodys = []
+        for inner, cost in self._costs.spread(instruction):
+            origin = self._origin(inner)
+            if origin.place is None:
+                nobodys.append(cost)
+            elif any(cost) or inner is instruction:
+                groups[origin].append(cost)
+        if not groups:
+            return [self._adopted(instruction)]
+        costs = {origin: sum_of(own) for origin, own in groups.items()}
+        # What is fused without a line of its own is there for the sake of what has one.
+        whole = sum(_weight(cost) for cost in costs.values())
+        rest = sum_of(nobodys)
+        parts = []
+        for origin, cost in costs.items():
+            fraction = _weight(cost) / whole if whole else 1 / len(costs)
+            parts.append(Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1))
+        return parts
+
+    def _adopted(self, instruction: Instruction) -> Part:
+        """The origin of what nobody wrote: that of who reads it, or else of what it reads."""
+        cost = self.cost(instruction)
+        own = self._origin(instruction)
+        for near in self._neighbours(instruction):
+            found = self._origin(near)
+            if found.place is not None:
+                named = own.scope or found.scope
+                taken = Origin(found.place, named, own.operator, own.backward or found.backward)
+                return Part(taken, 1.0, cost, True)
+        return Part(own, 1.0, cost, False)
+
+    def _neighbours(self, instruction: Instruction) -> Iterator[Instruction]:
+        """Who reads it, at a few steps' distance, then what it reads."""
+        known = self.module.instructions
+        for step in (self.module.users, {i.id: i.operands for i in known.values()}):
+            front, seen = [instruction.id], {instruction.id}
+            for _ in range(_FAR):
+                front = [n for i in front for n in step.get(i, ()) if n not in seen]
+                seen.update(front)
+                yield from (known[i] for i in front)
+
+    def _origin(self, instruction: Instruction) -> Origin:
+        scope = scope_of(instruction.op_name)
+        place = self._sources.of(instruction)
+        name = scope.primitive or instruction.opcode
+        return Origin(place, scope.path, name, self.backward or scope.backward)
 
 
-_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "broadcast", "iota"}
+def sum_of(costs: Iterator[Cost] | list[Cost]) -> Cost:
+    """All of them together."""
+    total = Cost()
+    for cost in costs:
+        total = total.plus(cost)
+    return total
 
 
-def _part(module: Module, instruction: Instruction) -> Part:
-    size = instruction.shape.bytes
-    flops = instruction.shape.elements
-    return Part(instruction, flops, flops, size)
+def _weight(cost: Cost) -> float:
+    """How much of a fusion's time its part takes, in no unit: a byte moved as an operation, an `exp` as eight."""
+    return cost.flops + 8 * cost.transcendentals + cost.bytes

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,9 @@ def record(
 def _profiler() -> Iterator[Callable[[], Any]]:
     """Hold while JAX's profiler runs; afterwards the function given returns the `ProfileData`."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # a Python event for each call of a function would drown the rest
+    options.python_tracer_level = (
+        0  # a Python event for each call of a function would drown the rest
+    )
     options.host_tracer_level = 2
     with tempfile.TemporaryDirectory(prefix="jaxtorch_profile_") as folder:
         try:
@@ -183,10 +185,8 @@ def _surely(stop: Callable[[], None]) -> None:
 
 def _settle() -> None:
     """Let the device come to rest after an error, which is the one to be told."""
-    try:
+    with suppress(Exception):
         streams.synchronize()
-    except Exception:
-        pass
 
 
 @contextmanager
@@ -194,10 +194,10 @@ def _compilations(found: list[tuple[str, str, float, float]]) -> Iterator[None]:
     """Note what this thread compiles."""
     thread = threading.get_ident()
 
-    def heard(event: str, start: float, end: float, **more: Any) -> None:
+    def heard(event: str, start_time: float, end_time: float, **more: Any) -> None:
         phase = _PHASES.get(event)
         if phase is not None and threading.get_ident() == thread:
-            found.append((phase, str(more.get("fun_name", "")), start, end))
+            found.append((phase, str(more.get("fun_name", "")), start_time, end_time))
 
     jax.monitoring.register_event_time_span_listener(heard)
     try:

@@ -212,7 +212,7 @@ class Profile:
             total += share.own
             backward += share.own if share.origin.backward else 0.0
             inferred += share.own if share.inferred else 0.0
-            count += share.count
+            count += share.times
             flops += share.flops
             size += share.bytes
         each = (value / self.repeat for value in (total, backward, inferred, count, flops, size))
