@@ -82,3 +82,12 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """
     with config.compilation_cache_include_metadata_in_key(True):
         return lowered.compile(compiler_options={"xla_embed_ir_in_executable": False})
+
+
+def hlo_text(proto: bytes) -> str:
+    """A serialized `HloModuleProto` as XLA prints it."""
+    try:
+        from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # compiled
+    except ImportError:  # before jax 0.10
+        from jaxlib._jax import HloModule  # type: ignore[import-not-found]  # compiled
+    return str(HloModule.from_serialized_hlo_module_proto(proto).to_string())

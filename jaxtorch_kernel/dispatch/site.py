@@ -24,6 +24,11 @@ def _user_file(name: str) -> bool:
     return found
 
 
+def is_user_file(name: str) -> bool:
+    """Whether a file is of no installed library, nor of Python's or ours."""
+    return _is_user[name] if name in _is_user else _user_file(name)
+
+
 def origin(program: Any) -> tuple[Any, CodeType, int] | None:
     """What computes a buffer, and the innermost line of no installed library that asked for it.
 

@@ -149,6 +149,10 @@ class ProgramInfo:
             return kept.jaxpr
         return _of_handle(self._record, lambda h: str(h.traced.jaxpr))
 
+    def trace(self) -> Any:
+        """The trace itself, a `jax.core.ClosedJaxpr`; None where it is gone."""
+        return _of_handle(self._record, lambda h: h.traced.jaxpr)
+
     def memory(self) -> Memory | None:
         """What a run of it takes; None where it is gone or XLA does not say."""
         return _of_handle(self._record, lambda h: _memory(h.executable.memory_analysis()))
