@@ -43,7 +43,6 @@ class Entry(Replay):
         super().__init__(captured, places, guards)
         self.inputs = inputs
         self.bridge = bridge
-        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
 
     def compile(self) -> None:
         compiled = self.bridge.compiled
