@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
+from ..dispatch.stats import Reason
 from .captured import Captured, Output
 from .guards import Guards
 
@@ -54,6 +55,20 @@ class Replay:
         """Whether what the trace depended on is as it was."""
         return self.guards.hold()
 
+    def changes(self) -> list[Reason]:
+        """Why `live_cells` or `holds` says no, for a person."""
+        found = self.guards.changes()
+        cells = [reference() for reference in self.references]
+        if any(cell is None for cell in cells):
+            found.append(Reason("a tensor that it read is gone", "Keep it, or pass it."))
+        for cell, spec in zip(cells, self.specs, strict=True):
+            if cell is not None and cell.spec != spec:
+                what = f"a tensor that it reads was {_looks(spec)} and is {_looks(cell.spec)}"
+                found.append(
+                    Reason(what, "Pass it as an argument: each shape has its program then.")
+                )
+        return found
+
     def compile(self) -> None:
         """Compile what a run will need, so that the run itself only runs."""
         raise NotImplementedError
@@ -80,3 +95,7 @@ class Replay:
                 leaf = tensor_of(leaf).cpu() if borrowed else tensor_of(leaf)
             leaves.append(leaf)
         return pytree.tree_unflatten(leaves, self.captured.structure)
+
+
+def _looks(spec: Any) -> str:
+    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..dispatch.atomic import give_up, own, run_into
 from ..dispatch.results import Fresh, wrap_result
+from ..dispatch.stats import Reason
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
@@ -87,6 +88,17 @@ class Step(Replay):
             if (grad.leaf().grad is not None) is not grad.had:  # type: ignore[union-attr]  # caught in `live_cells`
                 return False
         return self.guards.hold() and self.optimizers.hold()
+
+    def changes(self) -> list[Reason]:
+        found = super().changes()
+        leaves = [(grad.leaf(), grad.had) for grad in self.grads]
+        if any(leaf is not None and (leaf.grad is not None) is not had for leaf, had in leaves):
+            what = "a tensor had a .grad where it has none, or the reverse"
+            found.append(Reason(what, "Call zero_grad() inside the step, as its first line."))
+        if not self.optimizers.hold():
+            what = "a number of an optimizer's group (weight decay, betas) changed"
+            found.append(Reason(what, "Of these numbers the learning rate alone is an operand."))
+        return found
 
     def compile(self) -> None:
         self.compiled.compile()
