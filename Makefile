@@ -11,8 +11,10 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 # Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py
 
+NODE_MODULES := widgets/js/node_modules/.package-lock.json
+
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint conformance fuzz bench clean FORCE
+.PHONY: help lab demo test lint widgets conformance fuzz bench clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,16 +25,20 @@ lab: .venv/lab.stamp ## open the first notebook in JupyterLab
 demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01_the_jax_device.html
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
 
-test: .venv/test.stamp build/libtpu lint ## lint, then run every test, doctest and notebook
+test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS))
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
 lint: .venv/test.stamp ## ruff and mypy alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+widgets: $(NODE_MODULES) ## check the live views' TypeScript, test it, and bundle it into widgets/static
+	cd widgets/js && npm run --silent check && npm test --silent && npm run --silent build
 
 conformance: .venv/test.stamp build/libtpu ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour and a half on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
@@ -47,7 +53,7 @@ bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
 
 clean: ## back to a fresh clone: remove .venv, build/ and every cache
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build widgets/js/build widgets/js/node_modules *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # -- the environment ----------------------------------------------------------------------------------------
@@ -63,6 +69,17 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 build/libtpu: | .venv/test.stamp
 	-$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==0.0.51
 
+# What bundles the live views and judges their pages; nothing of it is needed to use them.
+$(NODE_MODULES): widgets/js/package.json widgets/js/package-lock.json
+	cd widgets/js && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+# The browser of the tests in tests/browser; on other systems than Debian's, install Chromium by its own way.
+build/chromium:
+	@mkdir -p build
+	command -v chromium chromium-browser || apt-get install --yes chromium
+	@touch $@
+
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 	$@ -m pip install --quiet --upgrade pip
@@ -71,5 +88,5 @@ $(BIN)/python:
 # list of files changes (and is written) only when a file comes or goes.
 build/files.txt: FORCE
 	@mkdir -p build
-	@find jaxtorch_kernel magics widgets -name __pycache__ -prune -o -type f -print | sort > $@.new
+	@find jaxtorch_kernel magics widgets \( -name __pycache__ -o -path widgets/js \) -prune -o -type f -print | sort > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
+from jaxtorch.widgets import live
 
 from .cell_magics import CellMagics
 from .completion import complete_jax
@@ -31,6 +32,7 @@ def load(shell: InteractiveShell) -> None:
 def unload(shell: InteractiveShell) -> None:
     """Take everything away that `load` and the magics brought into a shell."""
     session.off()
+    live.end()
     _remove(shell)
 
 
@@ -63,6 +65,7 @@ def _before_cell(info: Any) -> None:
 
 def _after_cell(result: Any) -> None:
     global _interruptible
+    live.flush()
     if result is None or result.info is _interruptible:  # None: Ctrl-C came before the cell began
         _interruptible = None
         interrupts.restore()

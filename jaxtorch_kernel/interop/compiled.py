@@ -18,6 +18,7 @@ from .._jax_private import respect_checkpoints_within
 from ..dispatch.compiling import finish, phase
 from ..dispatch.stats import Compiled as Record
 from ..dispatch.stats import Source, source_here
+from .packing import Packing
 
 # arrays -> (differentiable outputs, other outputs)
 FlatFunction = Callable[..., tuple[list[Any], list[Any]]]
@@ -106,7 +107,9 @@ class Compiled:
         self.source = source or source_here(name)
         self.records: dict[str, Record] = {}  # of the programs, by the part that each is
         self.outputs = 0  # differentiable ones
-        self._places: list[int | None] = []
+        self._places: list[int | None] = []  # which input each leaf of the pullback is
+        self._given: list[int] = []  # the inputs among them
+        self._packing = Packing(())
         self._tree: Any = None
         self._residuals: list[Any] = []
         self._lock = threading.RLock()
@@ -117,10 +120,8 @@ class Compiled:
             self.compile_saving()
         outputs = self.forward_saving(*arrays)
         self.records["saving"].calls += 1
-        count = len(outputs) - sum(place is None for place in self._places)
-        kept = iter(outputs[count:])
-        saved = [next(kept) if place is None else arrays[place] for place in self._places]
-        return outputs[:count], saved
+        count = len(outputs) - len(self._residuals)
+        return outputs[:count], [*(arrays[i] for i in self._given), *outputs[count:]]
 
     def pull_back(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The cotangents of `inputs`."""
@@ -148,10 +149,7 @@ class Compiled:
         """Compile the backward program, for cotangents of these shapes."""
         with self._lock:
             if self.backward is None:
-                own = iter(self._residuals)
-                avals = [
-                    next(own) if place is None else self.avals[place] for place in self._places
-                ]
+                avals = [*(self.avals[i] for i in self._given), *self._residuals]
                 avals += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in cotangents]
                 self.backward = self._build("backward", self._pull_back, avals)
 
@@ -182,13 +180,24 @@ class Compiled:
         leaves, self._tree = jax.tree.flatten(pullback)
         place = {id(a): i for i, a in enumerate(arrays)}
         self._places = [place.get(id(leaf)) for leaf in leaves]
+        self._given = sorted({i for i in self._places if i is not None})
         own = [leaf for leaf, i in zip(leaves, self._places, strict=True) if i is None]
-        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in own]
-        return [*outputs, *others, *own]
+        # Arrays over several devices would be gathered on one to lie behind each other.
+        self._packing = Packing(own) if self._one_device() else Packing(own, largest=-1)
+        packed = self._packing.pack(own)
+        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in packed]
+        return [*outputs, *others, *packed]
+
+    def _one_device(self) -> bool:
+        placements = [getattr(aval, "sharding", None) for aval in self.avals]
+        return all(p is None or len(p.device_set) == 1 for p in placements)
 
     def _pull_back(self, *operands: Any) -> list[Any]:
-        count = len(self._places)
-        pullback = jax.tree.unflatten(self._tree, operands[:count])
+        given, count = len(self._given), len(self._given) + len(self._residuals)
+        array_of = dict(zip(self._given, operands, strict=False))
+        own = iter(self._packing.unpack(operands[given:count]))
+        leaves = [next(own) if place is None else array_of[place] for place in self._places]
+        pullback = jax.tree.unflatten(self._tree, leaves)
         # torch's cotangents are the conjugates of JAX's.
         return [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
 

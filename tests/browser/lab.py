@@ -1,0 +1,93 @@
+"""A notebook in a real JupyterLab, driven by a headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Locator, Page, expect
+
+_RAN = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
+
+
+class Lab:
+    """JupyterLab's page, showing one notebook.
+
+    Attributes:
+        page: Playwright's page.
+        file: the notebook's file.
+    """
+
+    def __init__(self, page: Page, address: str, folder: Path, name: str, cells: list[str]):
+        self.page = page
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", lambda dialog: self.errors.append(dialog.message))
+        self.file = folder / f"{name}.ipynb"
+        self.url = f"{address}/lab/tree/{self.file.name}?reset"
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        made = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
+        )
+        nbformat.write(made, self.file)
+        self.open()
+
+    def open(self) -> None:
+        """Load the page (again)."""
+        self.page.goto(self.url)
+        expect(self.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible(timeout=60_000)
+        self.page.wait_for_function(
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.isReady", timeout=60_000
+        )
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """One of JupyterLab's commands."""
+        self.page.evaluate(
+            "([name, args]) => { window.jupyterapp.commands.execute(name, args); }",
+            [name, arguments],
+        )
+
+    def run(self, cell: int, wait: bool = True, timeout: float = 90_000) -> Locator:
+        """Run a cell; returns the place of its outputs."""
+        self.page.evaluate(
+            "(i) => { const n = window.jupyterapp.shell.currentWidget.content;"
+            "n.activeCellIndex = i; n.mode = 'command'; }",
+            cell,
+        )
+        self.command("notebook:run-cell")
+        if wait:
+            self.done(cell, timeout)
+        return self.outputs(cell)
+
+    def done(self, cell: int, timeout: float = 90_000) -> None:
+        """Wait until a cell has run."""
+        prompt = self.cell(cell).locator(".jp-InputPrompt")
+        expect(prompt).to_have_text(_RAN, timeout=timeout)
+        expect(self.outputs(cell).locator("[data-mime-type$='stderr']")).to_have_count(0)
+
+    def cell(self, index: int) -> Locator:
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
+
+    def outputs(self, cell: int) -> Locator:
+        return self.cell(cell).locator(".jp-Cell-outputArea")
+
+    def view(self, cell: int) -> Locator:
+        """The live form in a cell's outputs (Playwright looks into shadows)."""
+        found = self.outputs(cell).locator(".view")
+        expect(found).to_be_visible(timeout=30_000)
+        return found
+
+    def save(self) -> dict[str, Any]:
+        """Save; returns what is in the file."""
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
+        saved: dict[str, Any] = json.loads(self.file.read_text())
+        return saved
+
+    def restart(self) -> None:
+        """Restart the kernel, as the menu does, without its question."""
+        self.page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+        )

@@ -1,0 +1,139 @@
+"""A live view in JupyterLab: in place of its HTML, following the session, staying when its kernel goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import expect
+
+from .lab import Lab
+
+VIEW = """
+from html import escape
+from jaxtorch.widgets.view import View
+rows = [dict(id=i, name=n, size=s) for i, n, s in [
+    (1, "conv", 3000), (2, "<img src=x onerror=alert(1)>", 20), (3, "matmul", 400)]]
+class Rows(View):
+    kind = "table"
+    def text(self): return "rows"
+    def html(self): return "<table>" + "".join(f"<tr><td>{escape(r['name'])}" for r in rows) + "</table>"
+    def revision(self): return sum(r["size"] for r in rows)
+    def data(self):
+        columns = [dict(key="name", label="Name"), dict(key="size", label="Size", kind="bytes")]
+        return dict(title="Things", columns=columns, rows=rows)
+"""
+
+
+def names(view) -> list[str]:  # type: ignore[no-untyped-def]
+    return view.locator("tbody td.name").all_inner_texts()
+
+
+def test_a_view_is_live_where_its_html_stands(lab: Callable[..., Lab]) -> None:
+    notebook = lab(VIEW, "Rows()")
+    notebook.run(0)
+    notebook.run(1)
+    view = notebook.view(1)
+    assert names(view) == ["conv", "<img src=x onerror=alert(1)>", "matmul"]
+    view.get_by_role("button", name="Size").click()
+    assert names(view) == ["conv", "matmul", "<img src=x onerror=alert(1)>"]
+    view.get_by_role("searchbox").fill("MAT")
+    assert names(view) == ["matmul"]
+
+
+LOOP = """
+import time
+for step in range(40):
+    rows[0]["size"] = 5000 + step
+    rows.append(dict(id=10 + step, name=f"step{step}", size=step))
+    time.sleep(0.05)
+"""
+
+
+def test_it_follows_a_running_cell_and_is_right_at_its_end(lab: Callable[..., Lab]) -> None:
+    notebook = lab(VIEW, "shown = Rows(); shown", "shown", LOOP)
+    for cell in range(3):
+        notebook.run(cell)
+    views = [notebook.view(1), notebook.view(2)]
+    assert [len(names(view)) for view in views] == [3, 3]
+    notebook.run(3, wait=False)
+    for view in views:
+        expect(view.get_by_text("step7", exact=True)).to_be_visible(timeout=5000)
+    assert notebook.cell(3).locator(".jp-InputPrompt").inner_text() == "[*]:"
+    notebook.done(3)
+    for view in views:
+        expect(view.locator("tbody tr")).to_have_count(43)
+
+
+def test_nothing_runs_in_the_kernel_while_nobody_looks(lab: Callable[..., Lab]) -> None:
+    threads = (
+        "import threading; print([t.name for t in threading.enumerate() if 'views' in t.name])"
+    )
+    notebook = lab(VIEW, "Rows()", threads)
+    notebook.run(0)
+    notebook.run(1)
+    notebook.view(1)
+    expect(notebook.run(2)).to_have_text("['jaxtorch views']")
+    notebook.command("notebook:clear-all-cell-outputs")
+    expect(notebook.page.locator(".view")).to_have_count(0)
+    expect(notebook.run(2)).to_have_text("[]")
+
+
+def test_a_page_loaded_again_is_live_again(lab: Callable[..., Lab]) -> None:
+    notebook = lab(VIEW, "Rows()", "rows.append(dict(id=4, name='later', size=1))")
+    notebook.run(0)
+    notebook.run(1)
+    notebook.view(1)
+    notebook.save()
+    notebook.open()
+    view = notebook.view(1)
+    assert len(names(view)) == 3
+    notebook.run(2)
+    expect(view.get_by_text("later")).to_be_visible()
+
+
+def test_a_restarted_kernel_leaves_what_was_shown_and_says_so(lab: Callable[..., Lab]) -> None:
+    notebook = lab(VIEW, "Rows()")
+    notebook.run(0)
+    notebook.run(1)
+    view = notebook.view(1)
+    notebook.restart()
+    expect(view.get_by_role("status")).to_contain_text("kernel is gone", timeout=30_000)
+    view.get_by_role("button", name="Size").click()  # what needs no kernel still works
+    assert names(view)[0] == "conv"
+    notebook.page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+    )
+    notebook.run(0)
+    notebook.run(1)
+    expect(notebook.view(1)).to_have_attribute("data-life", "live")
+
+
+def test_a_saved_notebook_has_the_html_alone_and_shows_it_without_a_kernel(
+    lab: Callable[..., Lab],
+) -> None:
+    notebook = lab(VIEW, "Rows()")
+    notebook.run(0)
+    notebook.run(1)
+    notebook.view(1)
+    saved = notebook.save()
+    [output] = saved["cells"][1]["outputs"]
+    assert set(output["data"]) == {"text/plain", "text/html"}
+    assert "widgets" not in saved["metadata"]
+    notebook.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    notebook.open()
+    expect(notebook.outputs(1).locator("td").first).to_have_text("conv")
+    expect(notebook.outputs(1).locator(".view")).to_have_count(0)
+    expect(notebook.page.get_by_text("Loading widget")).to_have_count(0)
+
+
+def test_what_goes_wrong_in_the_kernel_is_said_in_the_view(lab: Callable[..., Lab]) -> None:
+    notebook = lab(
+        VIEW, "Rows()", "rows.append({'size': 1, 'id': 5, 'name': object})", "rows[:] = [{}]"
+    )
+    for cell in range(3):
+        notebook.run(cell)
+    view = notebook.view(1)
+    expect(view.get_by_text("<class 'object'>")).to_be_visible()
+    notebook.run(3)
+    expect(view.get_by_role("status")).to_have_text("KeyError: 'size'")
+    assert len(names(view)) == 4

@@ -1,0 +1,72 @@
+"""Which front end shows a session's views, and what it can do. All that we know of each stands here.
+
+| front end | recognised by | a view's page | updates while a cell runs |
+| --- | --- | --- | --- |
+| a terminal | no kernel | text | no |
+| JupyterLab, Notebook 7 | a kernel, nothing else | made live in place | yes |
+| VS Code | the variable `__vsc_ipynb_file__` that it sets, or its environment | a widget | yes |
+| Colab | its module `google.colab` | a widget | when the cell ends |
+
+JupyterLab and Notebook keep all outputs of a notebook in one page. There a view is plain HTML, in the notebook file
+too, and a widget without a place of its own finds it in the page and makes it live: a notebook that is opened again
+without its kernel shows the HTML, never "Loading widget". VS Code and Colab put outputs into frames, out of reach of
+each other: there the output names the widget, beside the same HTML.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A front end.
+
+    Attributes:
+        name: "terminal", "lab", "vscode" or "colab".
+        live: whether a view can be live there: there is a kernel, and anywidget is installed.
+        in_place: whether the page's outputs can be reached from a widget, so that plain HTML is made live.
+        flush: whether it shows what another thread sends only when a cell ends.
+    """
+
+    name: str
+    live: bool
+    in_place: bool
+    flush: bool = False
+
+
+def host(shell: InteractiveShell | None = None, environ: Mapping[str, str] = os.environ) -> Host:
+    """The front end of this session (of `shell`, where one is given)."""
+    shell = shell if shell is not None else _shell()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return Host("terminal", live=False, in_place=False)
+    live = find_spec("anywidget") is not None
+    if "google.colab" in sys.modules:
+        return Host("colab", live, in_place=False, flush=True)
+    if "__vsc_ipynb_file__" in shell.user_ns or "VSCODE_PID" in environ:
+        return Host("vscode", live, in_place=False)
+    return Host("lab", live, in_place=True)
+
+
+def widget_bundle(model_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The data and the metadata that make an output of a widget."""
+    from anywidget._util import repr_mimebundle  # knows what Colab wants in the metadata
+
+    data, metadata = repr_mimebundle(model_id=model_id, repr_text="")
+    return {WIDGET: data[WIDGET]}, metadata
+
+
+def _shell() -> Any:
+    """The running shell; asking for it must not import IPython into a session without one."""
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module is not None else None

@@ -1,0 +1,191 @@
+// A table that sorts, filters, opens rows and can be walked with the arrow keys.
+import { Fragment, type ComponentChildren } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { bytes, count, flops, seconds, share } from "./format.ts";
+import { useKept } from "./kept.ts";
+import type { Client } from "./client.ts";
+
+export type Cell = string | number | boolean | null | undefined;
+
+const drawn = { count, seconds, bytes, flops, share } as const;
+
+export interface Column<R> {
+  key: string;
+  label: string;
+  kind?: keyof typeof drawn | "text";
+  says?: string; // for the header: what the column means
+  wide?: boolean; // left out where the cell is narrow
+  value: (row: R) => Cell; // what it sorts by
+  draw?: (row: R) => ComponentChildren;
+}
+
+export interface Sort {
+  key: string;
+  down: boolean;
+}
+
+export interface TableProps<R> {
+  client: Client;
+  name: string; // for a screen reader, and for what is kept
+  rows: readonly R[];
+  columns: readonly Column<R>[];
+  id: (row: R) => string | number;
+  filter?: string;
+  words?: (row: R) => string; // what the filter looks at, beside the columns
+  detail?: (row: R) => ComponentChildren | null;
+  sort?: Sort | null;
+  selected?: (row: R) => boolean;
+  onSelect?: (row: R) => void;
+  first?: number; // how many rows are drawn before "more" is pressed
+}
+
+// Numbers before nothing, big before small when `down`; rows that are alike keep their order.
+export function sorted<R>(rows: readonly R[], value: (row: R) => Cell, down: boolean): R[] {
+  const sign = down ? -1 : 1;
+  return [...rows].sort((a, b) => {
+    const x = value(a) ?? null;
+    const y = value(b) ?? null;
+    if (x === null || y === null) return Number(x === null) - Number(y === null);
+    if (typeof x === "string" || typeof y === "string") {
+      return sign * String(x).localeCompare(String(y), undefined, { numeric: true });
+    }
+    return sign * (Number(x) - Number(y));
+  });
+}
+
+// Rows that have every word of the filter; a word that begins with "-" must not be there.
+export function filtered<R>(rows: readonly R[], filter: string, words: (row: R) => string): readonly R[] {
+  const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  if (wanted.length === 0) return rows;
+  return rows.filter((row) => {
+    const text = words(row).toLowerCase();
+    return wanted.every((w) => (w.length > 1 && w.startsWith("-") ? !text.includes(w.slice(1)) : text.includes(w)));
+  });
+}
+
+const shown = <R,>(column: Column<R>, row: R): ComponentChildren => {
+  if (column.draw) return column.draw(row);
+  const value = column.value(row);
+  if (typeof value === "number" && column.kind && column.kind !== "text") return drawn[column.kind](value);
+  return value == null ? "" : String(value);
+};
+
+const numeric = (column: { kind?: string }): boolean => column.kind !== undefined && column.kind !== "text";
+
+export function Table<R>(props: TableProps<R>) {
+  const { client, name, rows, columns, id, detail, selected, onSelect } = props;
+  const [sort, setSort] = useKept<Sort | null>(client, `${name}: sort`, props.sort ?? null);
+  const [open, setOpen] = useKept<ReadonlySet<string | number>>(client, `${name}: open`, new Set());
+  const [limit, setLimit] = useState(props.first ?? 200);
+  const words = props.words;
+  const found = useMemo(() => {
+    const text = (row: R): string =>
+      [...columns.map((c) => c.value(row)), words?.(row)].filter((v) => v != null).join(" ");
+    const some = filtered(rows, props.filter ?? "", text);
+    const column = sort && columns.find((c) => c.key === sort.key);
+    return column ? sorted(some, column.value, sort.down) : some;
+  }, [rows, columns, props.filter, sort, words]);
+
+  const press = (column: Column<R>): void => {
+    const again = sort?.key === column.key;
+    setSort({ key: column.key, down: again ? !sort.down : numeric(column) });
+  };
+  const toggle = (row: R): void => {
+    const next = new Set(open);
+    if (!next.delete(id(row))) next.add(id(row));
+    setOpen(next);
+  };
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={name}>
+      <table aria-label={name} aria-rowcount={found.length}>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th
+                key={column.key}
+                scope="col"
+                class={`${numeric(column) ? "num" : ""} ${column.wide ? "wide" : ""}`}
+                aria-sort={sort?.key === column.key ? (sort.down ? "descending" : "ascending") : "none"}
+              >
+                <button type="button" title={column.says} onClick={() => press(column)}>
+                  {column.label}
+                  <span aria-hidden="true">{sort?.key === column.key ? (sort.down ? " ▾" : " ▴") : ""}</span>
+                </button>
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody onKeyDown={walk}>
+          {found.slice(0, limit).map((row) => {
+            const key = id(row);
+            const more = detail?.(row) ?? null;
+            const isOpen = more !== null && open.has(key);
+            return (
+              <Fragment key={key}>
+                <tr
+                  data-id={key}
+                  aria-selected={selected ? selected(row) : undefined}
+                  onClick={onSelect && (() => onSelect(row))}
+                >
+                  {columns.map((column, i) => (
+                    <td
+                      key={column.key}
+                      class={`${numeric(column) ? "num" : i === 0 ? "name" : ""} ${column.wide ? "wide" : ""}`}
+                    >
+                      {i === 0 && detail && (
+                        <button
+                          type="button"
+                          class="open"
+                          aria-expanded={isOpen}
+                          aria-label={`Details of ${String(column.value(row))}`}
+                          disabled={more === null}
+                          onClick={(event) => {
+                            event.stopPropagation();
+                            toggle(row);
+                          }}
+                        >
+                          {more === null ? "" : isOpen ? "▾" : "▸"}
+                        </button>
+                      )}
+                      {i === 0 && onSelect ? (
+                        <button type="button" class="link">
+                          {shown(column, row)}
+                        </button>
+                      ) : (
+                        shown(column, row)
+                      )}
+                    </td>
+                  ))}
+                </tr>
+                {isOpen && (
+                  <tr class="detail">
+                    <td colSpan={columns.length}>{more}</td>
+                  </tr>
+                )}
+              </Fragment>
+            );
+          })}
+        </tbody>
+      </table>
+      {found.length === 0 && <p class="dim">{rows.length ? "No row has these words." : "Nothing yet."}</p>}
+      {found.length > limit && (
+        <button type="button" onClick={() => setLimit(limit * 4)}>
+          {count(found.length - limit)} more
+        </button>
+      )}
+    </div>
+  );
+}
+
+// Up and down go from a row's button to the next row's.
+function walk(event: KeyboardEvent): void {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const from = event.target as HTMLElement;
+  if (step === undefined || from.tagName !== "BUTTON") return;
+  const selector = from.classList.contains("open") ? "button.open:not(:disabled)" : "button.link";
+  const all = [...(event.currentTarget as HTMLElement).querySelectorAll<HTMLElement>(selector)];
+  const next = all[all.indexOf(from) + step];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+}

@@ -1,0 +1,248 @@
+"""Views that are live: they follow the session while a cell runs, and answer what is asked of them.
+
+Showing a view makes a widget (`anywidget`) beside its HTML. The widget has no data in its state, only the name of the
+drawing code; everything else goes in messages (`protocol.py`), and only while a page shows the view:
+
+    page                          kernel
+     |  <- the widget opens         |   `bundle`: an output with HTML in it, and a widget
+     |  bundle ->                   |   only where this page has no drawing code yet
+     |  <- bundle + buffer          |
+     |  open ->                     |   the view is in sight
+     |  <- state                    |   and from now on a thread looks at `View.revision`, ten times a second
+     |  <- patch, patch, ...        |
+     |  ask ->      <- answer       |
+     |  close ->                    |   nobody looks: the thread ends with the last view
+
+The shell (`static/shell.js`) is the part that a notebook may save with each widget: it is about a kilobyte. The drawing
+code (`static/views.js`) travels as a binary message and is imported from memory: no port, no network, no second file.
+A session without anywidget shows the HTML and nothing of this is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import traceback
+import uuid
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import hosts
+from .protocol import VERSION, difference, message, plain
+
+if TYPE_CHECKING:
+    from .view import View
+
+_STATIC = Path(__file__).parent / "static"
+_PERIOD = 0.1  # seconds between two looks at what changed
+_MOST = 50  # live views at a time: each holds what it shows
+
+
+def bundle(view: View) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
+    """The output of a view in this session's front end: data by media type, and metadata."""
+    host = hosts.host()
+    data: dict[str, Any] = {"text/plain": view.text()}
+    if host.name == "terminal":
+        return data
+    page = view.html()
+    if not (view.kind and host.live):
+        return data | {"text/html": page}
+    widget = connect(view).widget
+    data["text/html"] = placed(page, widget.place)
+    if host.in_place:
+        return data
+    more, metadata = hosts.widget_bundle(widget.model_id)
+    return data | more, metadata
+
+
+def placed(page: str, place: str) -> str:
+    """HTML that the widget of this place finds in the page: by a class, which every sanitizer leaves."""
+    return f'<div class="jaxtorch-view jaxtorch-view-{escape(place)}">{page}</div>'
+
+
+@cache
+def _drawing() -> tuple[str, bytes]:
+    """The drawing code and its name."""
+    code = (_STATIC / "views.js").read_bytes()
+    return hashlib.sha256(code).hexdigest()[:16], code
+
+
+class Connection:
+    """A view, its widget, and what the page knows of it."""
+
+    def __init__(self, view: View, widget: Any):
+        self.view = view
+        self.widget = widget
+        self._lock = threading.RLock()  # questions may come on another thread (a subshell)
+        self._sent: dict[str, Any] | None = None
+        self._seen: object = None
+        self._number = 0
+
+    def receive(self, widget: Any, content: Any, buffers: Any) -> None:
+        """A message from the page. Nothing that it says may raise into the kernel."""
+        if not isinstance(content, dict) or content.get("v") != VERSION:
+            self._send("error", id=None, message=_other_version(content))
+            return
+        kind = content.get("type")
+        if kind == "bundle":
+            name, code = _drawing()
+            self.widget.send(message("bundle", hash=name), [code])
+        elif kind == "open":
+            self.send_state()
+            _ticker.watch(self)
+        elif kind == "close":
+            _ticker.forget(self)
+        elif kind == "ask":
+            self._answer(content)
+
+    def _answer(self, content: dict[str, Any]) -> None:
+        try:
+            arguments = content.get("arguments") or {}
+            value = plain(self.view.answer(str(content.get("ask")), arguments))
+        except Exception as error:
+            self._send("error", id=content.get("id"), message=_said(error))
+        else:
+            self._send("answer", id=content.get("id"), value=value)
+        self.look()  # an answer may have changed what is shown (`clear`, `keep`)
+
+    def send_state(self) -> None:
+        """All of it."""
+        with self._lock:
+            try:
+                self._seen = self.view.revision()
+                self._sent = plain(self.view.data())
+            except Exception as error:
+                self._send("error", id=None, message=_said(error))
+                return
+            self._number += 1
+            self._send("state", revision=self._number, kind=self.view.kind, data=self._sent)
+
+    def look(self) -> None:
+        """Send what changed since the last message, where anything did."""
+        with self._lock:
+            if self._sent is None:
+                return
+            try:
+                revision = self.view.revision()
+                if revision is None or revision == self._seen:
+                    return
+                self._seen = revision
+                data = plain(self.view.data())
+            except Exception as error:
+                self._send("error", id=None, message=_said(error))
+                return
+            changes = difference(self._sent, data)
+            self._sent = data
+            if changes:
+                self._number += 1
+                self._send("patch", revision=self._number, changes=changes)
+
+    def end(self) -> None:
+        """No more updates; the page keeps what it shows."""
+        _ticker.forget(self)
+        _connections.pop(self.widget.place, None)
+        self._send("end")
+        self.widget.close()
+
+    def _send(self, type: str, **fields: Any) -> None:
+        self.widget.send(message(type, **fields))
+
+
+def _said(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _other_version(content: Any) -> str:
+    theirs = content.get("v") if isinstance(content, dict) else None
+    return f"the page speaks version {theirs} of the views' protocol, the kernel {VERSION}: reload the page"
+
+
+class _Ticker:
+    """One thread for all views that somebody looks at; there is none while nobody does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: set[Connection] = set()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    def watch(self, connection: Connection) -> None:
+        """Look at this one from now on, if it can change at all."""
+        if connection.view.revision() is None:
+            return
+        with self._lock:
+            self._watched.add(connection)
+            if self._thread is None:
+                self._wake.clear()
+                self._thread = threading.Thread(
+                    target=self._run, name="jaxtorch views", daemon=True
+                )
+                self._thread.start()
+
+    def forget(self, connection: Connection) -> None:
+        """Nobody looks at this one any more."""
+        with self._lock:
+            self._watched.discard(connection)
+            if not self._watched:
+                self._wake.set()
+
+    def flush(self) -> None:
+        """Send now what changed."""
+        with self._lock:
+            watched = list(self._watched)
+        for connection in watched:
+            connection.look()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(_PERIOD)
+            with self._lock:
+                if not self._watched:
+                    self._thread = None
+                    return
+            self.flush()
+
+
+_ticker = _Ticker()
+_connections: dict[str, Connection] = {}  # the oldest first
+
+
+def connect(view: View) -> Connection:
+    """A new widget for this view; the oldest view of too many ends."""
+    while len(_connections) >= _MOST:
+        next(iter(_connections.values())).end()
+    connection = Connection(view, _widget_class()())
+    connection.widget.on_msg(connection.receive)
+    _connections[connection.widget.place] = connection
+    return connection
+
+
+def flush() -> None:
+    """Send what changed: what a cell's end does, where the front end shows nothing before."""
+    _ticker.flush()
+
+
+def end() -> None:
+    """End every live view of this session: what `%unload_ext` does."""
+    for connection in list(_connections.values()):
+        connection.end()
+
+
+@cache
+def _widget_class() -> Any:
+    """The widget's class: made when a first view is shown, since anywidget may be missing."""
+    import anywidget
+    import traitlets
+
+    class Live(anywidget.AnyWidget):
+        _esm = (_STATIC / "shell.js").read_text()
+        bundle = traitlets.Unicode(_drawing()[0]).tag(sync=True)
+        place = traitlets.Unicode().tag(sync=True)
+
+        @traitlets.default("place")
+        def _new_place(self) -> str:
+            return uuid.uuid4().hex
+
+    return Live

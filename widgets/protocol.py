@@ -1,0 +1,86 @@
+"""What a view and its live form say to each other. The other side is `js/src/protocol.ts`; both change together.
+
+Every message is a JSON object with `v`, the version, and `type`. From the page:
+
+    bundle                            send me the drawing code (once a page)
+    open | close                      somebody looks at this view | nobody does any more
+    ask     id, ask, arguments        a question to `View.answer`
+
+From the kernel:
+
+    bundle  hash                      the drawing code, in the message's buffer
+    state   revision, kind, data      all that is shown
+    patch   revision, changes         what changed since `revision - 1`; who missed that one says `open` again
+    answer  id, value                 to `ask`
+    error   id, message               to `ask`, or (id null) what went wrong while drawing
+    end                               the view is over; what is shown stays
+
+A patch names only the keys of `data` that changed. Where a key holds rows (a list of objects that each have an `id`),
+the patch has the rows that changed and the order of all of them, so that one new program costs one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+VERSION = 1
+
+
+def message(type: str, **fields: Any) -> dict[str, Any]:
+    """A message of this protocol."""
+    return {"v": VERSION, "type": type, **fields}
+
+
+def plain(value: Any) -> Any:
+    """The same as JSON that every browser reads: numbers that are not finite become null, tuples lists.
+
+    Example:
+        >>> from jaxtorch.widgets.protocol import plain
+        >>> plain({"share": float("nan"), "shape": (2, 3)})
+        {'share': None, 'shape': [2, 3]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return plain(value.tolist())
+    return str(value)
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The `changes` that lead from one state to the next.
+
+    Example:
+        >>> from jaxtorch.widgets.protocol import difference
+        >>> difference({"rows": [{"id": 1, "n": 1}]}, {"rows": [{"id": 1, "n": 2}, {"id": 2, "n": 1}]})
+        {'rows': {'$rows': [{'id': 1, 'n': 2}, {'id': 2, 'n': 1}], '$order': [1, 2]}}
+        >>> difference({"total": 1, "peak": 3}, {"total": 2, "peak": 3})
+        {'total': {'$value': 2}}
+    """
+    changes: dict[str, Any] = {name: {"$gone": True} for name in old if name not in new}
+    for name, value in new.items():
+        if name in old and old[name] == value:
+            continue
+        before = _rows(old.get(name))
+        after = _rows(value)
+        if before and after:
+            changed = [row for key, row in after.items() if before.get(key) != row]
+            changes[name] = {"$rows": changed, "$order": list(after)}
+        else:
+            changes[name] = {"$value": value}
+    return changes
+
+
+def _rows(value: Any) -> dict[Any, Any] | None:
+    """A list of rows by their ids; None for anything else."""
+    if not isinstance(value, list) or not all(isinstance(r, dict) and "id" in r for r in value):
+        return None
+    rows = {row["id"]: row for row in value if isinstance(row["id"], str | int)}
+    return rows if len(rows) == len(value) else None
