@@ -3,7 +3,7 @@
 The order of the imports is the order in which help and completion show them.
 """
 
-from . import session  # noqa: F401  # registers its words
+from . import profile, session  # noqa: F401  # registers its words
 from .table import WORDS, Call, Word, help_text, nearest, parse, word
 
 __all__ = ["WORDS", "Call", "Word", "help_text", "nearest", "parse", "word"]
