@@ -14,7 +14,7 @@ from ..dispatch.atomic import give_up, own, store
 from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
-from .captured import Captured, Output, Session, capture, placement_of
+from .captured import Captured, Session, capture, placement_of
 from .errors import CaptureError, written
 from .guards import Guards
 from .replay import Replay
