@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax._src import config
 from jax.extend import core
 from jax.interpreters import partial_eval
 
@@ -64,3 +65,29 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
         return known, again, unknown, unknown, kept
 
     rules[checkpoint] = nested
+
+
+def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
+    """The optimized HLO of a program: a serialized `HloModuleProto`."""
+    modules = compiled.runtime_executable().hlo_modules()  # type: ignore[union-attr]  # XLA's executable
+    return modules[0].as_serialized_hlo_module_proto() if modules else None
+
+
+def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile once more, so that the source lines in the program are those of this lowering.
+
+    JAX finds programs again in memory and, in its persistent cache, under a key without source lines, so that a program
+    may carry those of another. The option, which says what XLA does anyway, leads past the former; the metadata in
+    the key past the latter, by a public option whose scope for one thread is private.
+    """
+    with config.compilation_cache_include_metadata_in_key(True):
+        return lowered.compile(compiler_options={"xla_embed_ir_in_executable": False})
+
+
+def hlo_text(proto: bytes) -> str:
+    """A serialized `HloModuleProto` as XLA prints it."""
+    try:
+        from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # compiled
+    except ImportError:  # before jax 0.10
+        from jaxlib._jax import HloModule  # type: ignore[import-not-found]  # compiled
+    return str(HloModule.from_serialized_hlo_module_proto(proto).to_string())

@@ -162,7 +162,7 @@ class Program:
             self.traces,
             reasons,
             self.seconds,
-            sum(c.xla for c in stats.compiled[compiled:]),
+            sum(c.lowering + c.xla for c in stats.compiled[compiled:]),
         )
 
     def _borrows(self, walk: Walk) -> bool:

@@ -15,6 +15,9 @@ import torch
 
 from .. import _torch_private as private
 from ..dispatch import tracing
+from ..dispatch.compiling import phase
+from ..dispatch.site import origin, site_of
+from ..dispatch.stats import Source, tracing_for
 from .errors import CaptureError, explained
 from .named import Named
 from .numbers import Numbers
@@ -44,6 +47,8 @@ class Cached(Generic[R]):
         donate: names of arguments whose memory the program may take.
     """
 
+    kind = "pure"  # as it is recorded
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -60,7 +65,7 @@ class Cached(Generic[R]):
         self._programs: OrderedDict[Any, R] = OrderedDict()
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
-        self._hits = self._misses = 0
+        self.source = Source(name, self.kind)  # of its programs, and counts its calls
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +75,7 @@ class Cached(Generic[R]):
         if not kwargs:
             replay = self._quick.get(quick_key(args))
             if replay is not None and (cells := replay.live_cells()) is not None:
-                self._hits += 1
+                self.source.hits += 1
                 return replay.run(args, cells)
         replay, arguments, cells = self.find(args, kwargs)
         return replay.run(arguments.leaves, cells, arguments.borrowed)
@@ -95,7 +100,7 @@ class Cached(Generic[R]):
                     "Change it outside.",
                 )
         else:
-            self._hits += 1
+            self.source.hits += 1
         if not kwargs and arguments.plain and not replay.provisional:
             quick = quick_key(args)
             if quick is not None:
@@ -103,7 +108,10 @@ class Cached(Generic[R]):
         return replay, arguments, cells
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
-        self._misses += 1
+        source = self.source
+        source.traces += 1
+        found = origin(None)
+        source.site = source.site if found is None else site_of(found)
         self._quick.clear()
         for i in self._static.places(arguments):
             if isinstance(arguments.leaves[i], torch.Tensor):
@@ -112,7 +120,7 @@ class Cached(Generic[R]):
                     "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
                 )
         donated = self._donate.places(arguments)
-        with explained(self._function):
+        with explained(self._function), tracing_for(source), phase(self._name):
             replay = self._trace(arguments, donated, previous)
         self._programs[key] = replay
         self._programs.move_to_end(key)
@@ -131,13 +139,14 @@ class Cached(Generic[R]):
 
     def cache_info(self) -> CacheInfo:
         """Hits, misses, and how many programs are kept."""
-        return CacheInfo(self._hits, self._misses, self._max_entries, len(self._programs))
+        source = self.source
+        return CacheInfo(source.hits, source.traces, self._max_entries, len(self._programs))
 
     def clear_cache(self) -> None:
         """Forget every program."""
         self._programs.clear()
         self._quick.clear()
-        self._hits = self._misses = 0
+        self.source.hits = self.source.traces = 0
 
 
 def name_of(function: Any) -> str:

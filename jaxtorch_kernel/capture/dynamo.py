@@ -86,6 +86,7 @@ class CompiledGraph:
         self.original = graph
         self.graph = DeviceGraph(graph)
         self.pure = Pure(self._on_device, "compiled", max_entries)
+        self.pure.source.kind = "compile"
         self.scope = config(**changes) if changes else nullcontext()
         self.copied = set(self.graph.written)  # inputs that must not be borrowed
         self.eager = False  # `pure` cannot capture it

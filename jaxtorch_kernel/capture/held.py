@@ -138,6 +138,7 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(held.reading(tensors), *args)
 
     compiled = Pure(program, function.__name__.strip("_"), 256)
+    compiled.source.kind = "scan"
 
     @functools.wraps(function)
     def call(held: Held, *args: Any) -> Any:

@@ -21,12 +21,15 @@ from .step import Step, same_program, trace_step
 class Jit(Cached[Step]):
     """A torch function with effects, compiled for each signature. Made by `jit`."""
 
+    kind = "jit"
+
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         step = trace_step(self._function, arguments, self._name)
         step.provisional = previous is None and step.provisional
         step.prepare(donated)
         if previous is not None and same_program(previous, step):
             step.compiled.forward = previous.compiled.forward
+            step.compiled.records = previous.compiled.records
         return step
 
 

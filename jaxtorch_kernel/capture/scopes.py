@@ -11,8 +11,9 @@ under `transpose(GPT)/blocks.0/attention`.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -25,13 +26,19 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..replaced import Replaced
 
+_own = threading.local()
 _enter, _exit = record_function.__enter__, record_function.__exit__
 
 
 class Scopes:
-    """The scopes of one trace, opened and closed in its thread."""
+    """The scopes of one trace, opened and closed in its thread.
 
-    def __init__(self) -> None:
+    Args:
+        opening: what is held while a scope of this name is open.
+    """
+
+    def __init__(self, opening: Callable[[str], AbstractContextManager[Any]] = jax.named_scope):
+        self._opening = opening
         # What opened each (a module or a record_function), its name, its context, and for a module the paths of the
         # modules within, with its own.
         self._stack: list[tuple[Any, str, ExitStack, dict[int, str], str]] = []
@@ -55,7 +62,7 @@ class Scopes:
         if names is None:
             names, path = self._stack[-1][3:] if self._stack else ({}, "")
         context = ExitStack()
-        context.enter_context(jax.named_scope(name))
+        context.enter_context(self._opening(name))
         self._stack.append((owner, name, context, names, path))
         self._mark()
 
@@ -77,15 +84,24 @@ class Scopes:
 
     def _mark(self) -> None:
         self._numbers.append(private.next_sequence_number())
-        self._paths.append(tuple(entry[1] for entry in self._stack))
+        self._paths.append(self.path)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names of the scopes that are open."""
+        return tuple(entry[1] for entry in self._stack)
+
+    def path_of(self, number: int) -> tuple[str, ...]:
+        """The names of the scopes that were open when torch made a node of this number."""
+        place = bisect_right(self._numbers, number) - 1
+        return self._paths[place] if place >= 0 else ()
 
     def of_backward(self) -> AbstractContextManager[Any]:
         """The scope of the node that torch's backward pass is running, where one is."""
         node = private.current_autograd_node()
         if node is None:
             return nullcontext()
-        place = bisect_right(self._numbers, private.sequence_number(node)) - 1
-        path = self._paths[place] if place >= 0 else ()
+        path = self.path_of(private.sequence_number(node))
         context = ExitStack()
         for i, name in enumerate(path):
             context.enter_context(jax.named_scope(name if i else f"transpose({name})"))
@@ -99,6 +115,24 @@ def named(trace: tracing.Trace) -> Iterator[None]:
         yield
         return
     scopes = trace.scopes = Scopes()
+    with _following(scopes):
+        yield
+
+
+@contextmanager
+def followed() -> Iterator[Scopes]:
+    """The scopes of eager code in this thread: for who asks where it is, for they name nothing in JAX."""
+    scopes = _own.eager = Scopes(nullcontext)
+    try:
+        with _following(scopes):
+            yield scopes
+    finally:
+        _own.eager = None
+
+
+@contextmanager
+def _following(scopes: Scopes) -> Iterator[None]:
+    """Hold while modules and `record_function` open scopes."""
 
     def called(module: Module, _: Any) -> None:
         if _scopes() is scopes:
@@ -122,9 +156,9 @@ def named(trace: tracing.Trace) -> Iterator[None]:
 
 
 def _scopes() -> Scopes | None:
-    """Those of this thread's trace."""
+    """Those of this thread's trace, or of its eager code where that is followed."""
     trace = tracing.current()
-    return None if trace is None else trace.root.scopes
+    return getattr(_own, "eager", None) if trace is None else trace.root.scopes
 
 
 def _enter_traced(self: record_function) -> Any:
@@ -142,7 +176,7 @@ def _exit_traced(self: record_function, *error: Any) -> Any:
     return _exit(self, *error)
 
 
-__all__ = ["Scopes", "named"]
+__all__ = ["Scopes", "followed", "named"]
 
 
 _traced_functions = Replaced(

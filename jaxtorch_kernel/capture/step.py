@@ -105,6 +105,7 @@ class Step(Replay):
             for i in captured.written
         ]
         run_into(execute, operands, [*fresh, *written, *self.kept])
+        self.compiled.records[""].calls += 1
         for cell, spec in zip(written, captured.new_specs, strict=True):
             cell.spec = spec
         for i in self._given:

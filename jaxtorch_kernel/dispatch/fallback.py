@@ -181,7 +181,7 @@ def on_cpu(
 
 
 def _announce(name: str) -> None:
-    if tracing.depth:
+    if tracing.active():
         raise Untraceable(
             f"{name} has no lowering for the jax device and cannot run inside a trace"
         )

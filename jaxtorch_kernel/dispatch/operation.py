@@ -16,7 +16,7 @@ from ..lowerings.registry import Lowering
 from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import outputs, tracing
+from . import outputs, tracing, watching
 from .atomic import own, run_into
 from .call import (
     Call,
@@ -110,8 +110,11 @@ class Operation:
             return self.run_special(program, call)
         operands = [b.array for b in call.buffers]
         program = self.prepare(program, call, operands)
+        execute = program._call or program.compiled()
+        if watching.watcher is not None:
+            watching.watcher(program)
         try:
-            outputs = (program._call or program.compiled())(*operands)
+            outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
         return results_of(program, outputs, call.tensors)
@@ -177,6 +180,8 @@ class Operation:
         The specs are set before, and taken back where the call did not happen (`atomic.py`).
         """
         execute = program._call or program.compiled()
+        if watching.watcher is not None:
+            watching.watcher(program)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
         old = [(b, b.array, b.spec) for b in targets]
         try:

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .._jax_private import fast_call
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
 from ..storage import placement
@@ -32,10 +31,11 @@ from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from ..storage.transfer import put
-from . import stats
 from .call import NumberSlot, Slot, first_positions
+from .compiling import finish, phase
 from .numbers import KINDS, limits
 from .results import Fresh, Structure, flatten, single
+from .stats import Compiled as Record
 
 build_lock = threading.RLock()
 
@@ -91,6 +91,7 @@ class Program:
         self.only: Any = None
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
+        self.record: Record | None = None
         self.sizes = [tuple(t.shape) for t in tensors]
         self.dtypes = [t.dtype for t in tensors]
         self._trace_outputs()
@@ -253,7 +254,7 @@ class Program:
             # Without operands nothing else would say where a factory's result goes.
             **({} if self.specs else {"out_shardings": self.where}),
         )
-        with jax.enable_x64(True):
+        with phase(self.name), jax.enable_x64(True):
             self._traced = jitted.trace(*self._avals())
         self.trace_seconds = time.perf_counter() - started
         outs = list(self._traced.out_info)
@@ -332,13 +333,9 @@ class Program:
         """The executable, compiled at the first call that is not inside a trace."""
         with build_lock:
             if self._call is None:
-                started = time.perf_counter()
-                with jax.enable_x64(True):
-                    executable = self._traced.lower().compile()
-                self.executable = executable
-                seconds = time.perf_counter() - started
-                stats.compiled.append(stats.Compiled(self.name, self.trace_seconds, seconds))
-                self._call = fast_call(executable)
+                self._call, self.record = finish(
+                    self._traced, self.name, self.trace_seconds, self._avals()
+                )
                 self.quick = self.single and not self.written
                 self.plain = self.quick and not (self.views or self.number_kinds)
             return self._call

@@ -24,6 +24,11 @@ def _user_file(name: str) -> bool:
     return found
 
 
+def is_user_file(name: str) -> bool:
+    """Whether a file is of no installed library, nor of Python's or ours."""
+    return _is_user[name] if name in _is_user else _user_file(name)
+
+
 def origin(program: Any) -> tuple[Any, CodeType, int] | None:
     """What computes a buffer, and the innermost line of no installed library that asked for it.
 
@@ -48,6 +53,11 @@ def line_of(code: CodeType, instruction: int) -> int:
         if first <= instruction < last and line is not None:
             return line
     return code.co_firstlineno
+
+
+def site_of(found: tuple[Any, CodeType, int]) -> tuple[str, int]:
+    """File and line of what `origin` found."""
+    return found[1].co_filename, line_of(*found[1:])
 
 
 def describe(code: CodeType, instruction: int) -> str:

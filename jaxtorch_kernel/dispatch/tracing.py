@@ -215,6 +215,17 @@ def tracing(trace: Trace | None = None) -> Iterator[Trace]:
         trace.restore()
 
 
+@contextmanager
+def aside() -> Iterator[None]:
+    """Hold while every call takes the general path, though nothing may be traced."""
+    global depth
+    depth += 1
+    try:
+        yield
+    finally:
+        depth -= 1
+
+
 def current() -> Trace | None:
     """This thread's innermost trace."""
     return getattr(_own, "trace", None) if depth else None

@@ -76,7 +76,9 @@ def read_status() -> Status:
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         dtype_policy="int64 and float64 stay as they are",
         compiled=stats.compile_count(),
-        compile_seconds=sum(program.trace + program.xla for program in stats.compiled),
+        compile_seconds=sum(
+            program.trace + program.lowering + program.xla for program in stats.compiled
+        ),
         fallbacks=stats.fallbacks(),
         options=asdict(config.options()),
         versions={

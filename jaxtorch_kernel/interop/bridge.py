@@ -83,6 +83,7 @@ class Bridge:
             done = (compiled.forward or compiled.compile())(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
+        compiled.records[""].calls += 1
         count = compiled.outputs
         return (self.wrap_all(done[:count]), done[count:]) if count else ((), done)
 
@@ -122,7 +123,9 @@ class Bridge:
                 *(jax.ShapeDtypeStruct(x.size, x.spec.dtype) for x in self.leaves),
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
-            second = Compiled(function, avals, inputs, name=f"{self.name} (pullback)")
+            second = Compiled(
+                function, avals, inputs, name=f"{self.name} (pullback)", source=first.source
+            )
             self._pullback = Bridge(second, self.where, self.layouts)
         return self._pullback
 

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._jax_private import fast_call, respect_checkpoints_within
-from ..dispatch import stats
+from .._jax_private import respect_checkpoints_within
+from ..dispatch.compiling import finish, phase
+from ..dispatch.stats import Compiled as Record
+from ..dispatch.stats import Source, source_here
+from .packing import Packing
 
 # arrays -> (differentiable outputs, other outputs)
 FlatFunction = Callable[..., tuple[list[Any], list[Any]]]
@@ -39,10 +42,10 @@ _MOVES = {
 
 
 class Built(NamedTuple):
-    """A compiled program: its entry point, which takes flat arrays, and XLA's time."""
+    """A compiled program: its entry point, which takes flat arrays, and its record."""
 
     call: Callable[..., Any]
-    xla_seconds: float
+    record: Record
 
 
 def build(
@@ -51,6 +54,8 @@ def build(
     donated: Sequence[int] = (),
     name: str = "jax",
     out: Any = None,
+    source: Source | None = None,
+    part: str = "",
 ) -> Built:
     """Compile a function of arrays; `out`: placement of its outputs, XLA's choice by default."""
 
@@ -59,14 +64,11 @@ def build(
 
     program.__name__ = program.__qualname__ = name
     started = time.perf_counter()
-    with jax.enable_x64(True):
+    with phase(name), jax.enable_x64(True):
         jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
         traced = jitted.trace(*avals)
-        middle = time.perf_counter()
-        executable = traced.lower().compile()
-    done = time.perf_counter()
-    stats.compiled.append(stats.Compiled(name, middle - started, done - middle))
-    return Built(fast_call(executable), done - middle)
+    seconds = time.perf_counter() - started
+    return Built(*finish(traced, name, seconds, avals, source or source_here(name), part))
 
 
 def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -85,6 +87,7 @@ class Compiled:
         inputs: which of them a gradient may be asked for.
         donated: inputs whose memory the forward program without residuals may reuse.
         name: what the program is called in profiles and messages.
+        source: what the programs are recorded under: by default what is being traced now.
     """
 
     def __init__(
@@ -94,15 +97,19 @@ class Compiled:
         inputs: Sequence[int] = (),
         donated: Sequence[int] = (),
         name: str = "jax",
+        source: Source | None = None,
     ):
         self.function, self.avals, self.name = function, list(avals), name
         self.inputs, self.donated = tuple(inputs), tuple(donated)
         self.forward: Any = None
         self.forward_saving: Any = None
         self.backward: Any = None
-        self.xla_seconds = 0.0
+        self.source = source or source_here(name)
+        self.records: dict[str, Record] = {}  # of the programs, by the part that each is
         self.outputs = 0  # differentiable ones
-        self._places: list[int | None] = []
+        self._places: list[int | None] = []  # which input each leaf of the pullback is
+        self._given: list[int] = []  # the inputs among them
+        self._packing = Packing(())
         self._tree: Any = None
         self._residuals: list[Any] = []
         self._lock = threading.RLock()
@@ -112,15 +119,15 @@ class Compiled:
         if self.forward_saving is None:
             self.compile_saving()
         outputs = self.forward_saving(*arrays)
-        count = len(outputs) - sum(place is None for place in self._places)
-        kept = iter(outputs[count:])
-        saved = [next(kept) if place is None else arrays[place] for place in self._places]
-        return outputs[:count], saved
+        self.records["saving"].calls += 1
+        count = len(outputs) - len(self._residuals)
+        return outputs[:count], [*(arrays[i] for i in self._given), *outputs[count:]]
 
     def pull_back(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """The cotangents of `inputs`."""
         if self.backward is None:
             self.compile_backward(cotangents)
+        self.records["backward"].calls += 1
         return self.backward(*saved, *cotangents)
 
     # -- compiling --------------------------------------------------------------------------------------------
@@ -129,29 +136,28 @@ class Compiled:
         """The forward program, compiled."""
         with self._lock:
             if self.forward is None:
-                self.forward = self._build(self._flat, self.avals, self.donated)
+                self.forward = self._build("", self._flat, self.avals, self.donated)
             return self.forward
 
     def compile_saving(self) -> None:
         """Compile the forward program that keeps the residuals."""
         with self._lock:
             if self.forward_saving is None:
-                self.forward_saving = self._build(self._saving, self.avals)
+                self.forward_saving = self._build("saving", self._saving, self.avals)
 
     def compile_backward(self, cotangents: Sequence[Any]) -> None:
         """Compile the backward program, for cotangents of these shapes."""
         with self._lock:
             if self.backward is None:
-                own = iter(self._residuals)
-                avals = [
-                    next(own) if place is None else self.avals[place] for place in self._places
-                ]
+                avals = [*(self.avals[i] for i in self._given), *self._residuals]
                 avals += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in cotangents]
-                self.backward = self._build(self._pull_back, avals)
+                self.backward = self._build("backward", self._pull_back, avals)
 
-    def _build(self, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()) -> Any:
-        built = build(function, avals, donated, self.name)
-        self.xla_seconds += built.xla_seconds
+    def _build(
+        self, part: str, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()
+    ) -> Any:
+        built = build(function, avals, donated, self.name, source=self.source, part=part)
+        self.records[part] = built.record
         return built.call
 
     def _flat(self, *arrays: Any) -> list[Any]:
@@ -174,13 +180,24 @@ class Compiled:
         leaves, self._tree = jax.tree.flatten(pullback)
         place = {id(a): i for i, a in enumerate(arrays)}
         self._places = [place.get(id(leaf)) for leaf in leaves]
+        self._given = sorted({i for i in self._places if i is not None})
         own = [leaf for leaf, i in zip(leaves, self._places, strict=True) if i is None]
-        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in own]
-        return [*outputs, *others, *own]
+        # Arrays over several devices would be gathered on one to lie behind each other.
+        self._packing = Packing(own) if self._one_device() else Packing(own, largest=-1)
+        packed = self._packing.pack(own)
+        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in packed]
+        return [*outputs, *others, *packed]
+
+    def _one_device(self) -> bool:
+        placements = [getattr(aval, "sharding", None) for aval in self.avals]
+        return all(p is None or len(p.device_set) == 1 for p in placements)
 
     def _pull_back(self, *operands: Any) -> list[Any]:
-        count = len(self._places)
-        pullback = jax.tree.unflatten(self._tree, operands[:count])
+        given, count = len(self._given), len(self._given) + len(self._residuals)
+        array_of = dict(zip(self._given, operands, strict=False))
+        own = iter(self._packing.unpack(operands[given:count]))
+        leaves = [next(own) if place is None else array_of[place] for place in self._places]
+        pullback = jax.tree.unflatten(self._tree, leaves)
         # torch's cotangents are the conjugates of JAX's.
         return [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
 

@@ -19,11 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from ..dispatch.stats import Source
 from .compiled import Compiled, FlatFunction, build
 
 Aval = jax.ShapeDtypeStruct
 _ROWS = 4  # handled by one call: more are not faster, and take longer to compile
 Array = Any
+_SOURCE = Source("stacking of layers", "scan")
 
 
 @dataclass
@@ -81,6 +83,7 @@ class Stacked(Compiled):
         given = [stacks.kept.index(i) for i in donated]
         self._stacks = stacks
         self._inner = Compiled(stacks.function, stacks.avals, stacks.inputs, given, name)
+        self.records = self._inner.records
 
     def run_saving(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
         done = self._inner.run_saving(self._stacks.pack(arrays))
@@ -173,8 +176,8 @@ def _stacking(
 
     places = [aval.sharding for aval in carry]
     return (
-        build(empty, [], name="stack (new)", out=places).call,
-        build(put, [*carry, *row * count], range(1, width + 1), "stack", places).call,
+        build(empty, [], name="stack (new)", out=places, source=_SOURCE).call,
+        build(put, [*carry, *row * count], range(1, width + 1), "stack", places, _SOURCE).call,
     )
 
 
@@ -189,7 +192,8 @@ def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[.
 
     rows = [_row_sharding(aval.sharding) for aval in stacked]
     first = jax.device_put(np.int32(0), index.sharding)
-    program = build(take, [index, *stacked], name="split", out=[index.sharding, *rows * count])
+    places = [index.sharding, *rows * count]
+    program = build(take, [index, *stacked], name="split", out=places, source=_SOURCE)
     return first, program.call
 
 

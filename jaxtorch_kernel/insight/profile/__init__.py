@@ -1,1 +1,6 @@
-"""Where the time of a run went: events of the profiler, joined to instructions, cell lines and module paths."""
+"""Where the time goes: `jax.profiler`'s events joined to lines, modules and instructions, as plain data."""
+
+from .record import ProfileError, record
+from .summary import Profile, profile
+
+__all__ = ["Profile", "ProfileError", "profile", "record"]

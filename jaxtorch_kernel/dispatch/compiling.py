@@ -1,0 +1,111 @@
+"""From a trace to an executable: the one place where XLA is asked, and where what was compiled is recorded.
+
+The record (`stats.Compiled`) keeps nothing alive. What it takes to look at a program later, its executable and its
+trace, hangs on the function that runs it, and the record refers to it weakly: a program that nobody can run is gone.
+
+While a program is traced or compiled, its thread has a `Phase` open. `insight/` reads them from another thread, to say
+what takes so long, and JAX's events, which name no program, belong to the innermost of their thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from .._jax_private import fast_call
+from . import stats
+from .site import origin, site_of
+from .stats import Source
+
+
+class Phase:
+    """What a thread is doing to a program.
+
+    Attributes:
+        step: "trace", "lowering" or "XLA".
+        found: whether the persistent cache had it; None as long as nobody tells.
+    """
+
+    __slots__ = ("found", "name", "started", "step")
+
+    def __init__(self, name: str, step: str):
+        self.name, self.step = name, step
+        self.started = time.perf_counter()
+        self.found: bool | None = None
+
+
+phases: dict[int, list[Phase]] = {}  # thread -> those that are open, the innermost last
+
+
+@contextmanager
+def phase(name: str, step: str = "trace") -> Iterator[Phase]:
+    """Say for the length of a block that a program is traced or compiled."""
+    thread = threading.get_ident()
+    opened = Phase(name, step)
+    stack = phases.setdefault(thread, [])
+    stack.append(opened)
+    try:
+        yield opened
+    finally:
+        while stack and stack.pop() is not opened:  # an interrupt may have left one open
+            pass
+        if not stack:
+            phases.pop(thread, None)
+
+
+class Handle:
+    """What it takes to look at a program: its executable, and the trace that it was compiled from.
+
+    Attributes:
+        own: its HLO with the lines of this trace, once somebody has asked for it (`insight/programs.py`).
+    """
+
+    __slots__ = ("__weakref__", "executable", "own", "traced")
+
+    def __init__(self, executable: jax.stages.Compiled, traced: Any):
+        self.executable, self.traced = executable, traced
+        self.own: bytes | None = None
+
+
+def finish(
+    traced: Any,
+    name: str,
+    trace_seconds: float,
+    avals: Sequence[Any],
+    source: Source = stats.EAGER,
+    part: str = "",
+) -> tuple[Callable[..., Any], stats.Compiled]:
+    """Compile a trace; returns what runs it, which takes flat arrays, and its record."""
+    started = time.perf_counter()
+    with phase(name, "lowering") as opened, jax.enable_x64(True):
+        lowered = traced.lower()
+        middle = time.perf_counter()
+        opened.step = "XLA"
+        executable = lowered.compile()
+    done = time.perf_counter()
+    call = fast_call(executable)
+    if isinstance(call, jax.stages.Compiled):  # takes no attribute
+        call = functools.partial(call)
+    handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]
+    found = origin(None)
+    record = stats.Compiled(
+        name,
+        trace_seconds,
+        done - middle,
+        middle - started,
+        source,
+        part,
+        site_of(found) if found is not None else source.site,
+        avals,
+        persistent_hit=opened.found,
+        handle=weakref.ref(handle),
+    )
+    stats.compiled.append(record)
+    return call, record

@@ -1,0 +1,161 @@
+"""How two programs differ, line by line, where another number in a name is no difference.
+
+XLA and JAX number what they name, so that one instruction more renames all that follow. Lines are compared with every
+name replaced by what it is called without its number (in a jaxpr and in StableHLO: by one sign). Lines that are equal
+then must also mean the same: their names are paired, and a name that was paired with another before makes a difference.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .listing import Listing, without_metadata
+
+
+class Hunk(NamedTuple):
+    """Lines of both texts that belong together, as ranges from 0.
+
+    Attributes:
+        same: whether they are equal.
+    """
+
+    same: bool
+    first: range
+    second: range
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A comparison; the hunks follow each other and cover both texts."""
+
+    first: Listing
+    second: Listing
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def removed(self) -> int:
+        """How many lines only the first has."""
+        return sum(len(h.first) for h in self.hunks if not h.same)
+
+    @property
+    def added(self) -> int:
+        """How many lines only the second has."""
+        return sum(len(h.second) for h in self.hunks if not h.same)
+
+
+class _Line(NamedTuple):
+    text: str  # without names
+    names: tuple[str, ...]
+
+
+def compare(first: Listing, second: Listing) -> Diff:
+    """Compare two listings of the same stage.
+
+    Raises:
+        ValueError: they are of different stages.
+    """
+    if first.stage != second.stage:
+        raise ValueError(f"a {first.stage} and a {second.stage} cannot be compared line by line")
+    canonical = _CANONICAL[first.stage]
+    one, two = canonical(first.lines), canonical(second.lines)
+    matcher = difflib.SequenceMatcher(None, [l.text for l in one], [l.text for l in two])
+    pairs = _Pairs()
+    hunks: list[Hunk] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag != "equal":
+            _add(hunks, False, range(i1, i2), range(j1, j2))
+            continue
+        for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
+            if first.stage == "stablehlo" and "func.func" in one[i].text:
+                pairs = _Pairs()  # names count from 0 again
+            same = pairs.fit(one[i].names, two[j].names)
+            _add(hunks, same, range(i, i + 1), range(j, j + 1))
+    return Diff(first, second, tuple(hunks))
+
+
+def _add(hunks: list[Hunk], same: bool, first: range, second: range) -> None:
+    if hunks and hunks[-1].same == same:
+        last = hunks.pop()
+        first, second = range(last.first.start, first.stop), range(last.second.start, second.stop)
+    hunks.append(Hunk(same, first, second))
+
+
+class _Pairs:
+    """Which name of the first text is which of the second."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, str] = {}
+        self._back: dict[str, str] = {}
+
+    def fit(self, first: Iterable[str], second: Iterable[str]) -> bool:
+        """Whether names can be each other; those met for the first time become so."""
+        fits = True
+        for a, b in zip(first, second, strict=True):
+            fits &= self._there.setdefault(a, b) == b and self._back.setdefault(b, a) == a
+        return fits
+
+
+_HLO_NAME = re.compile(r"%([\w\-]+(?:\.[\w\-]+)*)")
+_NUMBER = re.compile(r"(?:\.(?:\d+|clone|remat\d*))+$|_\d+$")
+_PARAMETERS = re.compile(r"(?<=[(\s])[\w.\-]+(?=: [a-z(])")
+_CONFIG = re.compile(r"backend_config=(\{.*\})")
+
+
+def _hlo(lines: Sequence[str]) -> list[_Line]:
+    return [_hlo_line(line) for line in lines]
+
+
+def _hlo_line(line: str) -> _Line:
+    line = without_metadata(line)
+    if line.startswith("HloModule "):
+        _, _, rest = line.partition(",")  # its name is the function's
+        return _Line(f"HloModule{rest}", ())
+    if line.endswith("{"):  # a computation's head repeats the names of its parameters
+        line = _PARAMETERS.sub("_", line)
+    config = _CONFIG.search(line)
+    if config:  # XLA prints its keys in any order
+        line = line[: config.start()] + _sorted(config[1]) + line[config.end() :]
+    names = tuple(_HLO_NAME.findall(line))
+    return _Line(_HLO_NAME.sub(lambda m: "%" + _NUMBER.sub("", m[1]), line), names)
+
+
+def _sorted(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+_MLIR_NAME = re.compile(r"%[\w]+|(?<=@)closed_call\w*|(?<=@)\w+_\d+\b")
+
+
+def _stablehlo(lines: Sequence[str]) -> list[_Line]:
+    return [_Line(_MLIR_NAME.sub("%", line), tuple(_MLIR_NAME.findall(line))) for line in lines]
+
+
+_BOUND = re.compile(r"\b([a-z]+):[a-z]\w*\[")
+
+
+def _jaxpr(lines: Sequence[str]) -> list[_Line]:
+    names = {name for line in lines for name in _BOUND.findall(line)}
+    if not names:
+        return [_Line(line, ()) for line in lines]
+    words = re.compile(r"(?<![\w.=])[a-z]+(?![\w=(\[])")
+
+    def line_of(line: str) -> _Line:
+        found = tuple(word for word in words.findall(line) if word in names)
+        return _Line(words.sub(lambda m: "_" if m[0] in names else m[0], line), found)
+
+    return [line_of(line) for line in lines]
+
+
+_CANONICAL: dict[str, Callable[[Sequence[str]], list[_Line]]] = {
+    "hlo": _hlo,
+    "stablehlo": _stablehlo,
+    "jaxpr": _jaxpr,
+}

@@ -1,0 +1,181 @@
+"""Graphs small enough to be drawn: what stands around an instruction, and the whole program folded by module path.
+
+Laying out a graph takes time that grows much faster than the graph, so neither has more than `MOST` nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .costs import NOTHING, Cost, Costs
+from .module import Instruction
+from .scopes import scope_of
+
+MOST = 80
+
+
+@dataclass(frozen=True)
+class Node:
+    """An instruction, or all of a scope.
+
+    Attributes:
+        id: of the instruction; a number of its own for a scope.
+        label: the instruction's name, or the scope's path.
+        detail: opcode and shape, or the number of instructions.
+        distance: steps from the instruction in the middle; depth of a scope.
+        cost: of one run.
+    """
+
+    id: int
+    label: str
+    detail: str
+    distance: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes, and edges as pairs of their ids: from what makes a value to what reads it.
+
+    Attributes:
+        cut: whether there is more than is shown.
+    """
+
+    nodes: list[Node]
+    edges: list[tuple[int, int]]
+    cut: bool = False
+
+
+def neighbourhood(costs: Costs, instruction: Instruction, hops: int = 3, most: int = MOST) -> Graph:
+    """An instruction with what it reads and what reads it, so many steps away, the nearest first."""
+    module = costs.module
+    distance = {instruction.id: 0}
+    queue = deque([instruction.id])
+    cut = False
+    while queue:
+        number = queue.popleft()
+        own = module.instructions[number]
+        around = [*own.operands, *module.users.get(number, ())]
+        if number == instruction.id and not module.computations[own.computation].fused:
+            around += [module.computations[c].root for c in own.calls]
+        for other in around:
+            if other in distance:
+                continue
+            if len(distance) >= most or distance[number] == hops:
+                cut = True
+                continue
+            distance[other] = distance[number] + 1
+            queue.append(other)
+    nodes = []
+    edges = []
+    for number, steps in distance.items():
+        own = module.instructions[number]
+        detail = f"{own.opcode} {own.shape.text}"
+        nodes.append(Node(number, own.name, detail, steps, costs.of(own)))
+        edges += [
+            (operand, number) for operand in dict.fromkeys(own.operands) if operand in distance
+        ]
+        called = [module.computations[c].root for c in own.calls]
+        edges += [(root, number) for root in called if root in distance]
+    return Graph(nodes, edges, cut)
+
+
+@dataclass
+class _Folded:
+    """What is gathered of one scope."""
+
+    depth: int
+    instructions: int = 0
+    cost: Cost = field(default=NOTHING)
+
+
+def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
+    """The program by named scope, as deep as given, or as deep as it stays small.
+
+    The backward pass is beside the forward pass, as "backward GPT/blocks.0".
+    """
+    work = [(i, times) for i, times in costs.executed() if i.opcode not in _HANDS_ON]
+    paths = {i.id: _path(i) for i, _ in work}
+    deepest = max((len(path) for path, _ in paths.values()), default=0)
+    if depth is None:
+        depth = deepest
+        while depth > 1 and len({(p[:depth], back) for p, back in paths.values()}) > most:
+            depth -= 1
+    gathered: dict[tuple[tuple[str, ...], bool], _Folded] = {}
+    for instruction, times in work:
+        path, backward = paths[instruction.id]
+        key = path[:depth], backward
+        own = gathered.setdefault(key, _Folded(len(key[0])))
+        own.instructions += 1
+        whole = NOTHING
+        for _, cost in costs.spread(instruction):
+            whole = whole.plus(cost)
+        own.cost = own.cost.plus(whole.times(times))
+    kept = dict(sorted(gathered.items(), key=_weight)[:most])
+    numbers = {key: i for i, key in enumerate(kept)}
+    edges: dict[tuple[int, int], None] = {}
+    for instruction, _ in work:
+        path, backward = paths[instruction.id]
+        to = numbers.get((path[:depth], backward))
+        for maker in _makers(costs, instruction):
+            if maker.id not in paths:
+                continue
+            path, backward = paths[maker.id]
+            start = numbers.get((path[:depth], backward))
+            if start is not None and to is not None and start != to:
+                edges[start, to] = None
+    nodes = [
+        Node(numbers[key], _label(*key), f"{own.instructions} instructions", own.depth, own.cost)
+        for key, own in kept.items()
+    ]
+    return Graph(nodes, list(edges), len(gathered) > len(kept) or depth < deepest)
+
+
+def _weight(item: tuple[object, _Folded]) -> tuple[float, float]:
+    return -item[1].cost.flops, -item[1].cost.bytes
+
+
+def _label(path: tuple[str, ...], backward: bool) -> str:
+    return ("backward " if backward else "") + ("/".join(path) or "(no scope)")
+
+
+def _path(instruction: Instruction) -> tuple[tuple[str, ...], bool]:
+    scope = scope_of(instruction.op_name)
+    return scope.path, scope.backward
+
+
+# What only hands values on.
+_HANDS_ON = frozenset(
+    [
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "copy",
+        "parameter",
+        "constant",
+        "while",
+        "call",
+        "opt-barrier",
+    ]
+)
+
+
+def _makers(costs: Costs, instruction: Instruction) -> Iterator[Instruction]:
+    """What computes an instruction's operands, past all that only hands them on."""
+    instructions = costs.module.instructions
+    seen: set[int] = set()
+    queue = list(instruction.operands)
+    while queue:
+        number = queue.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        own = instructions[number]
+        if own.opcode in _HANDS_ON and len(seen) < 1000:
+            inside = own.calls[:1] if own.opcode in ("while", "call") else ()
+            queue += own.operands
+            queue += [costs.module.computations[c].root for c in inside]
+        else:
+            yield own

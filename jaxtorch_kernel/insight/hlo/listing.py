@@ -1,0 +1,204 @@
+"""The three texts of a program, each line with the lines of the user's that it comes from.
+
+* jaxpr: JAX's printer says which traceback each printed line belongs to.
+* StableHLO: each operation ends in the name of a location, and the locations are a table at the end. The text that is
+  shown has neither.
+* optimized HLO: instructions are found by their name. The tables of frames at its head are left out, for they
+  are what the links are made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..programs import Place
+from .module import Module
+from .source import Sources, own_place
+
+STAGES = ("jaxpr", "stablehlo", "hlo")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A text of a program.
+
+    Attributes:
+        stage: one of `STAGES`.
+        lines: the text.
+        places: for each line, the lines of the user's that it comes from, its own first.
+        instructions: for each line of optimized HLO, the id of the instruction on it, or None; else empty.
+    """
+
+    stage: str
+    lines: tuple[str, ...]
+    places: tuple[tuple[Place, ...], ...]
+    instructions: tuple[int | None, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All lines as one string."""
+        return "\n".join(self.lines)
+
+    def at(self, place: Place) -> list[int]:
+        """The numbers (from 0) of the lines that come from a line of the user's."""
+        wanted = place.file, place.line
+        return [
+            i for i, own in enumerate(self.places) if any((p.file, p.line) == wanted for p in own)
+        ]
+
+    def grep(self, word: str) -> list[int]:
+        """The numbers (from 0) of the lines that contain a word, in any case."""
+        word = word.lower()
+        return [i for i, line in enumerate(self.lines) if word in line.lower()]
+
+
+def list_jaxpr(jaxpr: Any) -> Listing:
+    """A `ClosedJaxpr` as JAX prints it."""
+    spans: list[list[tuple[int, int, Any]]] = []
+    text = jaxpr.pretty_print(source_map=spans, use_color=False)
+    known: dict[int, tuple[Place, ...]] = {}
+
+    def places(tracebacks: Sequence[tuple[int, int, Any]]) -> tuple[Place, ...]:
+        if not tracebacks:
+            return ()
+        traceback = tracebacks[0][2]
+        if id(traceback) not in known:
+            frames = ((f.file_name, f.line_num, f.function_name) for f in traceback.frames)
+            place = own_place(frames)
+            known[id(traceback)] = () if place is None else (place,)
+        return known[id(traceback)]
+
+    return Listing("jaxpr", tuple(text.splitlines()), tuple(places(line) for line in spans))
+
+
+# `#loc7 = loc(callsite(#loc5 at #loc6))`, `loc("a.py":3:8 to :13)`, `loc("name"(#loc3))`; an operation ends in
+# `loc(...)`.
+_TABLE = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
+_AT_END = re.compile(r" loc\((#loc\d*|unknown|\"(?:[^\"\\]|\\.)*\"(?:\(#loc\d*\))?)\)(?=[,)\s]|$)")
+_FILE = re.compile(r"^\"((?:[^\"\\]|\\.)*)\":(\d+):\d+")
+_REFERENCE = re.compile(r"#loc\d*(?!\w)")
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
+_ESCAPED = re.compile(r"\\(?:([0-9A-Fa-f]{2})|(.))")
+
+
+def list_stablehlo(text: str) -> Listing:
+    """StableHLO as `Lowered.as_text(debug_info=True)` gives it. Text without locations has no links."""
+    table: dict[str, str] = {}
+    kept: list[str] = []
+    for line in text.splitlines():
+        found = _TABLE.match(line)
+        if found:
+            table[found[1]] = found[2]
+        else:
+            kept.append(line)
+    stacks = _Locations(table)
+    lines: list[str] = []
+    places: list[tuple[Place, ...]] = []
+    opens: dict[
+        int, int
+    ] = {}  # indent -> the operation whose regions stand there, and its location behind them
+    for line in kept:
+        names = _AT_END.findall(line)
+        place = stacks.place(names[-1]) if names and line.rstrip().endswith(")") else None
+        lines.append(_AT_END.sub("", line))
+        places.append((place,) if place is not None else ())
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("}"):
+            if names and (opened := opens.get(indent)) is not None and not places[opened]:
+                places[opened] = places[-1]
+        elif not names:
+            opens[indent] = len(lines) - 1
+    return Listing("stablehlo", tuple(lines), tuple(places))
+
+
+class _Locations:
+    """The table of locations: a name, a file's line, or a callee at a caller, each by what it refers to."""
+
+    def __init__(self, table: dict[str, str]):
+        self._table = table
+        self._stacks: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        self._places: dict[str, Place | None] = {}
+
+    def place(self, name: str) -> Place | None:
+        if name not in self._places:
+            self._places[name] = own_place(self._stack(name))
+        return self._places[name]
+
+    def _stack(self, name: str) -> tuple[tuple[str, int, str], ...]:
+        """The innermost first: of `callsite(a at b)`, a's frames, then b's."""
+        found = self._stacks.get(name)
+        if found is None:
+            content = self._table.get(name, name if name.startswith('"') else "")
+            file = _FILE.match(content)
+            if file:
+                found = ((_unescaped(file[1]), int(file[2]), ""),)
+            else:
+                inner = _REFERENCE.findall(_STRING.sub("", content))
+                found = tuple(frame for each in inner for frame in self._stack(each))
+            self._stacks[name] = found
+        return found
+
+
+def _unescaped(text: str) -> str:
+    r"""A string of MLIR's, which writes a byte as two digits.
+
+    Example:
+        >>> _unescaped(r"a\22b\\c")
+        'a"b\\c'
+    """
+    if "\\" not in text:
+        return text
+    raw = b""
+    at = 0
+    for found in _ESCAPED.finditer(text):
+        raw += text[at : found.start()].encode()
+        raw += bytes([int(found[1], 16)]) if found[1] else found[2].encode()
+        at = found.end()
+    return (raw + text[at:].encode()).decode(errors="replace")
+
+
+_TABLES = re.compile(
+    r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*\n*", re.MULTILINE
+)
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = ")
+_FRAME = re.compile(r" ?stack_frame_id=\d+(?=\})")
+
+
+def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
+    """Optimized HLO as XLA prints it, less its tables of frames."""
+    lines: list[str] = []
+    places: list[tuple[Place, ...]] = []
+    instructions: list[int | None] = []
+    for line in _TABLES.sub("", text).rstrip().splitlines():
+        found = _INSTRUCTION.match(line)
+        own = module.find(found[1]) if found else None
+        if "stack_frame_id=" in line:
+            line = _FRAME.sub("", line).replace(", metadata={}", "")
+        lines.append(line)
+        instructions.append(None if own is None else own.id)
+        places.append(() if own is None else sources.spanned(own))
+    return Listing("hlo", tuple(lines), tuple(places), tuple(instructions))
+
+
+# Of a line of HLO, what a narrow view leaves out.
+_METADATA = re.compile(r", metadata=\{(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*\}")
+_CONFIG = re.compile(r", (?:backend_config|frontend_attributes)=\{.*\}$")
+
+
+def short(line: str) -> str:
+    """A line of HLO without its metadata and the backend's configuration.
+
+    Example:
+        >>> from jaxtorch.insight.hlo.listing import short
+        >>> short('  %a = f32[] add(%b, %c), metadata={op_name="jit(f)/a}b"}, backend_config={"n":"7"}')
+        '  %a = f32[] add(%b, %c)'
+    """
+    return _CONFIG.sub("", without_metadata(line))
+
+
+def without_metadata(line: str) -> str:
+    """A line of HLO without what says where it comes from."""
+    return _METADATA.sub("", line)

@@ -1,0 +1,322 @@
+"""An XLA module as data, read from its serialized form.
+
+A module is computations; a computation is instructions in an order in which operands come before their users. Fusions,
+loops, branches and reductions call other computations. What XLA was told about an instruction's origin is its metadata:
+`op_name`, the named scopes it was traced under, and the id of a stack frame. The frames are a table of the module in
+which each names the frame that called it. (The text of a module prints those parents off by one, which is why
+everything is read from the serialized form; the text is only for eyes, and `Listing` finds its lines again by name.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from .wire import fields, numbers, signed
+
+# xla_data.proto: PrimitiveType -> name, bits of an element.
+_TYPES = {
+    1: ("pred", 8), 30: ("s1", 1), 26: ("s2", 2), 21: ("s4", 4), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
+    5: ("s64", 64), 31: ("u1", 1), 27: ("u2", 2), 22: ("u4", 4), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
+    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
+    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
+    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
+    14: ("opaque", 0), 17: ("token", 0),
+}  # fmt: skip
+_TUPLE, _BUFFER = 13, 34
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an instruction gives: an array, or a tuple of such.
+
+    Attributes:
+        text: as XLA writes it, without the layout.
+        dtype: of an array; "tuple" of a tuple.
+        dimensions: of an array.
+        parts: of a tuple.
+        bytes: of all of it, unpadded.
+    """
+
+    text: str
+    dtype: str
+    dimensions: tuple[int, ...]
+    parts: tuple[Shape, ...]
+    bytes: int
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds, over all parts."""
+        if self.parts:
+            return sum(part.elements for part in self.parts)
+        count = 1
+        for size in self.dimensions:
+            count *= size
+        return count
+
+
+class Frame(NamedTuple):
+    """A line of Python that was on the stack when an instruction was traced."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        operands: ids of instructions of the same computation.
+        calls: ids of the computations that it runs.
+        computation: the id of the one it stands in.
+        op_name: the named scopes it was traced under, with the primitive's name last.
+        frame: its place in the module's table of frames; 0 where nothing is known.
+        fields: what else is serialized, by the numbers of `hlo.proto`.
+    """
+
+    id: int
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[int, ...]
+    calls: tuple[int, ...]
+    computation: int
+    op_name: str
+    frame: int
+    fields: Mapping[int, Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """Instructions, operands before their users.
+
+    Attributes:
+        fused: whether it is the inside of a fusion, so that its values stay in registers.
+    """
+
+    id: int
+    name: str
+    instructions: tuple[Instruction, ...]
+    root: int
+    fused: bool
+
+
+class Module:
+    """A whole program. Made by `read_module`.
+
+    Attributes:
+        name: of the program.
+        id: XLA's number of it, by which a profile names it.
+        entry: the computation that runs first.
+        computations: by id, those called before their callers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        entry: int,
+        computations: list[Computation],
+        frames: list[tuple[Frame, int]],
+    ):
+        self.name, self.id = name, number
+        self.computations = {c.id: c for c in computations}
+        self.entry = self.computations[entry]
+        self._frames = frames
+        self._stacks: dict[int, tuple[Frame, ...]] = {0: ()}
+
+    @cached_property
+    def instructions(self) -> dict[int, Instruction]:
+        """Every instruction, by id."""
+        return {i.id: i for c in self.computations.values() for i in c.instructions}
+
+    @cached_property
+    def users(self) -> dict[int, list[int]]:
+        """The instructions that read each one's result, by id."""
+        found: dict[int, list[int]] = {}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                found.setdefault(operand, []).append(instruction.id)
+        return found
+
+    @cached_property
+    def callers(self) -> dict[int, list[int]]:
+        """The instructions that run each computation, by its id."""
+        found: dict[int, list[int]] = {}
+        for instruction in self.instructions.values():
+            for called in dict.fromkeys(instruction.calls):
+                found.setdefault(called, []).append(instruction.id)
+        return found
+
+    def named(self, name: str) -> Instruction:
+        """The instruction of a name, with or without its `%`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        found = self.find(name)
+        if found is None:
+            raise LookupError(f"{self.name} has no instruction {name!r}")
+        return found
+
+    def find(self, name: str) -> Instruction | None:
+        """The same, None where there is none."""
+        return self._names.get(name.removeprefix("%"))
+
+    @cached_property
+    def _names(self) -> dict[str, Instruction]:
+        return {i.name: i for i in self.instructions.values()}
+
+    def stack(self, frame: int) -> tuple[Frame, ...]:
+        """The lines that were running, the innermost first."""
+        found = self._stacks.get(frame)
+        if found is None:
+            own, parent = self._frames[frame - 1]
+            found = self._stacks[frame] = (own, *self.stack(parent))
+        return found
+
+    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What a fusion fused, or a loop or call runs, at any depth; callers before what they call."""
+        for called in instruction.calls:
+            for inner in self.computations[called].instructions:
+                yield inner
+                if inner.calls:
+                    yield from self.inside(inner)
+
+
+def read_module(data: bytes) -> Module:
+    """Read a serialized `HloModuleProto`.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> import jax
+        >>> from jaxtorch.insight.hlo.module import read_module
+        >>> compiled = jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((4, 4), "float32")).compile()
+        >>> module = read_module(compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto())
+        >>> [i.shape.text for i in module.instructions.values() if i.opcode == "dot"]
+        ['f32[4,4]']
+    """
+    name, number, entry = "", 0, None
+    memo = _Memo({}, {})
+    computations: list[Computation] = []
+    frames: list[tuple[Frame, int]] = []
+    for key, value in fields(data):
+        if key == 1:
+            name = value.decode()
+        elif key == 5:
+            number = value
+        elif key == 6:
+            entry = value
+        elif key == 3:
+            computations.append(_computation(value, memo))
+        elif key == 17:
+            frames = _frames(value)
+    if entry is None or not computations:
+        raise ValueError("these bytes are no XLA module: they name no computation to begin with")
+    return Module(name, number, entry, computations, frames)
+
+
+class _Memo(NamedTuple):
+    """What many instructions of a module share, read once: half of the time."""
+
+    shapes: dict[bytes, Shape]
+    origins: dict[bytes, tuple[str, int]]  # metadata -> its name and frame
+
+
+def _computation(data: bytes, memo: _Memo) -> Computation:
+    raw: list[bytes] = []
+    other: dict[int, Any] = {}
+    for key, value in fields(data):
+        if key == 2:
+            raw.append(value)
+        else:
+            other[key] = value
+    own = other[5]
+    instructions = tuple([_instruction(each, own, memo) for each in raw])
+    return Computation(own, other[1].decode(), instructions, other.get(6, 0), bool(other.get(7)))
+
+
+def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
+    own = dict(fields(data))
+    raw = own.pop(3, b"")
+    shape = memo.shapes.get(raw)
+    if shape is None:
+        shape = memo.shapes[raw] = _shape(raw)
+    raw = own.pop(7, b"")
+    origin = memo.origins.get(raw)
+    if origin is None:
+        metadata = dict(fields(raw))
+        origin = metadata.get(2, b"").decode(errors="replace"), metadata.get(15, 0)
+        memo.origins[raw] = origin
+    operands, calls = own.pop(36, None), own.pop(38, None)
+    return Instruction(
+        own.pop(35, 0),
+        own.pop(1).decode(),
+        own.pop(2).decode(),
+        shape,
+        () if operands is None else tuple(numbers(operands)),
+        () if calls is None else tuple(numbers(calls)),
+        computation,
+        *origin,
+        own,
+    )
+
+
+def _shape(data: bytes) -> Shape:
+    kind = 0
+    dimensions: list[int] = []
+    parts: list[Shape] = []
+    for key, value in fields(data):
+        if key == 2:
+            kind = value
+        elif key == 3:
+            dimensions += [signed(n) for n in numbers(value)]
+        elif key == 4:
+            parts.append(_shape(value))
+    if kind == _BUFFER and parts:
+        return parts[0]
+    if kind == _TUPLE:
+        text = f"({', '.join(part.text for part in parts)})"
+        return Shape(text, "tuple", (), tuple(parts), sum(part.bytes for part in parts))
+    dtype, bits = _TYPES.get(kind, (f"type{kind}", 0))
+    count = 1
+    for size in dimensions:
+        count *= size
+    text = f"{dtype}[{','.join(map(str, dimensions))}]"
+    return Shape(text, dtype, tuple(dimensions), (), -(-count * bits // 8))
+
+
+def _frames(data: bytes) -> list[tuple[Frame, int]]:
+    """The table of frames: each with the id of the one that called it, 0 for none."""
+    files: list[str] = []
+    functions: list[str] = []
+    locations: list[Frame] = []
+    frames: list[tuple[Frame, int]] = []
+    for key, value in fields(data):
+        if key == 1:
+            files.append(value.decode(errors="replace"))
+        elif key == 2:
+            functions.append(value.decode(errors="replace"))
+        elif key == 3:
+            own = dict(fields(value))
+            file, function = own.get(1, 0), own.get(2, 0)
+            locations.append(
+                Frame(
+                    files[file - 1] if file else "",
+                    own.get(3, 0),
+                    functions[function - 1] if function else "",
+                )
+            )
+        elif key == 4:
+            own = dict(fields(value))
+            location = own.get(1, 0)
+            frames.append(
+                (locations[location - 1] if location else Frame("", 0, ""), own.get(2, 0))
+            )
+    return frames

@@ -1,0 +1,79 @@
+"""Named scopes: the module path an instruction was traced under, and whether it belongs to the backward pass.
+
+XLA's `op_name` reads `jit(step)/transpose(jvp(GPT))/blocks.0/attention/dot_general`: transformations wrap the first
+scope that they found, loops and calls add words of their own, the primitive comes last.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)$", re.DOTALL)
+# What wraps a scope or a part of one without being one: transformations of JAX ...
+_TRANSFORMS = frozenset(
+    ["jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp"]
+)
+# ... what it calls a function of its own that it compiled ...
+_CALLS = frozenset(["jit", "pjit"])
+# ... and the words that it puts between the scopes of what it runs.
+_WORDS = re.compile(
+    r"while|body|cond|scan|closed_call|core_call|checkpoint|remat2?|rematted_computation|branch_\d+_fun|pjit|"
+    r"custom_[jv][vj]p_call(_jaxpr)?|shard_map|"
+)
+
+
+class Scope(NamedTuple):
+    """Where an instruction belongs.
+
+    Attributes:
+        path: the named scopes, the outermost first.
+        backward: whether it is a part of a gradient's computation.
+        primitive: the name of JAX's operation.
+    """
+
+    path: tuple[str, ...]
+    backward: bool
+    primitive: str
+
+
+@lru_cache(maxsize=65536)
+def scope_of(op_name: str) -> Scope:
+    """Take an `op_name` apart.
+
+    Example:
+        >>> from jaxtorch.insight.hlo.scopes import scope_of
+        >>> scope_of("jit(step)/transpose(jvp(GPT))/blocks.0/while/body/dot_general")
+        Scope(path=('GPT', 'blocks.0'), backward=True, primitive='dot_general')
+        >>> scope_of("jit(f)/jvp()/sin").path
+        ()
+    """
+    parts = _split(op_name)
+    primitive = parts.pop() if parts else ""
+    path: list[str] = []
+    backward = False
+    for part in parts:
+        wrapped = _WRAPPED.fullmatch(part)
+        while wrapped and wrapped[1] in _TRANSFORMS:
+            backward = backward or wrapped[1] == "transpose"
+            part = wrapped[2]
+            wrapped = _WRAPPED.fullmatch(part)
+        if not (wrapped and wrapped[1] in _CALLS) and not _WORDS.fullmatch(part):
+            path.append(part)
+    return Scope(tuple(path), backward, primitive)
+
+
+def _split(name: str) -> list[str]:
+    """At the slashes outside of parentheses."""
+    parts, depth, start = [], 0, 0
+    for i, letter in enumerate(name):
+        if letter == "(":
+            depth += 1
+        elif letter == ")":
+            depth = max(0, depth - 1)
+        elif letter == "/" and not depth:
+            parts.append(name[start:i])
+            start = i + 1
+    parts.append(name[start:])
+    return [part for part in parts if part]

@@ -1,0 +1,102 @@
+"""Which line of the user's an instruction comes from, and which instructions a line became.
+
+A stack holds the cell, libraries it calls, torch, jaxtorch and JAX. The line that a person wants to see is the
+innermost one of a cell; where the program comes from no cell, the innermost one of the user's own files. A line of a
+helper in a module is so shown as the line of the cell that called it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from ...dispatch.site import is_user_file
+from ..programs import Place, place_of
+from .module import Frame, Instruction, Module
+
+
+def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
+    """The line to show for a stack, the innermost first; None where nothing in it is the user's.
+
+    Example:
+        >>> from jaxtorch.insight.hlo.source import own_place
+        >>> stack = [("/home/me/helpers.py", 7, "f"), ("<ipython-input-3-abc>", 2, "<module>")]
+        >>> own_place(stack).cell, own_place(stack).line, own_place(stack[:1]).line
+        (3, 2, 7)
+    """
+    own = None
+    for file, line, _ in stack:
+        if not file or not is_user_file(file):
+            continue
+        place = place_of((file, line))
+        if place is None or place.cell is not None or is_cell_file(file):
+            return place
+        own = own or place
+    return own
+
+
+def is_cell_file(file: str) -> bool:
+    """Whether a file name is that of a notebook's cell."""
+    return "ipykernel_" in file or file.startswith("<ipython-input")
+
+
+class Sources:
+    """The lines of a module's instructions."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self._places: dict[int, Place | None] = {0: None}
+
+    def of(self, instruction: Instruction) -> Place | None:
+        """The line that an instruction itself was traced at.
+
+        A fusion that XLA left without one has that of its last instruction which has one.
+        """
+        found = self._of_frame(instruction.frame)
+        if found is None and instruction.opcode == "fusion":
+            for inner in reversed(self.module.computations[instruction.calls[0]].instructions):
+                if (found := self.of(inner)) is not None:
+                    break
+        return found
+
+    def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
+        """Every line that an instruction does work of, its own first: a fusion's are those of what was fused."""
+        return self._spans[instruction.id]
+
+    def at(self, place: Place) -> Sequence[Instruction]:
+        """The instructions that do work of a line: those traced there, and the fusions that hold such."""
+        return self._at.get((place.file, place.line), ())
+
+    @property
+    def places(self) -> list[Place]:
+        """Every line that became an instruction, by file and line."""
+        found = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
+        return sorted(found.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
+
+    @cached_property
+    def _spans(self) -> dict[int, tuple[Place, ...]]:
+        spans = {}
+        one: dict[Place | None, tuple[Place, ...]] = {None: ()}
+        for instruction in self.module.instructions.values():
+            own = self.of(instruction)
+            if instruction.opcode == "fusion":
+                inner = (self.of(i) for i in self.module.inside(instruction))
+                found = tuple(p for p in dict.fromkeys((own, *inner)) if p is not None)
+            elif (found := one.get(own)) is None:  # type: ignore[assignment]  # by the walrus
+                found = one[own] = (own,) if own is not None else ()
+            spans[instruction.id] = found
+        return spans
+
+    @cached_property
+    def _at(self) -> dict[tuple[str, int], list[Instruction]]:
+        found: dict[tuple[str, int], list[Instruction]] = {}
+        for number, places in self._spans.items():
+            for place in places:
+                instruction = self.module.instructions[number]
+                found.setdefault((place.file, place.line), []).append(instruction)
+        return found
+
+    def _of_frame(self, frame: int) -> Place | None:
+        if frame not in self._places:
+            self._places[frame] = own_place(self.module.stack(frame))
+        return self._places[frame]

@@ -1,0 +1,153 @@
+"""The programs that ran in a profile, found among those that are alive.
+
+An event names its program by its module's name and an id. The id is that of the process that compiled it, so that two
+programs from the persistent cache may share one, and it is found nowhere else in this process: a run is known by its
+number (`fingerprint.py`). Where that does not tell (several executables without a fingerprint, or two of the same
+code), the one that has the instructions of the events is meant.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jax.extend import backend
+
+from ..hlo.module import Module, read_module
+from ..programs import ProgramInfo, programs
+from .events import Events
+from .fingerprint import first_run, nth_run
+from .launches import Launch
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A program that ran.
+
+    Attributes:
+        name: as the user knows it.
+        info: what the session recorded of it; None for what JAX runs on its own.
+        running: XLA's; None where it is gone.
+    """
+
+    name: str
+    info: ProgramInfo | None
+    running: Any
+
+    @property
+    def kind(self) -> str:
+        """As `ProgramInfo.kind`; "other" for what JAX runs on its own."""
+        return self.info.kind if self.info is not None else "other"
+
+    @property
+    def title(self) -> str:
+        """Its name, with what part of a capture it is."""
+        part = self.info.part if self.info is not None else ""
+        return f"{self.name} ({part})" if part == "backward" else self.name
+
+    @property
+    def backward(self) -> bool:
+        """Whether all of it is a backward pass."""
+        return self.info is not None and self.info.part == "backward"
+
+    @cached_property
+    def module(self) -> Module | None:
+        """Its HLO; None where it is gone."""
+        if self.running is None:
+            return None
+        own = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
+        return read_module(own or _proto(self.running))
+
+
+def assign(
+    events: Events, launches: tuple[Launch, ...]
+) -> tuple[list[Executable], np.ndarray, np.ndarray]:
+    """What ran: the programs, for each event of the device which, and of an eager one which launch (or -1)."""
+    launched: dict[Any, list[int]] = defaultdict(list)
+    for i, launch in enumerate(launches):
+        launched[_running(launch.program.record)].append(i)
+    infos = {running: info for info in programs() if (running := _running(info._record))}
+    alive = _alive({p.name for p in events.programs})
+    number_of: dict[Any, int] = {}
+    found: list[Executable] = []
+    executable_of = np.zeros(len(events), np.int64)
+    launch_of = np.full(len(events), -1, np.int64)
+    for rows, running, name in _groups(events, alive):
+        number = number_of.setdefault(running or name, len(found))
+        if number == len(found):
+            info = infos.get(running)
+            found.append(Executable(info.name if info is not None else name, info, running))
+        executable_of[rows] = number
+    for running, own in launched.items():
+        rows = np.flatnonzero(executable_of == number_of.get(running, -1))
+        if len(rows):
+            launch_of[rows] = _in_order(events.run[rows], own, launches)
+    return found, executable_of, launch_of
+
+
+def _running(record: Any) -> Any:
+    """XLA's executable behind a record, while it is alive."""
+    handle = record.handle()
+    return None if handle is None else handle.executable.runtime_executable()
+
+
+def _alive(names: set[str]) -> dict[str, list[Any]]:
+    """The executables whose modules have these names."""
+    found = defaultdict(list)
+    for one in backend.get_backend().live_executables():
+        name = one.hlo_modules()[0].name
+        if name in names:
+            found[name].append(one)
+    return found
+
+
+def _proto(running: Any) -> bytes:
+    return bytes(running.hlo_modules()[0].as_serialized_hlo_module_proto())
+
+
+def _groups(events: Events, alive: dict[str, list[Any]]) -> list[tuple[np.ndarray, Any, str]]:
+    """Rows of one executable, that executable (None where it is gone), its name."""
+    groups: list[tuple[np.ndarray, Any, str]] = []
+    for number, program in enumerate(events.programs):
+        rows = np.flatnonzero(events.program == number)
+        name = program.name.removeprefix("jit_")
+        own: dict[Any, list[int]] = defaultdict(list)
+        for run in np.unique(events.run[rows]).tolist():
+            fitting = [
+                c
+                for c in alive.get(program.name, ())
+                if (first := first_run(c.fingerprint or b"")) is None
+                or nth_run(run, first) is not None
+            ]
+            own[tuple(fitting)].append(run)
+        for candidates, runs in own.items():
+            group = rows[np.isin(events.run[rows], runs)]
+            groups.append((group, _meant(candidates, events, group), name))
+    return groups
+
+
+def _meant(candidates: tuple[Any, ...], events: Events, group: np.ndarray) -> Any:
+    """The candidate that has the instructions of a group of events."""
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    wanted = {events.names[n] for n in np.unique(events.name[group])}
+    has = {c: {i.name for i in read_module(_proto(c)).instructions.values()} for c in candidates}
+    return max(candidates, key=lambda c: len(wanted & has[c]))
+
+
+def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:
+    """The launch of each event of an executable: its runs, by number, are its launches, in order.
+
+    Where some runs left no event, only launches that are all from one line can be told.
+    """
+    numbers = run % (1 << 32)
+    if numbers.max() - numbers.min() > 1 << 31:  # the count went over its end
+        numbers = (numbers + (1 << 31)) % (1 << 32)
+    numbers = numbers - numbers.min()
+    if numbers.max() + 1 == len(own):
+        return np.array(own)[numbers]
+    same = len({launches[i][1:] for i in own}) == 1
+    return np.full(len(run), own[0] if same else -1)

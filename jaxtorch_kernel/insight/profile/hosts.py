@@ -1,0 +1,108 @@
+"""What the calling thread did while it was profiled: compiling, launching, moving data, waiting, or running Python.
+
+The events of a thread overlap (a launch waits, a transfer launches). Each moment goes to the first of these that holds
+it: compilation, waiting, transfer, launch; what is left of a run is Python, the user's and torch's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .record import WAITING, Recording
+
+Spans = list[tuple[int, int]]
+
+_WAITING = re.compile(
+    rf"^({re.escape(WAITING)}|jaxtorch: wait.*|BlockHostUntilReady|PyArray_BlockUntilReady)"
+)
+_TRANSFER = re.compile(
+    r"^(jaxtorch: transfer|shard_args|DevicePut|batched_copy|BatchedCopy|.*ToLiteral|.*FromHost|.*CopyRaw|H2D|D2H)"
+)
+_LAUNCH = re.compile(
+    r"^(PjitFunction|ExecuteReplicated|CommonPjRtLoadedExecutable|ParseArguments|PjRt.*Execute)"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Nanoseconds of the calling thread in one run, by what it did; and of the device, in which it worked at all."""
+
+    compile: float
+    waiting: float
+    transfer: float
+    dispatch: float
+    python: float
+    device_busy: float
+
+
+def host_time(recording: Recording) -> Host:
+    """What the calling thread did."""
+    events, runs = recording.events, list(recording.runs)
+    repeat = max(1, len(runs))
+    mine = events.chosen((events.lane == recording.lane) & ~events.on_device)
+    ends = mine.start + mine.duration
+
+    def spans(pattern: re.Pattern[str]) -> Spans:
+        numbers = [i for i, name in enumerate(events.names) if pattern.match(name)]
+        rows = np.flatnonzero(np.isin(mine.name, numbers))
+        return list(zip(mine.start[rows].tolist(), ends[rows].tolist(), strict=True))
+
+    kinds = [
+        [(c.start, c.end) for c in recording.compilations],
+        spans(_WAITING),
+        spans(_TRANSFER),
+        spans(_LAUNCH),
+    ]
+    taken: Spans = []
+    times = []
+    for own in kinds:
+        before = _length(taken)
+        taken = _union([*taken, *_within(own, runs)])
+        times.append((_length(taken) - before) / repeat)
+    device = events.chosen(events.on_device)
+    busy = _union(
+        zip(device.start.tolist(), (device.start + device.duration).tolist(), strict=True)
+    )
+    compiling, waiting, moving, launching = times
+    return Host(
+        compiling,
+        waiting,
+        moving,
+        launching,
+        python=(_length(_union(runs)) - _length(taken)) / repeat,
+        device_busy=_length(_within(busy, runs)) / repeat,
+    )
+
+
+def _union(spans: Iterable[tuple[int, int]]) -> Spans:
+    """The same moments, as spans that do not touch.
+
+    Example:
+        >>> _union([(5, 9), (0, 2), (1, 3), (9, 10)])
+        [(0, 3), (5, 10)]
+    """
+    found: Spans = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def _within(spans: Iterable[tuple[int, int]], bounds: Spans) -> Spans:
+    """What of the spans lies in the bounds, which do not overlap."""
+    return [
+        (max(start, low), min(end, high))
+        for start, end in spans
+        for low, high in bounds
+        if start < high and end > low
+    ]
+
+
+def _length(spans: Spans) -> int:
+    return sum(end - start for start, end in spans)

@@ -1,0 +1,138 @@
+"""From events of the device to lines, modules, operators and directions.
+
+An event names its program and its instruction; the program's HLO says where the instruction comes from. Two things
+stand in the way, and are dealt with here:
+
+* **One eager program serves many lines.** Its HLO has the line that compiled it first. The launches that the dispatch
+  recorded have the right ones.
+* **One instruction serves many lines.** A fusion is a single event: its time is split by the cost of what is fused, and
+  what is so split is marked as inferred.
+
+The result is a table of `Share`s: whose, how long, how often. Every summary is a sum over it, so that each of them adds
+up to the same total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...dispatch.site import line_of
+from ..programs import place_of
+from .executables import Executable, assign
+from .launches import Launch
+from .origins import Origin, Origins, Part
+from .record import Recording
+
+
+class Share(NamedTuple):
+    """Time on the device that belongs to one origin.
+
+    Attributes:
+        executable: index into `Attribution.executables`.
+        instruction: its name in the HLO.
+        own: nanoseconds.
+        times: how often the instruction ran.
+        inferred: whether it is an estimate: a part of something that ran as one.
+    """
+
+    executable: int
+    instruction: str
+    opcode: str
+    origin: Origin
+    own: float
+    times: int
+    flops: float
+    bytes: float
+    inferred: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Whose the device's time is.
+
+    Attributes:
+        total: nanoseconds of all events of the device, each without those within.
+        executable_of: for each event of the device, its executable.
+    """
+
+    total: float
+    shares: tuple[Share, ...]
+    executables: tuple[Executable, ...]
+    executable_of: np.ndarray
+
+
+def attribute(recording: Recording) -> Attribution:
+    """Whose the device's time of a recording is."""
+    events = recording.events.chosen(recording.events.on_device)
+    executables, executable_of, launch_of = assign(events, recording.launches)
+    origins = [_origin(launch) for launch in recording.launches]
+    # Few different rows: an instruction of a program, asked for by a line.
+    places = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
+    numbers = np.array([places[o] for o in origins] + [-1])  # the last for "no launch"
+    key = np.stack([executable_of, events.name, numbers[launch_of]], 1)
+    rows, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    own = np.bincount(inverse.reshape(-1), weights=events.own, minlength=len(rows))
+    known = list(places)
+    splitter = [_Splitter(e) for e in executables]
+    shares: list[Share] = []
+    for (executable, name, place), time, count in zip(
+        rows.tolist(), own.tolist(), counts.tolist(), strict=True
+    ):
+        origin = known[place] if place >= 0 else None
+        shares += splitter[executable].shares(executable, events.names[name], origin, time, count)
+    return Attribution(float(events.own.sum()), tuple(shares), tuple(executables), executable_of)
+
+
+def _origin(launch: Launch) -> Origin:
+    place = None
+    if launch.site is not None:
+        code, offset = launch.site
+        place = place_of((code.co_filename, line_of(code, offset)))
+    return Origin(place, launch.scope, launch.program.name, launch.backward)
+
+
+class _Splitter:
+    """The shares of one program's instructions."""
+
+    def __init__(self, executable: Executable):
+        self.executable = executable
+        module = executable.module
+        self.origins = Origins(module, executable.backward) if module is not None else None
+
+    def shares(
+        self, number: int, name: str, launched: Origin | None, own: float, count: int
+    ) -> Iterator[Share]:
+        """An instruction's time: of one origin where a launch says so, else split where it is of several."""
+        try:
+            instruction = self.origins.module.named(name) if self.origins is not None else None
+        except LookupError:
+            instruction = None
+        unknown = Origin(operator=self.executable.name)
+        if instruction is None or self.origins is None:
+            yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
+            return
+        if (
+            launched is None and self.executable.kind == "eager"
+        ):  # whose HLO has the line that came first
+            launched = unknown
+        if launched is not None:
+            parts = [Part(launched, 1.0, self.origins.cost(instruction), False)]
+        else:
+            parts = self.origins.of(instruction)
+        for part in parts:
+            flops = part.cost.flops + part.cost.transcendentals
+            yield Share(
+                number,
+                name,
+                instruction.opcode,
+                part.origin,
+                own * part.fraction,
+                count,
+                flops * count,
+                part.cost.bytes * count,
+                part.inferred,
+            )

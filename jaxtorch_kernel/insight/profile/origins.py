@@ -1,0 +1,135 @@
+"""Where an instruction's time comes from: line, module path, operator, direction.
+
+A fusion ran as one: its time is split by what is fused in it, each by its cost. What XLA added on its own (a copy, a
+change of layout, a mask) names no line; it belongs to whoever reads it, or else to what it reads. Both are inferred.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..hlo.costs import Cost, Costs
+from ..hlo.module import Instruction, Module
+from ..hlo.scopes import scope_of
+from ..hlo.source import Sources
+from ..programs import Place
+
+_FAR = 4  # how many steps are gone to who reads what has no line
+
+
+class Origin(NamedTuple):
+    """Whose the work is.
+
+    Attributes:
+        place: the line; None where nothing is known.
+        scope: the names of modules and `record_function`s, the outermost first.
+        operator: of torch eagerly, of JAX in captured code.
+    """
+
+    place: Place | None = None
+    scope: tuple[str, ...] = ()
+    operator: str = ""
+    backward: bool = False
+
+
+class Part(NamedTuple):
+    """A share of an instruction.
+
+    Attributes:
+        fraction: of its time.
+        cost: of one run.
+        inferred: whether the time or the line is an estimate.
+    """
+
+    origin: Origin
+    fraction: float
+    cost: Cost
+    inferred: bool
+
+
+class Origins:
+    """The origins of one program's instructions.
+
+    Args:
+        backward: whether all of it is a backward pass.
+    """
+
+    def __init__(self, module: Module, backward: bool = False):
+        self.module, self.backward = module, backward
+        self._sources, self._costs = Sources(module), Costs(module)
+        self._known: dict[int, list[Part]] = {}
+
+    def cost(self, instruction: Instruction) -> Cost:
+        """Of one run of an instruction, without what it runs."""
+        return sum_of(cost for _, cost in self._costs.spread(instruction))
+
+    def of(self, instruction: Instruction) -> list[Part]:
+        """Whose an instruction's time is; the fractions add up to 1."""
+        found = self._known.get(instruction.id)
+        if found is None:
+            found = self._known[instruction.id] = self._split(instruction)
+        return found
+
+    def _split(self, instruction: Instruction) -> list[Part]:
+        groups: dict[Origin, list[Cost]] = defaultdict(list)
+        nobodys = []
+        for inner, cost in self._costs.spread(instruction):
+            origin = self._origin(inner)
+            if origin.place is None:
+                nobodys.append(cost)
+            elif any(cost) or inner is instruction:
+                groups[origin].append(cost)
+        if not groups:
+            return [self._adopted(instruction)]
+        costs = {origin: sum_of(own) for origin, own in groups.items()}
+        # What is fused without a line of its own is there for the sake of what has one.
+        whole = sum(_weight(cost) for cost in costs.values())
+        rest = sum_of(nobodys)
+        parts = []
+        for origin, cost in costs.items():
+            fraction = _weight(cost) / whole if whole else 1 / len(costs)
+            parts.append(Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1))
+        return parts
+
+    def _adopted(self, instruction: Instruction) -> Part:
+        """The origin of what nobody wrote: that of who reads it, or else of what it reads."""
+        cost = self.cost(instruction)
+        own = self._origin(instruction)
+        for near in self._neighbours(instruction):
+            found = self._origin(near)
+            if found.place is not None:
+                named = own.scope or found.scope
+                taken = Origin(found.place, named, own.operator, own.backward or found.backward)
+                return Part(taken, 1.0, cost, True)
+        return Part(own, 1.0, cost, False)
+
+    def _neighbours(self, instruction: Instruction) -> Iterator[Instruction]:
+        """Who reads it, at a few steps' distance, then what it reads."""
+        known = self.module.instructions
+        for step in (self.module.users, {i.id: i.operands for i in known.values()}):
+            front, seen = [instruction.id], {instruction.id}
+            for _ in range(_FAR):
+                front = [n for i in front for n in step.get(i, ()) if n not in seen]
+                seen.update(front)
+                yield from (known[i] for i in front)
+
+    def _origin(self, instruction: Instruction) -> Origin:
+        scope = scope_of(instruction.op_name)
+        place = self._sources.of(instruction)
+        name = scope.primitive or instruction.opcode
+        return Origin(place, scope.path, name, self.backward or scope.backward)
+
+
+def sum_of(costs: Iterator[Cost] | list[Cost]) -> Cost:
+    """All of them together."""
+    total = Cost()
+    for cost in costs:
+        total = total.plus(cost)
+    return total
+
+
+def _weight(cost: Cost) -> float:
+    """How much of a fusion's time its part takes, in no unit: a byte moved as an operation, an `exp` as eight."""
+    return cost.flops + 8 * cost.transcendentals + cost.bytes

@@ -1,0 +1,247 @@
+"""A profile as a person reads it: time by line, by module, by operator, by instruction, and what the rest went to.
+
+All times are nanoseconds of one run, the mean where there were several. Every table of the device's time adds up to
+`Profile.device`; what could be given to no line is `unattributed`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..programs import Place
+from .hosts import Host, host_time
+from .join import Attribution, Share, attribute
+from .record import Recording, record
+from .roofline import Peak, peak_of
+
+
+@dataclass(frozen=True)
+class Time:
+    """Time on the device and what was done in it.
+
+    Attributes:
+        total: nanoseconds.
+        backward: of those, in the backward pass.
+        inferred: of those, split by estimated cost from what ran as one.
+        count: instructions that ran.
+        flops: floating point operations, by the HLO.
+        bytes: read and written, by the HLO.
+    """
+
+    total: float = 0.0
+    backward: float = 0.0
+    inferred: float = 0.0
+    count: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def forward(self) -> float:
+        """Of the total, what is not of the backward pass."""
+        return self.total - self.backward
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a name, or for the table of lines a place."""
+
+    name: str
+    time: Time
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class InstructionRow:
+    """One instruction of a program.
+
+    Attributes:
+        program: its name.
+        number: of its `ProgramInfo`, for the HLO; None for what JAX runs on its own.
+        places: its lines, the one with most time first.
+    """
+
+    program: str
+    number: int | None
+    instruction: str
+    opcode: str
+    places: tuple[Place, ...]
+    time: Time
+
+
+@dataclass
+class Node:
+    """A module in the tree of module paths. `time` is all of it, `own` without the modules within."""
+
+    name: str
+    time: Time = field(default_factory=Time)
+    own: Time = field(default_factory=Time)
+    children: list[Node] = field(default_factory=list)
+
+
+class Profile:
+    """What a recording says. Made by `profile`.
+
+    Attributes:
+        recording: the events.
+        attribution: whose they are.
+        wall: nanoseconds from the start of a run to the device's rest.
+        device: nanoseconds of work on the device, over all its lanes.
+        busy: nanoseconds in which some lane of the device worked.
+        host: what the calling thread did meanwhile.
+        peak: what the device can do at most, where that is known.
+    """
+
+    def __init__(self, recording: Recording):
+        self.recording = recording
+        self.attribution: Attribution = attribute(recording)
+        self.repeat = max(1, len(recording.runs))
+        self.wall = sum(end - start for start, end in recording.runs) / self.repeat
+        self.device = self.attribution.total / self.repeat
+        self.host: Host = host_time(recording)
+        self.peak: Peak | None = peak_of()
+
+    @property
+    def busy(self) -> float:
+        """Nanoseconds in which some lane of the device worked."""
+        return self.host.device_busy
+
+    @property
+    def idle(self) -> float:
+        """Nanoseconds in which none did."""
+        return max(0.0, self.wall - self.busy)
+
+    @cached_property
+    def lines(self) -> list[Row]:
+        """Time by line, in the order of the code: cells by number, then files."""
+        rows = [
+            Row(str(place), time, place)
+            for place, time in self._by(lambda s: s.origin.place).items()
+            if place is not None
+        ]
+
+        def order(row: Row) -> Any:
+            place = row.place
+            assert place is not None
+            return place.cell is None, place.cell or 0, place.file, place.line
+
+        return sorted(rows, key=order)
+
+    @cached_property
+    def unattributed(self) -> Time:
+        """What no line could be found for."""
+        return self._by(lambda s: s.origin.place).get(None, Time())
+
+    @property
+    def attributed(self) -> float:
+        """The share of the device's time that belongs to a line, between 0 and 1."""
+        return 1 - self.unattributed.total / self.device if self.device else 1.0
+
+    @cached_property
+    def operators(self) -> list[Row]:
+        """Time by operator, most first."""
+        return _sorted(self._by(lambda s: s.origin.operator))
+
+    @cached_property
+    def programs(self) -> list[Row]:
+        """Time by program, most first."""
+        return _sorted(self._by(lambda s: self.attribution.executables[s.executable].title))
+
+    @cached_property
+    def instructions(self) -> list[InstructionRow]:
+        """Time by instruction of the HLO, most first."""
+        groups: dict[tuple[int, str], list[Share]] = defaultdict(list)
+        for share in self.attribution.shares:
+            groups[share.executable, share.instruction].append(share)
+        rows = []
+        for (number, name), shares in groups.items():
+            executable = self.attribution.executables[number]
+            places = sorted(shares, key=lambda s: -s.own)
+            rows.append(
+                InstructionRow(
+                    executable.title,
+                    executable.info.id if executable.info is not None else None,
+                    name,
+                    shares[0].opcode,
+                    tuple(dict.fromkeys(s.origin.place for s in places if s.origin.place)),
+                    self._time(shares),
+                )
+            )
+        return sorted(rows, key=lambda r: -r.time.total)
+
+    @cached_property
+    def tree(self) -> Node:
+        """Time by module path: the root is everything, forward and backward together."""
+        return self.tree_of(self.attribution.shares)
+
+    def tree_of(self, shares: Iterable[Share]) -> Node:
+        """The tree of some shares."""
+        groups: dict[tuple[str, ...], list[Share]] = defaultdict(list)
+        for share in shares:
+            groups[share.origin.scope].append(share)
+        everything = [s for group in groups.values() for s in group]
+        root = Node("all", self._time(everything))
+        self._grow(root, groups, 0)
+        return root
+
+    def _grow(self, node: Node, groups: dict[tuple[str, ...], list[Share]], depth: int) -> None:
+        children: dict[str, dict[tuple[str, ...], list[Share]]] = defaultdict(dict)
+        for path, shares in groups.items():
+            if len(path) == depth:
+                node.own = self._time(shares)
+            else:
+                children[path[depth]][path] = shares
+        for name, below in children.items():
+            child = Node(name, self._time(s for group in below.values() for s in group))
+            self._grow(child, below, depth + 1)
+            node.children.append(child)
+        node.children.sort(key=lambda n: -n.time.total)
+
+    def _by(self, key: Callable[[Share], Any]) -> dict[Any, Time]:
+        groups: dict[Any, list[Share]] = defaultdict(list)
+        for share in self.attribution.shares:
+            groups[key(share)].append(share)
+        return {name: self._time(shares) for name, shares in groups.items()}
+
+    def _time(self, shares: Iterable[Share]) -> Time:
+        total = backward = inferred = count = flops = size = 0.0
+        for share in shares:
+            total += share.own
+            backward += share.own if share.origin.backward else 0.0
+            inferred += share.own if share.inferred else 0.0
+            count += share.times
+            flops += share.flops
+            size += share.bytes
+        each = (value / self.repeat for value in (total, backward, inferred, count, flops, size))
+        return Time(*each)
+
+
+def profile(
+    function: Callable[[], Any], *, repeat: int = 1, warmup: int = 0, memory: bool = False
+) -> Profile:
+    """Run a function under JAX's profiler and say where its time went.
+
+    Args:
+        repeat: how often it runs; times are those of one run.
+        warmup: how often it runs before, so that nothing is compiled in what is measured.
+        memory: note the most memory that tensors held meanwhile.
+
+    Raises:
+        ProfileError: a profile runs already.
+
+    Example:
+        >>> import torch
+        >>> from jaxtorch.insight.profile import profile
+        >>> x = torch.ones(64, 64, device="jax")
+        >>> found = profile(lambda: (x @ x).sum(), warmup=1)
+        >>> sorted(row.name for row in found.operators)
+        ['mm.default', 'sum.default']
+    """
+    return Profile(record(function, repeat=repeat, warmup=warmup, memory=memory))
+
+
+def _sorted(times: dict[Any, Time]) -> list[Row]:
+    return sorted((Row(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
