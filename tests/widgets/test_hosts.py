@@ -1,7 +1,8 @@
 """Front ends that cannot be reached from a test, by what they document of themselves.
 
 * VS Code sets `__vsc_ipynb_file__` in the kernel's namespace and renders `application/vnd.jupyter.widget-view+json`.
-* Colab has the module `google.colab`, ipywidgets 7's protocol (widgets are outputs of that media type), and finds the manager of widgets that are not its own by a URL in the output's metadata.
+* Colab has the module `google.colab`, ipywidgets 7's protocol (widgets are outputs of that media type), and
+  finds the manager of widgets that are not its own by a URL in the output's metadata.
 """
 
 from __future__ import annotations
