@@ -37,6 +37,8 @@ class Replay:
         self.guards = guards
         self.references = captured.cells[len(places) : cells]
         self.specs = captured.specs[len(places) : cells]
+        # One tensor and nothing around it: a step's loss, a module's output.
+        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
     def live_cells(self) -> list[Any] | None:
@@ -85,6 +87,8 @@ class Replay:
 
     def _result(self, tensor_of: Callable[[Output], Tensor], borrowed: bool) -> Any:
         """What the code returned, with this run's tensors."""
+        if self.single and not borrowed:
+            return tensor_of(self.captured.leaves[0])
         leaves = []
         for leaf in self.captured.leaves:
             if isinstance(leaf, Output):

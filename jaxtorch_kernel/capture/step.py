@@ -62,6 +62,7 @@ class Step(Replay):
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
+        self._respecified = True  # whether a write changes a cell's dtype or size
         self._given: list[int] = []
         self._looks: list[Fresh] = []
 
@@ -75,6 +76,9 @@ class Step(Replay):
         self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
         self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
         firsts = [i for i in captured.written if self.provisional and i >= self.alive]
+        # A cell that lives has the spec that it was traced with (`live_cells`).
+        old = [captured.specs[i] for i in captured.written]
+        self._respecified = old != list(captured.new_specs) or self.provisional
         self.compiled = Compiled(
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
@@ -118,8 +122,9 @@ class Step(Replay):
         ]
         run_into(execute, operands, [*fresh, *written, *self.kept])
         self.compiled.records[""].calls += 1
-        for cell, spec in zip(written, captured.new_specs, strict=True):
-            cell.spec = spec
+        if self._respecified:
+            for cell, spec in zip(written, captured.new_specs, strict=True):
+                cell.spec = spec
         for i in self._given:
             give_up(inputs[i])
         for grad in self.grads:

@@ -157,6 +157,10 @@ class ProgramInfo:
         """What a run of it takes; None where XLA does not say, or it was gone before anybody asked."""
         return _asked(self._record, "memory", lambda h: _memory(h.executable.memory_analysis()))
 
+    def buffer_assignment(self) -> bytes | None:
+        """Which value lies where in its memory, a serialized `BufferAssignmentProto`; None where it is gone."""
+        return _of_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
+
     @property
     def code_bytes(self) -> int | None:
         """The size of the machine code; None where it is gone or XLA does not say."""
@@ -368,6 +372,10 @@ def _memory(found: Any) -> Memory | None:
         found.temp_size_in_bytes,
         found.generated_code_size_in_bytes,
     )
+
+
+def _buffers(found: Any) -> bytes | None:
+    return getattr(found, "serialized_buffer_assignment_proto", None) or None
 
 
 def _flops(found: Any) -> int | None:
