@@ -109,7 +109,7 @@ def list_stablehlo(text: str) -> Listing:
         if line.lstrip().startswith("}"):
             if names and (opened := opens.get(indent)) is not None and not places[opened]:
                 places[opened] = places[-1]
-        elif not names:
+        elif not names and line.lstrip().startswith("%"):
             opens[indent] = len(lines) - 1
     return Listing("stablehlo", tuple(lines), tuple(places))
 

@@ -242,7 +242,9 @@ def _computation(data: bytes, memo: _Memo) -> Computation:
             other[key] = value
     own = other.get(5, 0)
     instructions = tuple([_instruction(each, own, memo) for each in raw])
-    return Computation(own, other.get(1, b"").decode(), instructions, other.get(6, 0), bool(other.get(7)))
+    return Computation(
+        own, other.get(1, b"").decode(), instructions, other.get(6, 0), bool(other.get(7))
+    )
 
 
 def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
