@@ -243,7 +243,7 @@ def kept(info: ProgramInfo) -> bool:
 
 
 def _info(record: stats.Compiled) -> ProgramInfo:
-    source = record.source
+    source = record.cause.source
     return ProgramInfo(
         record.id,
         record.name,
@@ -258,7 +258,7 @@ def _info(record: stats.Compiled) -> ProgramInfo:
         record.xla,
         tuple(map(_shown, record.avals)),
         record.persistent_hit,
-        record.reason,
+        ", ".join(reason.what for reason in record.cause.reasons) or None,
         _sources.setdefault(source, len(_sources) + 1),
         record,
     )
