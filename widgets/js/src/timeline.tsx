@@ -3,9 +3,9 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { seconds } from "./format.ts";
 
-// One entry an event; all of the same length, by lane and start.
+// One entry an event; all of the same length.
 export interface Events {
-  start: readonly number[]; // seconds from the beginning
+  start: readonly number[]; // seconds
   duration: readonly number[];
   lane: readonly number[];
   depth: readonly number[];
