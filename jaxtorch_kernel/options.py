@@ -115,6 +115,9 @@ class Config:
         'warn'
     """
 
+    # Of the process, and no part of any program's key: a trace past it warns (`capture/retraces.py`).
+    max_traces: int | None = 32
+
     def __init__(self) -> None:
         self._base = _changed(Options(), {})
         self._open = 0
@@ -134,8 +137,16 @@ class Config:
         """Change options for the whole process; scopes that are open keep their own.
 
         Beside the options of a scope, `compile_cache=True` keeps compiled programs across sessions
-        (`compile_cache.py`), False stops that.
+        (`compile_cache.py`), False stops that; `max_traces` is how often one function may be traced before a warning
+        says why it is (32; None is never).
         """
+        if "max_traces" in changes:
+            limit = changes.pop("max_traces")
+            if limit is not None and (type(limit) is not int or limit < 1):
+                raise ValueError(
+                    f"jaxtorch.config: max_traces is a whole number from 1 on or None, not {limit!r}."
+                )
+            self.max_traces = limit
         if "compile_cache" in changes:
             from .compile_cache import compile_cache
 

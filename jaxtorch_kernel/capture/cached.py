@@ -7,9 +7,10 @@ is found runs if what it depends on still holds (`Replay.live_cells`); otherwise
 from __future__ import annotations
 
 import functools
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -17,11 +18,12 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.compiling import phase
 from ..dispatch.site import origin, site_of
-from ..dispatch.stats import Source, tracing_for
+from ..dispatch.stats import Reason, Source, Trace, tracing_as
 from .errors import CaptureError, explained
 from .named import Named
 from .numbers import Numbers
 from .replay import Replay
+from .retraces import forget_old_states, state_of, warn_if_often, why
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
@@ -108,10 +110,7 @@ class Cached(Generic[R]):
         return replay, arguments, cells
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
-        source = self.source
-        source.traces += 1
-        found = origin(None)
-        source.site = source.site if found is None else site_of(found)
+        trace = self._opened(arguments, previous)
         self._quick.clear()
         for i in self._static.places(arguments):
             if isinstance(arguments.leaves[i], torch.Tensor):
@@ -120,13 +119,41 @@ class Cached(Generic[R]):
                     "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
                 )
         donated = self._donate.places(arguments)
-        with explained(self._function), tracing_for(source), phase(self._name):
-            replay = self._trace(arguments, donated, previous)
+        started = time.perf_counter()
+        try:
+            with explained(self._function), tracing_as(trace), phase(self._name):
+                replay = self._trace(arguments, donated, previous)
+        except BaseException:
+            self.source.history.remove(trace)
+            raise
+        trace.seconds = time.perf_counter() - started
+        warn_if_often(self.source)
         self._programs[key] = replay
         self._programs.move_to_end(key)
         if self._max_entries is not None and len(self._programs) > self._max_entries:
             self._programs.popitem(last=False)
         return replay
+
+    def _opened(self, arguments: Arguments, previous: R | None) -> Trace:
+        """The record of a trace that begins: why it is necessary."""
+        source, function = self.source, cast(Any, self._function)
+        found = origin(None)
+        state = state_of(function, arguments)
+        trace = Trace(source, None if found is None else site_of(found), state)
+        if hasattr(function, "why"):  # it knows better, as a cell does
+            trace.site, trace.reasons = function.site(), function.why()
+        elif previous is None:
+            trace.reasons = why(source, state)
+        elif previous.provisional:
+            trace.reasons = [Reason("what its first run made (optimizer state) is an input now")]
+        else:
+            trace.reasons = previous.changes()
+        if source.history and not trace.reasons:
+            trace.reasons = [Reason("its program was no longer kept (max_entries)")]
+        source.traces += 1
+        source.history.append(trace)
+        forget_old_states(source)
+        return trace
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
         """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
@@ -147,6 +174,7 @@ class Cached(Generic[R]):
         self._programs.clear()
         self._quick.clear()
         self.source.hits = self.source.traces = 0
+        self.source.history.clear()
 
 
 def name_of(function: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
+from ..dispatch.stats import Reason
 from .captured import Captured, Output
 from .guards import Guards
 
@@ -36,6 +37,8 @@ class Replay:
         self.guards = guards
         self.references = captured.cells[len(places) : cells]
         self.specs = captured.specs[len(places) : cells]
+        # One tensor and nothing around it: a step's loss, a module's output.
+        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
     def live_cells(self) -> list[Any] | None:
@@ -51,6 +54,20 @@ class Replay:
     def holds(self) -> bool:
         """Whether what the trace depended on is as it was."""
         return self.guards.hold()
+
+    def changes(self) -> list[Reason]:
+        """Why `live_cells` or `holds` says no, for a person."""
+        found = self.guards.changes()
+        cells = [reference() for reference in self.references]
+        if any(cell is None for cell in cells):
+            found.append(Reason("a tensor that it read is gone", "Keep it, or pass it."))
+        for cell, spec in zip(cells, self.specs, strict=True):
+            if cell is not None and cell.spec != spec:
+                what = f"a tensor that it reads was {_looks(spec)} and is {_looks(cell.spec)}"
+                found.append(
+                    Reason(what, "Pass it as an argument: each shape has its program then.")
+                )
+        return found
 
     def compile(self) -> None:
         """Compile what a run will need, so that the run itself only runs."""
@@ -70,9 +87,15 @@ class Replay:
 
     def _result(self, tensor_of: Callable[[Output], Tensor], borrowed: bool) -> Any:
         """What the code returned, with this run's tensors."""
+        if self.single and not borrowed:
+            return tensor_of(self.captured.leaves[0])
         leaves = []
         for leaf in self.captured.leaves:
             if isinstance(leaf, Output):
                 leaf = tensor_of(leaf).cpu() if borrowed else tensor_of(leaf)
             leaves.append(leaf)
         return pytree.tree_unflatten(leaves, self.captured.structure)
+
+
+def _looks(spec: Any) -> str:
+    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"

@@ -22,7 +22,7 @@ import jax
 from .._jax_private import fast_call
 from . import stats
 from .site import origin, site_of
-from .stats import Source
+from .stats import Trace
 
 
 class Phase:
@@ -60,6 +60,12 @@ def phase(name: str, step: str = "trace") -> Iterator[Phase]:
             phases.pop(thread, None)
 
 
+def here() -> Phase | None:
+    """What this thread is doing to a program of ours, if anything."""
+    stack = phases.get(threading.get_ident())
+    return stack[-1] if stack else None
+
+
 class Handle:
     """What it takes to look at a program: its executable, and the trace that it was compiled from.
 
@@ -79,7 +85,7 @@ def finish(
     name: str,
     trace_seconds: float,
     avals: Sequence[Any],
-    source: Source = stats.EAGER,
+    cause: Trace = stats.EAGER,
     part: str = "",
 ) -> tuple[Callable[..., Any], stats.Compiled]:
     """Compile a trace; returns what runs it, which takes flat arrays, and its record."""
@@ -94,18 +100,19 @@ def finish(
     if isinstance(call, jax.stages.Compiled):  # takes no attribute
         call = functools.partial(call)
     handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]
-    found = origin(None)
+    found = None if cause.site else origin(None)
     record = stats.Compiled(
         name,
-        trace_seconds,
+        trace_seconds + cause.seconds,
         done - middle,
         middle - started,
-        source,
+        cause,
         part,
-        site_of(found) if found is not None else source.site,
+        cause.site if found is None else site_of(found),
         avals,
         persistent_hit=opened.found,
         handle=weakref.ref(handle),
     )
+    cause.seconds = 0.0
     stats.compiled.append(record)
     return call, record

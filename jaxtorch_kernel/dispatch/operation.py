@@ -17,6 +17,7 @@ from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
 from . import outputs, tracing, watching
+from . import program as program_module
 from .atomic import own, run_into
 from .call import (
     Call,
@@ -188,6 +189,8 @@ class Operation:
             for buffer, spec in zip(targets, program.new_specs, strict=True):
                 buffer.spec = spec
             run_into(execute, operands, [*fresh, *targets, *source])
+            if program.written and program_module.counting:
+                program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, program.name) from None
         finally:

@@ -157,6 +157,10 @@ class ProgramInfo:
         """What a run of it takes; None where it is gone or XLA does not say."""
         return _of_handle(self._record, lambda h: _memory(h.executable.memory_analysis()))
 
+    def buffer_assignment(self) -> bytes | None:
+        """Which value lies where in its memory, a serialized `BufferAssignmentProto`; None where it is gone."""
+        return _of_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
+
     @property
     def code_bytes(self) -> int | None:
         """The size of the machine code; None where it is gone or XLA does not say."""
@@ -239,7 +243,7 @@ def kept(info: ProgramInfo) -> bool:
 
 
 def _info(record: stats.Compiled) -> ProgramInfo:
-    source = record.source
+    source = record.cause.source
     return ProgramInfo(
         record.id,
         record.name,
@@ -254,7 +258,7 @@ def _info(record: stats.Compiled) -> ProgramInfo:
         record.xla,
         tuple(map(_shown, record.avals)),
         record.persistent_hit,
-        record.reason,
+        ", ".join(reason.what for reason in record.cause.reasons) or None,
         _sources.setdefault(source, len(_sources) + 1),
         record,
     )
@@ -349,6 +353,10 @@ def _memory(found: Any) -> Memory | None:
         found.temp_size_in_bytes,
         found.generated_code_size_in_bytes,
     )
+
+
+def _buffers(found: Any) -> bytes | None:
+    return getattr(found, "serialized_buffer_assignment_proto", None) or None
 
 
 def _flops(found: Any) -> int | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from .module import Computation, Instruction, Module, Shape
+from .module import RUNS_INSIDE, Computation, Instruction, Module, Shape
 from .wire import fields, numbers, signed
 
 
@@ -72,7 +72,6 @@ _FREE = _words(
     """
 )
 _SLICES = frozenset(("slice", "dynamic-slice", "gather"))
-_RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
 _TRIPS = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
 _CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
 
@@ -95,7 +94,7 @@ class Costs:
         if found is None:
             found = self._own(instruction)
             times = trips(instruction) or 1 if instruction.opcode == "while" else 1
-            if instruction.opcode in _RUNS_INSIDE:
+            if instruction.opcode in RUNS_INSIDE:
                 for called in instruction.calls:
                     found = found.plus(
                         self._of_computation(self.module.computations[called]).times(times)
@@ -111,7 +110,7 @@ class Costs:
         def visit(computation: Computation, times: int) -> None:
             found[computation.id] = found.get(computation.id, 0) + times
             for instruction in computation.instructions:
-                if instruction.opcode in _RUNS_INSIDE:
+                if instruction.opcode in RUNS_INSIDE:
                     own = trips(instruction) or 1 if instruction.opcode == "while" else 1
                     for called in instruction.calls:
                         visit(self.module.computations[called], times * own)
@@ -156,7 +155,7 @@ class Costs:
     def _of_computation(self, computation: Computation) -> Cost:
         total = NOTHING
         for instruction in computation.instructions:
-            if instruction.opcode not in _FREE or instruction.opcode in _RUNS_INSIDE:
+            if instruction.opcode not in _FREE or instruction.opcode in RUNS_INSIDE:
                 total = total.plus(self.of(instruction))
         return total
 

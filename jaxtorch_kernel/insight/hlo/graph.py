@@ -105,14 +105,13 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
             depth -= 1
     gathered: dict[tuple[tuple[str, ...], bool], _Folded] = {}
     for instruction, times in work:
-        path, backward = paths[instruction.id]
-        key = path[:depth], backward
-        own = gathered.setdefault(key, _Folded(len(key[0])))
-        own.instructions += 1
-        whole = NOTHING
-        for _, cost in costs.spread(instruction):
-            whole = whole.plus(cost)
-        own.cost = own.cost.plus(whole.times(times))
+        whole = paths[instruction.id]
+        for inner, cost in costs.spread(instruction):
+            path, backward = _path(inner) if inner.op_name else whole
+            key = path[:depth], backward
+            own = gathered.setdefault(key, _Folded(len(key[0])))
+            own.instructions += inner.opcode not in _HANDS_ON
+            own.cost = own.cost.plus(cost.times(times))
     kept = dict(sorted(gathered.items(), key=_weight)[:most])
     numbers = {key: i for i, key in enumerate(kept)}
     edges: dict[tuple[int, int], None] = {}

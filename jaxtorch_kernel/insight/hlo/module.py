@@ -27,6 +27,9 @@ _TYPES = {
 }  # fmt: skip
 _TUPLE, _BUFFER = 13, 34
 
+# Opcodes whose computations run as programs of their own, instruction by instruction.
+RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

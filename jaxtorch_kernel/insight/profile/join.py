@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...dispatch.site import line_of
-from ..programs import place_of
+from ..programs import Place, place_of
 from .executables import Executable, assign
 from .launches import Launch
 from .origins import Origin, Origins, Part
@@ -57,12 +57,16 @@ class Attribution:
     Attributes:
         total: nanoseconds of all events of the device, each without those within.
         executable_of: for each event of the device, its executable.
+        places: the lines.
+        place_of: for each event of the device, the line that most of it belongs to, or -1.
     """
 
     total: float
     shares: tuple[Share, ...]
     executables: tuple[Executable, ...]
     executable_of: np.ndarray
+    places: tuple[Place, ...]
+    place_of: np.ndarray
 
 
 def attribute(recording: Recording) -> Attribution:
@@ -79,12 +83,27 @@ def attribute(recording: Recording) -> Attribution:
     known = list(places)
     splitter = [_Splitter(e) for e in executables]
     shares: list[Share] = []
-    for (executable, name, place), time, count in zip(
-        rows.tolist(), own.tolist(), counts.tolist(), strict=True
-    ):
+    lines: dict[Place, int] = {}
+    line_of_row = np.full(len(rows), -1)
+    for i, (executable, name, place) in enumerate(rows.tolist()):
         origin = known[place] if place >= 0 else None
-        shares += splitter[executable].shares(executable, events.names[name], origin, time, count)
-    return Attribution(float(events.own.sum()), tuple(shares), tuple(executables), executable_of)
+        found = list(
+            splitter[executable].shares(
+                executable, events.names[name], origin, float(own[i]), int(counts[i])
+            )
+        )
+        shares += found
+        most = max(found, key=lambda s: s.own).origin.place
+        if most is not None:
+            line_of_row[i] = lines.setdefault(most, len(lines))
+    return Attribution(
+        float(events.own.sum()),
+        tuple(shares),
+        tuple(executables),
+        executable_of,
+        tuple(lines),
+        line_of_row[inverse.reshape(-1)],
+    )
 
 
 def _origin(launch: Launch) -> Origin:

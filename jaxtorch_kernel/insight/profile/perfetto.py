@@ -1,0 +1,67 @@
+"""A profile as a trace that Perfetto and chrome://tracing read: Chrome's JSON.
+
+Three groups of tracks: the threads of the host, the lanes of the device, and the lines of the user's code, each with
+the events that belong most to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .sources import text_of
+from .summary import Profile
+
+_HOST, _DEVICE, _LINES = 1, 2, 3
+
+
+def trace(profile: Profile) -> dict[str, Any]:
+    """The trace, ready for JSON."""
+    return {"traceEvents": [*_tracks(profile), *_slices(profile)], "displayTimeUnit": "ms"}
+
+
+def _tracks(profile: Profile) -> Iterator[dict[str, Any]]:
+    for number, name in ((_HOST, "host"), (_DEVICE, "device"), (_LINES, "lines of code")):
+        yield _name("process_name", number, 0, name)
+        yield {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": number,
+            "tid": 0,
+            "args": {"sort_index": number},
+        }
+    for i, lane in enumerate(profile.recording.events.lanes):
+        for process in (_HOST, _DEVICE):
+            yield _name("thread_name", process, i + 1, lane.name)
+    for i, place in enumerate(profile.attribution.places):
+        yield _name("thread_name", _LINES, i + 1, f"{place}: {text_of(place)}")
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _slices(profile: Profile) -> Iterator[dict[str, Any]]:
+    events, attribution = profile.recording.events, profile.attribution
+    place = np.full(len(events), -1)
+    place[events.on_device] = attribution.place_of
+    program = np.full(len(events), -1)
+    program[events.on_device] = attribution.executable_of
+    for i in range(len(events)):
+        owner, line = int(program[i]), int(place[i])
+        slice_ = {
+            "ph": "X",
+            "name": events.names[events.name[i]],
+            "ts": int(events.start[i]) / 1e3,
+            "dur": int(events.duration[i]) / 1e3,
+            "pid": _HOST if owner < 0 else _DEVICE,
+            "tid": int(events.lane[i]) + 1,
+        }
+        if owner >= 0:
+            slice_["args"] = {"program": attribution.executables[owner].title}
+        if line >= 0:
+            slice_["args"]["line"] = str(attribution.places[line])
+            yield {**slice_, "pid": _LINES, "tid": line + 1}
+        yield slice_

@@ -1,0 +1,166 @@
+"""What was compiled of each function, and why again: the programs of `programs.py` by what they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..dispatch import stats
+from .programs import Place, ProgramInfo, place_of, programs
+
+_JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
+
+
+@dataclass(frozen=True)
+class Retrace:
+    """One trace after the first.
+
+    Attributes:
+        nth: which trace of the function it was, from 2 on.
+        what: what had changed, one phrase each.
+        advice: how to avoid it, one sentence for each of `what`; empty where there is nothing to do.
+    """
+
+    nth: int
+    place: Place | None
+    what: tuple[str, ...]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f" ({self.place})" if self.place is not None else ""
+        return f"trace {self.nth}{where}: {', '.join(self.what)}"
+
+
+@dataclass(frozen=True)
+class FunctionInfo:
+    """Torch or JAX code that was compiled: a function, a cell; or all eager operators.
+
+    Attributes:
+        id: its number, `ProgramInfo.source`.
+        place: where it was traced last.
+        calls, hits, traces: calls of it, those that found a program, those that were traced. Of eager operators and
+            plain `jax.jit` no call is known, and `calls` is the runs of its programs.
+        retraces: why it was traced again, each time; the latest hundred.
+        programs: the oldest first.
+    """
+
+    id: int
+    name: str
+    kind: str
+    place: Place | None
+    calls: int
+    hits: int
+    traces: int
+    retraces: tuple[Retrace, ...]
+    programs: tuple[ProgramInfo, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All that compiling took."""
+        return sum(p.seconds for p in self.programs)
+
+
+class Explanation(tuple[FunctionInfo, ...]):
+    """What was traced more than once. As text: each function, and why."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for function in self:
+            lines.append(f"{function.name} ({function.kind}): traced {function.traces} times")
+            if not function.retraces:
+                lines.append(f"  {_JAX_DOES_NOT_SAY}")
+            said = set()
+            for retrace in function.retraces:
+                lines.append(f"  {retrace}")
+                for advice in retrace.advice:
+                    if advice and advice not in said:
+                        said.add(advice)
+                        lines.append(f"    {advice}")
+        return "\n".join(lines) or "Nothing was traced twice."
+
+
+def functions(all_of_them: bool = False) -> list[FunctionInfo]:
+    """What was compiled in this session, in the order of the first program of each.
+
+    Args:
+        all_of_them: also the small array operations that the engine itself asks of JAX.
+    """
+    groups: dict[int, list[ProgramInfo]] = {}
+    for program in programs():
+        if all_of_them or program.kind != "engine":
+            groups.setdefault(program.source, []).append(program)
+    return [_function(group) for group in groups.values()]
+
+
+def function_of(program: ProgramInfo) -> FunctionInfo:
+    """What a program comes from."""
+    return _function([p for p in programs() if p.source == program.source])
+
+
+def explain_recompiles(name: str | None = None) -> Explanation:
+    """Why functions and cells were traced more than once, and how to avoid it.
+
+    Args:
+        name: only of this function.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> from jaxtorch.insight import explain_recompiles
+        >>> @jaxtorch.pure
+        ... def twice(images):
+        ...     return images * 2
+        >>> for n in (32, 7):
+        ...     _ = twice(torch.ones(n, 4, device="jax"))
+        >>> print(explain_recompiles("twice")[0].retraces[0].what)
+        ('images[0] 32 -> 7',)
+    """
+    found = [f for f in functions() if f.traces > 1 and name in (None, f.name)]
+    return Explanation(sorted(found, key=lambda f: -f.traces))
+
+
+@dataclass(frozen=True)
+class Total:
+    """What compiling took for one line, or one cell.
+
+    Attributes:
+        place: the line; of a cell, its first that was compiled for. None: nobody knows (a backward pass).
+    """
+
+    place: Place | None
+    programs: int
+    seconds: float
+
+
+def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
+    """Programs and seconds of each line, or of each cell, the dearest first."""
+    groups: dict[object, list[ProgramInfo]] = {}
+    for program in known:
+        place = program.place
+        cell = place.cell if place is not None else None
+        if by_cell and cell is None:
+            continue
+        groups.setdefault(cell if by_cell else place, []).append(program)
+    found = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
+    return sorted(found, key=lambda t: -t.seconds)
+
+
+def _function(group: list[ProgramInfo]) -> FunctionInfo:
+    source: stats.Source = group[0]._record.cause.source
+    retraces = []
+    first = source.traces - len(source.history)
+    for i, trace in enumerate(source.history, first + 1):
+        if trace.reasons:
+            what, advice = zip(*trace.reasons, strict=True)
+            retraces.append(Retrace(i, place_of(trace.site), what, advice))
+    known = source.hits + source.traces if source.history else sum(p.calls for p in group)
+    return FunctionInfo(
+        group[0].source,
+        source.name,
+        source.kind,
+        group[-1].place if len({p.place for p in group}) == 1 or source.history else None,
+        known,
+        source.hits,
+        source.traces,
+        tuple(retraces),
+        tuple(group),
+    )

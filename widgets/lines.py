@@ -1,0 +1,108 @@
+"""`%%jax lines`: the code as `%lprun` shows it, each line with its time on the device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jaxtorch.insight.profile.sources import Source, annotate
+
+from . import profile_page
+from .units import amount, duration, share, size
+from .view import View
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.summary import Profile
+
+_WIDTH = 110
+
+
+class LinesView(View):
+    """The lines of a `Profile`.
+
+    | key | what it holds |
+    | --- | --- |
+    | `version` | 1 |
+    | `title`, `repeat`, `wall`, `device` | as in `ProfileView` |
+    | `sources` | `file`, `cell` (number or null), `title`, `total`, `lines` |
+    | `sources[].lines` | `number`, `text`, `time` (null where a line had nothing to do on the device) |
+    | `unattributed` | nanoseconds that belong to no line |
+
+    A time is `total`, `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
+    """
+
+    kind: ClassVar[str] = "lines"
+
+    def __init__(self, profile: Profile, title: str = "", first: str = ""):
+        """`first`: the file of the cell that was profiled."""
+        self.profile, self.title, self.first = profile, title, first
+
+    def sources(self) -> list[Source]:
+        """The code with its times."""
+        return annotate(self.profile, self.first)
+
+    def text(self) -> str:
+        profile = self.profile
+        runs = f", mean of {profile.repeat} runs" if profile.repeat > 1 else ""
+        parts = [
+            f"Time on the device: {duration(profile.device)} of {duration(profile.wall)}{runs}"
+        ]
+        parts += [self._source(source) for source in self.sources()]
+        if profile.unattributed.total:
+            rest = profile.unattributed.total
+            parts.append(f"{duration(rest)} ({share(rest, profile.device)}) belong to no line.")
+        return "\n\n".join(parts)
+
+    def _source(self, source: Source) -> str:
+        profile = self.profile
+        head = f"{'line':>5} {'device':>9} {'share':>8} {'times':>6} {'ops':>7} {'bytes':>9}"
+        rows = [f"{source.title}: {duration(source.total)}", f"{head}  code", "-" * (len(head) + 6)]
+        before = 0
+        for line in source.lines:
+            if before and line.number != before + 1:
+                rows.append("  ...")
+            before = line.number
+            values = " " * (len(head) - 5)
+            if line.time is not None:
+                time = line.time
+                mark = "~" if time.inferred > 0.05 * time.total else ""
+                values = (
+                    f" {mark + duration(time.total):>9} {share(time.total, profile.device):>8} {time.count:>6.0f} "
+                    f"{amount(time.flops):>7} {size(time.bytes):>9}"
+                )
+            rows.append(f"{line.number:>5}{values}  {line.text}".rstrip()[:_WIDTH])
+        return "\n".join(rows)
+
+    def html(self) -> str:
+        profile = self.profile
+        return (
+            f'<div style="font-size:13px">Time on the device: {duration(profile.device)} of {duration(profile.wall)}'
+            f"{profile_page.source_tables(profile, self.sources())}</div>"
+        )
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "title": self.title,
+            "repeat": self.profile.repeat,
+            "wall": self.profile.wall,
+            "device": self.profile.device,
+            "sources": [
+                {
+                    "file": source.file,
+                    "cell": source.cell,
+                    "title": source.title,
+                    "total": source.total,
+                    "lines": [
+                        {
+                            "number": line.number,
+                            "text": line.text,
+                            "time": None if line.time is None else asdict(line.time),
+                        }
+                        for line in source.lines
+                    ],
+                }
+                for source in self.sources()
+            ],
+            "unattributed": self.profile.unattributed.total,
+        }

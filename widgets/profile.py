@@ -1,0 +1,198 @@
+"""`%%jax profile`: where the time of a cell went.
+
+The text has the tables that a reader asks for first: what the time was, then lines, modules, operators, instructions.
+The HTML (`profile_page.py`) adds a timeline and a flame graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jaxtorch.insight.profile.sources import Source, annotate, text_of
+
+from . import profile_page
+from .profile_data import packed
+from .units import amount, duration, share, size
+from .view import View
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.summary import Node, Profile, Row
+
+_WIDTH = 100
+_ROWS = 10
+
+
+class ProfileView(View):
+    """A `Profile` as a notebook shows it.
+
+    Times in `data()` are nanoseconds, of one run where there were several, but for `events`, which has all of them.
+
+    | key | what it holds |
+    | --- | --- |
+    | `version` | 1 |
+    | `title` | what was profiled |
+    | `repeat`, `wall`, `device`, `busy`, `idle`, `attributed` | number of runs; the times; 0 to 1 |
+    | `host` | `compile`, `waiting`, `transfer`, `dispatch`, `python` of the calling thread |
+    | `memory` | `before`, `peak`, `after` in bytes, or null |
+    | `peak` | `name`, `flops`, `bandwidth` of the device (per second), or null |
+    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, and a time (below) |
+    | `unattributed` | a time |
+    | `tree` | `name`, a time, `own` (ns), `children` |
+    | `operators` | rows: `id`, `name`, and a time |
+    | `instructions` | rows: `id`, `program`, `number`, `name`, `opcode`, `lines`, and a time (1) |
+    | `events` | `start`, `duration`, `lane`, `name`, `depth`, `line`: a list of whole numbers each (2) |
+    | `names`, `lanes` | strings; `name`, `device` (bool) each |
+    | `runs` | (start, end) of each run |
+
+    A time is `total`, `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
+
+    (1) `number` is what `%jax hlo` takes, or null; `lines` are ids of rows of `lines`.
+    (2) Of equal length, by lane and start. `name` indexes `names`, `lane` indexes `lanes`, `line` is an id of a row of
+    `lines` or -1. The device's events lie in lanes of the host, too, where the device is the CPU.
+    """
+
+    kind: ClassVar[str] = "profile"
+
+    def __init__(self, profile: Profile, title: str = "", first: str = ""):
+        """`first`: the file of the cell that was profiled."""
+        self.profile, self.title, self.first = profile, title, first
+
+    def text(self) -> str:
+        found = self.profile
+        parts = [
+            _head(found, self.title),
+            _lines(found),
+            _modules(found),
+            _ranking("operator", found.operators, found.device),
+            _instructions(found),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def html(self) -> str:
+        return profile_page.page(self.profile, self.title, self.sources())
+
+    def sources(self) -> list[Source]:
+        """The code with its times."""
+        return annotate(self.profile, self.first)
+
+    def data(self) -> dict[str, Any]:
+        return packed(self.profile, self.title)
+
+
+def facts(profile: Profile) -> list[tuple[str, float, str]]:
+    """What the wall's time was: of the device, then of the thread that ran the code. (name, nanoseconds, note)."""
+    host = profile.host
+    return [
+        ("device busy", profile.busy, "some lane of the device works"),
+        ("device idle", profile.idle, "none does"),
+        ("compiling", host.compile, "tracing, lowering, XLA"),
+        ("launching", host.dispatch, "handing programs to XLA"),
+        ("transfers", host.transfer, "between host and device"),
+        ("waiting", host.waiting, "for the device"),
+        ("Python", host.python, "everything else: the code, torch, dispatch"),
+    ]
+
+
+def _head(profile: Profile, title: str) -> str:
+    runs = f"{profile.repeat} runs, each" if profile.repeat > 1 else "one run,"
+    lines = [
+        f"{title or 'Profile'}: {runs} {duration(profile.wall)}; "
+        f"{duration(profile.device)} of work on the device, {100 * profile.attributed:.0f} % of it known by line"
+    ]
+    width = max(len(name) for name, *_ in facts(profile))
+    for i, (name, time, note) in enumerate(facts(profile)):
+        who = {0: "device", 2: "this thread"}.get(i, "")
+        name = name.removeprefix("device ")
+        lines.append(
+            f"  {who:12}{name:{width}}{duration(time):>9} {share(time, profile.wall):>8}  {note}"
+        )
+    memory = profile.recording.memory
+    if memory is not None:
+        lines.append(
+            f"  {'memory':12}{size(memory.before)} before, {size(memory.peak)} at most, {size(memory.after)} after"
+        )
+    return "\n".join(lines)
+
+
+def _lines(profile: Profile) -> str:
+    rows = [
+        [
+            *_times(row.time.total, profile.device, row.time.inferred),
+            duration(row.time.backward) if row.time.backward else "",
+            amount(row.time.flops),
+            size(row.time.bytes),
+            f"{row.name}: {text_of(row.place)}" if row.place is not None else row.name,
+        ]
+        for row in sorted(profile.lines, key=lambda r: -r.time.total)[:_ROWS]
+    ]
+    rest = profile.unattributed
+    if rest.total:
+        rows.append([*_times(rest.total, profile.device), "", "", "", "(no line)"])
+    more = len(profile.lines) - _ROWS
+    if more > 0:
+        rows.append(["", "", "", "", "", f"and {more} more lines"])
+    return table(("device", "share", "backward", "ops", "bytes", "line"), rows)
+
+
+def _modules(profile: Profile) -> str:
+    rows: list[list[str]] = []
+
+    def walk(node: Node, depth: int) -> None:
+        if len(rows) < 2 * _ROWS and node.time.total > profile.device / 200:
+            times = _times(node.time.total, profile.device)
+            back = duration(node.time.backward) if node.time.backward else ""
+            rows.append([*times, back, "  " * depth + node.name])
+            for child in node.children:
+                walk(child, depth + 1)
+
+    for child in profile.tree.children:
+        walk(child, 0)
+    return table(("device", "share", "backward", "module"), rows) if rows else ""
+
+
+def _ranking(kind: str, rows: Sequence[Row], whole: float) -> str:
+    cells = [[*_times(r.time.total, whole), f"{r.time.count:.0f}", r.name] for r in rows[:_ROWS]]
+    if len(rows) > _ROWS:
+        cells.append(["", "", "", f"and {len(rows) - _ROWS} more"])
+    return table(("device", "share", "times", kind), cells)
+
+
+def _instructions(profile: Profile) -> str:
+    rows = []
+    for row in profile.instructions[: _ROWS // 2]:
+        places = ", ".join(map(str, row.places[:2])) + (" ..." if len(row.places) > 2 else "")
+        name = f"{row.instruction} of {row.program}"
+        rows.append([*_times(row.time.total, profile.device), row.opcode, name, places])
+    return table(("device", "share", "opcode", "instruction", "from"), rows)
+
+
+def _times(total: float, whole: float, inferred: float = 0.0) -> list[str]:
+    mark = "~" if inferred > 0.05 * total else ""
+    return [mark + duration(total), share(total, whole)]
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns of text: numbers to the right, the last column as it is, cut to the width of a terminal.
+
+    Example:
+        >>> from jaxtorch.widgets.profile import table
+        >>> print(table(("time", "name"), [["1 s", "a"], ["10 s", "b"]]))
+        time  name
+         1 s  a
+        10 s  b
+    """
+    rows = [names, *rows]
+    if len(rows) == 1:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(names) - 1)]
+    left = {i for i, name in enumerate(names) if name in ("opcode", "instruction")}
+    lines = []
+    for row in rows:
+        cells = [
+            f"{cell:{width}}" if i in left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        line = "  ".join([*cells, row[-1]]).rstrip()
+        lines.append(line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "...")
+    return "\n".join(lines)

@@ -1,0 +1,262 @@
+"""The page of a profile: HTML with inline style and SVG, no script.
+
+A bar of what the time was, the code with its lines' shares, a flame graph of module paths as nested bars, a timeline of
+what took longest, and tables. Everything that comes from a user is escaped. Colours hold on a light and a dark page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from .timeline import timeline
+from .units import amount, duration, share, size
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.sources import Source
+    from jaxtorch.insight.profile.summary import Node, Profile, Time
+
+FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
+_PARTS = (
+    ("compile", "compiling", "#a855f7"),
+    ("dispatch", "launching", "#10b981"),
+    ("transfer", "transfers", "#ec4899"),
+    ("waiting", "waiting", "#8888"),
+    ("python", "Python", "#eab308"),
+)
+_PAGE = "font-size:13px;line-height:1.45;max-width:1100px"
+_TABLE = "border-collapse:collapse;font-size:12px;margin:4px 0;white-space:nowrap"
+_LEFT = "text-align:left;padding:1px 14px 1px 0;vertical-align:top"
+_RIGHT = (
+    "text-align:right;padding:1px 14px 1px 0;vertical-align:top;font-variant-numeric:tabular-nums"
+)
+_CODE = "font-family:ui-monospace,Menlo,Consolas,monospace;white-space:pre"
+_SUMMARY = "cursor:pointer;font-weight:600;margin:8px 0 2px"
+_ROWS = 30
+
+
+def page(profile: Profile, title: str, sources: list[Source]) -> str:
+    """The whole."""
+    parts = [
+        _head(profile, title),
+        _bars(profile),
+        _details("Lines", source_tables(profile, sources), True),
+        _details("Modules", flame(profile), bool(profile.tree.children)),
+        _details("Timeline", timeline(profile), True),
+        _details("Operators", _operators(profile)),
+        _details("Instructions", _instructions(profile)),
+    ]
+    return f'<div style="{_PAGE}">{"".join(parts)}</div>'
+
+
+def _head(profile: Profile, title: str) -> str:
+    runs = f"{profile.repeat} runs, each " if profile.repeat > 1 else ""
+    memory = profile.recording.memory
+    held = "" if memory is None else f" · at most {size(memory.peak)} in tensors"
+    return (
+        f"<div><b>{escape(title or 'Profile')}</b> · {runs}{duration(profile.wall)} · "
+        f"{duration(profile.device)} of work on the device, "
+        f"{100 * profile.attributed:.0f} % of it known by line{held}</div>"
+    )
+
+
+def _bars(profile: Profile) -> str:
+    """What the wall's time was: of the device, and of the thread that ran the code."""
+    device = [("busy", profile.busy, FORWARD), ("idle", profile.idle, QUIET)]
+    host = [(label, getattr(profile.host, name), colour) for name, label, colour in _PARTS]
+    return (
+        '<table style="border-collapse:collapse;width:100%;font-size:12px;margin:4px 0">'
+        f"{_bar('device', device, profile.wall)}{_bar('this thread', host, profile.wall)}</table>"
+    )
+
+
+def _bar(name: str, parts: Sequence[tuple[str, float, str]], whole: float) -> str:
+    pieces, words = [], []
+    for label, time, colour in parts:
+        percent = 100 * time / whole if whole else 0
+        words.append(
+            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
+            f'height:9px;background:{colour}"></span> {label} {duration(time)} ({percent:.0f} %)</span>'
+        )
+        pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
+    return (
+        f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{name}</th><td style="text-align:left">'
+        f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(words)}</td></tr>'
+    )
+
+
+def _details(title: str, body: str, opened: bool = False) -> str:
+    if not body:
+        return ""
+    return f'<details{" open" if opened else ""}><summary style="{_SUMMARY}">{title}</summary>{body}</details>'
+
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+def source_tables(profile: Profile, sources: Iterable[Source]) -> str:
+    """The code, each line with its time."""
+    tables = "".join(_source(profile, source) for source in sources)
+    rest = profile.unattributed
+    if rest.total:
+        tables += f"<div>{duration(rest.total)} ({share(rest.total, profile.device)}) belong to no line.</div>"
+    return tables
+
+
+def _source(profile: Profile, source: Source) -> str:
+    head = "".join(
+        f'<th scope="col" style="{_RIGHT};font-weight:400;opacity:.7">{name}</th>'
+        for name in ("", "device", "share", "times", "ops", "bytes")
+    )
+    rows, before = [], 0
+    for line in source.lines:
+        if before and line.number != before + 1:
+            rows.append('<tr><td colspan="7" style="opacity:.5">⋮</td></tr>')
+        before = line.number
+        rows.append(_line(profile, line.number, line.text, line.time))
+    return (
+        f'<div style="margin-top:6px"><b>{escape(source.title)}</b> · {duration(source.total)} '
+        f"({share(source.total, profile.device)})</div>"
+        f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}'
+        f'<th scope="col" style="{_LEFT}"></th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _line(profile: Profile, number: int, text: str, time: Time | None) -> str:
+    code = f'<td style="{_LEFT};{_CODE}">{escape(text) or " "}</td>'
+    if time is None:
+        cells = f'<td style="{_RIGHT}"></td>' * 5
+        return f'<tr><td style="{_RIGHT};opacity:.5">{number}</td>{cells}{code}</tr>'
+    part = 100 * time.total / profile.device if profile.device else 0
+    back = part * time.backward / time.total if time.total else 0
+    heat = (
+        f"background:linear-gradient(90deg,{FORWARD}55 {part - back:.1f}%,{BACKWARD}55 {part - back:.1f}%,"
+        f"{BACKWARD}55 {part:.1f}%,transparent {part:.1f}%)"
+    )
+    values = (
+        time_cell(time),
+        share(time.total, profile.device),
+        f"{time.count:.0f}",
+        amount(time.flops),
+        size(time.bytes),
+    )
+    cells = "".join(
+        f'<td style="{_RIGHT}{";" + heat if i == 1 else ""}">{value}</td>'
+        for i, value in enumerate(values)
+    )
+    return f'<tr><td style="{_RIGHT};opacity:.5">{number}</td>{cells}{code}</tr>'
+
+
+def time_cell(time: Time) -> str:
+    """A time, marked where it is inferred and with what of it is the backward pass."""
+    inferred = time.inferred > 0.05 * time.total
+    mark = '<span title="inferred: split by estimated cost">~</span>' if inferred else ""
+    hint = f"forward {duration(time.forward)}, backward {duration(time.backward)}"
+    return f'{mark}<span title="{hint}">{duration(time.total)}</span>'
+
+
+# -- modules -----------------------------------------------------------------------------------------------------
+
+
+def flame(profile: Profile) -> str:
+    """Module paths as nested bars: a bar's width is its share, below it the modules within."""
+    if not profile.tree.children:
+        return ""
+    legend = (
+        f'<div style="font-size:12px"><span style="color:{FORWARD}">■</span> forward '
+        f'<span style="color:{BACKWARD}">■</span> backward</div>'
+    )
+    return legend + _flame(profile.tree, profile.device, 0)
+
+
+def _flame(node: Node, whole: float, depth: int) -> str:
+    if depth > 12 or not node.time.total:
+        return ""
+    back = 100 * node.time.backward / node.time.total
+    label = escape(node.name)
+    hint = escape(
+        f"{node.name}: {duration(node.time.total)} ({share(node.time.total, whole)}), "
+        f"backward {duration(node.time.backward)}, itself {duration(node.own.total)}",
+        quote=True,
+    )
+    bar = (
+        f'<div title="{hint}" style="background:linear-gradient(90deg,{FORWARD}66 {100 - back:.1f}%,{BACKWARD}66 '
+        f"{100 - back:.1f}%);font-size:11px;line-height:16px;height:16px;margin:0 1px 1px 0;padding-left:3px;"
+        f'overflow:hidden;white-space:nowrap;text-overflow:ellipsis;text-align:left">{label} '
+        f'<span style="opacity:.7">{share(node.time.total, whole)}</span></div>'
+    )
+    inner = "".join(
+        f'<div style="width:{100 * child.time.total / node.time.total:.3f}%;min-width:0">{below}</div>'
+        for child in node.children
+        if child.time.total > whole / 500 and (below := _flame(child, whole, depth + 1))
+    )
+    return bar + (f'<div style="display:flex;width:100%">{inner}</div>' if inner else "")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def _operators(profile: Profile) -> str:
+    rows = [
+        (
+            time_cell(row.time),
+            share(row.time.total, profile.device),
+            f"{row.time.count:.0f}",
+            amount(row.time.flops),
+            size(row.time.bytes),
+            escape(row.name),
+        )
+        for row in profile.operators[:_ROWS]
+    ]
+    return _rows(
+        ("device", "share", "times", "ops", "bytes", "operator"), rows, len(profile.operators), 1
+    )
+
+
+def _instructions(profile: Profile) -> str:
+    peak = profile.peak
+    names = ["device", "share", "times", "ops/s", "bytes/s", "program", "instruction", "from"]
+    if peak is not None:
+        names.insert(5, "of the roof")
+    rows = []
+    for row in profile.instructions[:_ROWS]:
+        time, seconds = row.time, row.time.total / 1e9
+        rates = (amount(time.flops / seconds), size(time.bytes / seconds)) if seconds else ("", "")
+        cells = [time_cell(time), share(time.total, profile.device), f"{time.count:.0f}", *rates]
+        if peak is not None:
+            reached = time.flops / seconds if seconds else 0.0
+            roof = peak.roof(time.flops / time.bytes) if time.bytes else peak.flops
+            cells.append(share(reached, roof) if reached else "")
+        opcode = f' <span style="opacity:.6">{escape(row.opcode)}</span>' if row.opcode else ""
+        cells += [
+            escape(row.program),
+            escape(row.instruction) + opcode,
+            "<br>".join(escape(str(place)) for place in row.places[:3]),
+        ]
+        rows.append(cells)
+    return _rows(names, rows, len(profile.instructions), 3)
+
+
+def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], count: int, left: int) -> str:
+    """A table; its last `left` columns are words."""
+    words = len(names) - left
+
+    def style(i: int) -> str:
+        return _LEFT if i >= words else _RIGHT
+
+    head = "".join(
+        f'<th scope="col" style="{style(i)};font-weight:400;opacity:.7">{name}</th>'
+        for i, name in enumerate(names)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td style="{style(i)}">{cell}</td>' for i, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    more = f"<div>and {count - len(rows)} more</div>" if count > len(rows) else ""
+    return (
+        f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{more}"
+    )

@@ -1,0 +1,88 @@
+"""A profile's timeline as inline SVG: one row for each lane, cut to what a page can hold.
+
+A page without a script cannot zoom, so that what would be narrower than a hair is not drawn: neighbours of a lane that
+are close and short become one grey piece, which says how many it stands for.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .units import duration
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.events import Events
+    from jaxtorch.insight.profile.summary import Profile
+
+_WIDTH, _ROW, _NAMES = 1000, 14, 150
+_MOST = 500  # pieces drawn
+_LANES = 12
+_COLOURS = ("#3b82f6", "#10b981", "#f59e0b", "#ec4899", "#8b5cf6", "#06b6d4", "#ef4444", "#84cc16")
+_OWN = "jaxtorch: run"
+
+
+def timeline(profile: Profile) -> str:
+    """The drawing; "" where nothing ran."""
+    events = profile.recording.events
+    if not len(events) or not profile.recording.runs:
+        return ""
+    begin, end = profile.recording.runs[0][0], profile.recording.runs[-1][1]
+    lanes = _busiest(events)
+    scale = (_WIDTH - _NAMES) / max(1, end - begin)
+    rows, top = [], 16
+    for lane in lanes:
+        pieces, height = _lane(events, lane, begin, scale, _MOST // len(lanes))
+        name = escape(events.lanes[lane].name[:22])
+        rows.append(
+            f'<text x="0" y="{top + 11}" font-size="11" fill="currentColor">{name}</text>'
+            f'<g transform="translate({_NAMES},{top})">{pieces}</g>'
+        )
+        top += height * _ROW + 4
+    axis = "".join(
+        f'<text x="{_NAMES + (_WIDTH - _NAMES) * i / 4:.0f}" y="10" font-size="10" fill="currentColor" '
+        f'opacity=".7" text-anchor="{"end" if i == 4 else "start"}">{duration((end - begin) * i / 4)}</text>'
+        for i in range(5)
+    )
+    return (
+        f'<svg role="img" aria-label="timeline of {duration(end - begin)}" viewBox="0 0 {_WIDTH} {top}" '
+        f'style="width:100%;height:auto;max-height:420px" xmlns="http://www.w3.org/2000/svg">{axis}{"".join(rows)}</svg>'
+    )
+
+
+def _busiest(events: Events) -> list[int]:
+    """The lanes to draw: those of the device first, the busiest of each kind first."""
+    own = np.bincount(events.lane, weights=events.own, minlength=len(events.lanes))
+    order = sorted(range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -own[i]))
+    return [i for i in order if own[i]][:_LANES]
+
+
+def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
+    """The pieces of a lane and how many rows they take."""
+    named = np.array([not name.startswith(_OWN) for name in events.names])
+    rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
+    rows = rows[np.argsort(-events.duration[rows], kind="stable")]
+    drawn, rest = np.sort(rows[:most]), rows[most:]
+    depths = 1 + int(events.depth[drawn].max(initial=0))
+    pieces = []
+    for i in drawn.tolist():
+        x, width = (events.start[i] - begin) * scale, max(0.4, events.duration[i] * scale)
+        y, name = events.depth[i] * _ROW, events.names[events.name[i]]
+        colour = _COLOURS[events.name[i] % len(_COLOURS)] if events.program[i] >= 0 else "#8888"
+        label = ""
+        if width > 7 * min(len(name), 6):
+            fitting = escape(name[: int(width / 6)])
+            label = f'<text x="{x + 2:.1f}" y="{y + 10}" font-size="9" fill="currentColor">{fitting}</text>'
+        pieces.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colour}" fill-opacity=".55">'
+            f"<title>{escape(name)}: {duration(events.duration[i])}</title></rect>{label}"
+        )
+    if len(rest):
+        pieces.append(
+            f'<text x="0" y="{depths * _ROW + 9}" font-size="9" fill="currentColor" opacity=".7">and {len(rest)} '
+            f"shorter events, {duration(float(events.own[rest].sum()))} in all</text>"
+        )
+        depths += 1
+    return "".join(pieces), depths

@@ -1,0 +1,60 @@
+"""Numbers for a reader: times, bytes, counts."""
+
+from __future__ import annotations
+
+
+def duration(nanoseconds: float) -> str:
+    """A time in three figures.
+
+    Example:
+        >>> from jaxtorch.widgets.units import duration
+        >>> duration(0), duration(950), duration(12_345), duration(1_234_567), duration(2.5e9)
+        ('0', '950 ns', '12.3 µs', '1.23 ms', '2.50 s')
+    """
+    return _scaled(nanoseconds, (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)), whole="ns")
+
+
+def amount(number: float) -> str:
+    """A count in three figures.
+
+    Example:
+        >>> from jaxtorch.widgets.units import amount
+        >>> amount(0), amount(17), amount(268_435_456), amount(1.5e12)
+        ('0', '17', '268 M', '1.50 T')
+    """
+    return _scaled(number, (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)), whole="")
+
+
+def size(count: float) -> str:
+    """A number of bytes in three figures.
+
+    Example:
+        >>> from jaxtorch.widgets.units import size
+        >>> size(0), size(17), size(1536), size(3 * 2**30)
+        ('0', '17 B', '1.50 KiB', '3.00 GiB')
+    """
+    steps = [(unit, 1024.0**i) for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))]
+    return _scaled(count, steps, whole="B")
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent.
+
+    Example:
+        >>> from jaxtorch.widgets.units import share
+        >>> share(1, 3), share(0, 3), share(1, 0)
+        ('33.3 %', '0.0 %', '')
+    """
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _scaled(number: float, steps: object, whole: str) -> str:
+    if not number:
+        return "0"
+    chosen = ("", 1.0)
+    for unit, scale in steps:  # type: ignore[attr-defined]  # pairs
+        if (not chosen[0] and chosen[1] == 1.0) or abs(number) >= scale:
+            chosen = unit, scale
+    value = number / chosen[1]
+    places = 0 if chosen[0] == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{places}f} {chosen[0]}".rstrip()
