@@ -1,5 +1,5 @@
 // `%jax cache`: what was compiled in this session, and why again.
-import { bytes, count, flops, seconds } from "../format.ts";
+import { count, seconds } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, Filter, Tabs } from "../parts.tsx";

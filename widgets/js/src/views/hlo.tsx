@@ -62,9 +62,12 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   useEffect(() => {
     if (stage && stage.lines.length > places.lines.length) setPlaces({ sources: stage.sources, lines: stage.lines });
   }, [stage]);
-  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight.
+  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight; else what runs
+  // first, which XLA prints last.
   useEffect(() => {
-    if (stage && marked.length && jump.code === undefined) setJump({ ...jump, code: marked[0] });
+    if (!stage || jump.code !== undefined) return;
+    const first = marked[0] ?? (data.grep ? -1 : stage.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")));
+    if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
   const choose = (next: readonly number[], from: "code" | "elsewhere"): void => {
@@ -248,7 +251,7 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
         }}
         notes={notes}
         first={source.first}
-        height={places.sources.length > 1 ? "220px" : undefined}
+        height={`${Math.min(places.sources.length > 1 ? 220 : 420, source.lines.length * 18 + 12)}px`}
       />
     </>
   );
@@ -370,7 +373,15 @@ function Instruction({ client, places, name }: { client: Client; places: Places;
     ["Scope", `${found.backward ? "backward of " : ""}${found.path.join(" / ") || "none"}`],
     ["Lines", found.lines.length ? found.lines.map((l) => <div class="mono">{lineText(places, l)}</div>) : "none of yours"],
     ["Cost", `${flops(found.cost[0])} FLOPs, ${flops(found.cost[1])} transcendental, ${bytes(found.cost[2])}; run ${count(found.runs)}×`],
-    ["Stack", found.stack.map(([file, line, within]) => <div class="mono">{`${file}:${line} ${within}`}</div>)],
+    [
+      "Stack",
+      <details>
+        <summary>{found.stack.length} frames, the innermost first</summary>
+        {found.stack.map(([file, line, within], i) => (
+          <div class="mono" key={i}>{`${file}:${line} ${within}`}</div>
+        ))}
+      </details>,
+    ],
   ];
   return (
     <dl>
