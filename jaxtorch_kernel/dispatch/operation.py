@@ -5,6 +5,7 @@ A cache miss builds a program; writes, random numbers, views with starts and tra
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ Tensor = torch.Tensor
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _operations: dict[Any, Callable[..., Any]] = {}
+_all: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 class Operation:
@@ -84,6 +86,7 @@ class Operation:
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
         self.call = hot_path(lambda: self)
+        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -341,3 +344,10 @@ def operation_of(op: torch._ops.OpOverload) -> Any:
 
         operation = _operations[op] = find(op)
     return operation
+
+
+def forget_programs() -> None:
+    """Drop every operator's programs: the next call of each compiles anew."""
+    with build_lock:
+        for operation in list(_all):
+            operation.programs.clear()
