@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -19,6 +19,7 @@ from .view import View
 TITLES = {"jaxpr": "jaxpr", "stablehlo": "StableHLO (before XLA)", "hlo": "HLO (after XLA)"}
 _TERMINAL = 60  # lines of a text in a terminal
 _STATIC = 400  # ... on a page without scripts
+_LARGE = 5000  # lines of HLO from which on a page has only the text that was asked for: the others take seconds to make
 _WIDTH = 100
 _ROWS = 200  # of a table
 _views = itertools.count(1)
@@ -69,6 +70,7 @@ class HloView(View):
         self.reading, self.stage, self.grep = reading, stage, grep
         self.line = line
         self._number = next(_views)
+        self._files: dict[str, int] = {}  # for anchors, which must not hold names
         self._sources: list[Source] = []
         self._lines: dict[tuple[str, int], int] = {}  # a line of the user's -> its L
 
@@ -141,7 +143,7 @@ class HloView(View):
     def html(self) -> str:
         reading = self.reading
         heading = "<br>".join(escape(line) for line in _heading(reading))
-        stages = "".join(self._stage_html(stage) for stage in (self.stage, *_others(self.stage)))
+        stages = "".join(map(self._stage_html, self._stages()))
         source = f'<div style="{_PANE}">{self._source_html()}</div>'
         return (
             f'<div style="font-size:13px"><div style="margin:4px 0">{heading}</div>'
@@ -152,7 +154,7 @@ class HloView(View):
     def _source_html(self) -> str:
         rows = {(r.place.file, r.place.line): r for r in self.reading.lines if r.place is not None}
         total = self.reading.costs.total
-        first = {stage: self._first_lines(stage) for stage in STAGES}
+        first = {stage: self._first_lines(stage) for stage in self._stages()}
         out = []
         for source in self.reading.texts():
             out.append(
@@ -166,7 +168,7 @@ class HloView(View):
                 links = " ".join(
                     f'<a href="#{self._anchor(stage, first[stage][key])}" title="{TITLES[stage]}">{letter}</a>'
                     for stage, letter in zip(STAGES, ("j", "s", "h"), strict=True)
-                    if key in first[stage]
+                    if key in first.get(stage, ())
                 )
                 cells = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in _cells(row, total))
                 out.append(
@@ -178,6 +180,11 @@ class HloView(View):
             cells = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in _cells(rest, total))
             out.append(f"<tr><td></td><td><i>no line of yours</i></td>{cells}<td></td></tr>")
         return f'<table style="border-collapse:collapse;width:100%">{"".join(out)}</table>'
+
+    def _stages(self) -> list[str]:
+        """The texts on the page, the one that was asked for first."""
+        large = len(self.reading.module.instructions) > _LARGE
+        return [self.stage, *(s for s in reversed(STAGES) if s != self.stage and not large)]
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
         """The first line shown of a text that comes from each line of the user's."""
@@ -221,8 +228,7 @@ class HloView(View):
         return f"jaxtorch-{self._number}-{stage}-{line}"
 
     def _source_anchor(self, key: tuple[str, int]) -> str:
-        files = [source.file for source in self.reading.texts()]
-        file = files.index(key[0]) if key[0] in files else 0
+        file = self._files.setdefault(key[0], len(self._files))
         return f"jaxtorch-{self._number}-source-{file}-{key[1]}"
 
     # -- live -------------------------------------------------------------------------------------------------
@@ -317,14 +323,11 @@ class HloView(View):
         """Give every line that is known now its L, and every file its place; those that had one keep it."""
         texts = {source.file: source for source in self.reading.texts()}
         self._sources = [texts.pop(source.file) for source in self._sources] + list(texts.values())
-        for places in [row.place for row in self.reading.lines], *self._all_places():
-            for place in places:
-                if place is not None:
-                    self._lines.setdefault((place.file, place.line), len(self._lines))
-
-    def _all_places(self) -> Iterable[Sequence[Place]]:
+        known = [row.place for row in self.reading.lines if row.place is not None]
         for listing in self.reading.read():
-            yield from set(listing.places)
+            known += listing.all_places
+        for place in known:
+            self._lines.setdefault((place.file, place.line), len(self._lines))
 
     def _places(self) -> dict[str, Any]:
         files = {source.file: i for i, source in enumerate(self._sources)}
@@ -528,10 +531,6 @@ def _entry(listing: Listing, shown: list[int]) -> list[int]:
 
 def _static(listing: Listing, chosen: list[int]) -> list[int]:
     return _entry(listing, chosen)[:_STATIC] if len(chosen) > _STATIC else chosen
-
-
-def _others(stage: str) -> list[str]:
-    return [s for s in reversed(STAGES) if s != stage]
 
 
 def _scope_title(reading: Reading, listing: Listing, line: int) -> str:
