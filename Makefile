@@ -49,6 +49,10 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
 
+docs: .venv/docs.stamp ## the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
+	@echo build/site/index.html
+
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
 

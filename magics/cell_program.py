@@ -195,6 +195,7 @@ class Program:
         make = jaxtorch.jit if self.options.effects else jaxtorch.pure
         made = make(cell, name=self.options.name, donate=self.options.donate)
         made.source = self.source
+        self.source.caches.add(made)
         return made
 
     def _reached(self) -> list[Any]:

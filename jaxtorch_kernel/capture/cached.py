@@ -68,6 +68,7 @@ class Cached(Generic[R]):
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
+        self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -55,7 +55,18 @@ def nearest(states: list[State], now: State) -> list[str]:
 
 def nearest_reasons(states: list[State], now: State) -> list[Reason]:
     """As `nearest`, with advice."""
-    return min((reasons(s, now) for s in reversed(states)), key=len, default=[])
+    near = min(reversed(states), key=lambda state: _distance(state, now), default=None)
+    return [] if near is None else reasons(near, now)
+
+
+def _distance(before: State, after: State) -> int:
+    """In how much two states differ: of a tensor its dtype, shape, device and gradient count each."""
+    return sum(
+        sum(a != b for a, b in zip(old, new, strict=True))
+        if isinstance(old, TensorLook) and isinstance(new, TensorLook)
+        else 1
+        for _, old, new in changes(before, after)
+    )
 
 
 def _phrase(path: str, old: Any, new: Any) -> str:
@@ -121,20 +132,19 @@ def _gradient(tensor: Held | TensorLook) -> str:
 
 
 def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
+    found = []
     if old.dtype != new.dtype:
-        return f"{path} {_short(old.dtype)} -> {_short(new.dtype)}"
+        found.append(f"{path} {_short(old.dtype)} -> {_short(new.dtype)}")
     if len(old.shape) != len(new.shape):
-        return f"{path} {old.shape} -> {new.shape}"
-    sizes = [
-        f"{path}[{i}] {a} -> {b}"
-        for i, (a, b) in enumerate(zip(old.shape, new.shape, strict=True))
-        if a != b
-    ]
-    if sizes:
-        return ", ".join(sizes)
+        found.append(f"{path} {old.shape} -> {new.shape}")
+    elif old.shape != new.shape:
+        sizes = zip(old.shape, new.shape, strict=True)
+        found += [f"{path}[{i}] {a} -> {b}" for i, (a, b) in enumerate(sizes) if a != b]
     if old.device != new.device:
-        return f"{path} {old.device} -> {new.device}"
-    return f"{path} {_gradient(new)}"
+        found.append(f"{path} {old.device} -> {new.device}")
+    if old.requires_grad != new.requires_grad:
+        found.append(f"{path} {_gradient(new)}")
+    return ", ".join(found)
 
 
 def _values(path: str, old: Value, new: Value) -> str:

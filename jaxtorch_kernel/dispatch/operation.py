@@ -5,6 +5,7 @@ A cache miss builds a program; writes, random numbers, views with starts and tra
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ Tensor = torch.Tensor
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _operations: dict[Any, Callable[..., Any]] = {}
+_all: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 class Operation:
@@ -84,6 +86,7 @@ class Operation:
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
         self.call = hot_path(lambda: self)
+        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -113,7 +116,7 @@ class Operation:
         program = self.prepare(program, call, operands)
         execute = program._call or program.compiled()
         if watching.watcher is not None:
-            watching.watcher(program)
+            watching.watcher.launched(program)
         try:
             outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
@@ -171,6 +174,8 @@ class Operation:
                 fresh = self._run_into(program, [source.array, *operands], targets, [source])
         for buffer in targets:
             buffer.origin = origin(program)
+            if watching.watcher is not None:
+                watching.watcher.made(buffer)
         return results_of(program, fresh, call.tensors)
 
     def _run_into(
@@ -182,7 +187,7 @@ class Operation:
         """
         execute = program._call or program.compiled()
         if watching.watcher is not None:
-            watching.watcher(program)
+            watching.watcher.launched(program)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
         old = [(b, b.array, b.spec) for b in targets]
         try:
@@ -341,3 +346,10 @@ def operation_of(op: torch._ops.OpOverload) -> Any:
 
         operation = _operations[op] = find(op)
     return operation
+
+
+def forget_programs() -> None:
+    """Drop every operator's programs: the next call of each compiles anew."""
+    with build_lock:
+        for operation in list(_all):
+            operation.programs.clear()

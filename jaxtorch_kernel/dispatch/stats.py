@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ class Source:
         traces: calls that were traced. Of eager operators neither is counted.
         history: its traces, oldest first; the latest hundred.
         warned: that it was traced too often has been said.
+        caches: where its programs are kept, each with a `clear_cache`.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Source:
     traces: int = 0
     history: deque[Trace] = field(default_factory=lambda: deque(maxlen=100), repr=False)
     warned: bool = False
+    caches: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, repr=False)
 
 
 @dataclass(eq=False)

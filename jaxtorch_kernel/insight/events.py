@@ -14,10 +14,10 @@ engine records of its own programs needs neither.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from jax import monitoring
@@ -67,9 +67,14 @@ def stop() -> None:
         if _running:
             _running = False
             program.count_calls(False)
-            with contextlib.suppress(AssertionError, ValueError):  # somebody cleared all listeners
+            with _if_somebody_cleared_them():
                 monitoring.unregister_event_listener(_event)
+            with _if_somebody_cleared_them():
                 monitoring.unregister_event_duration_listener(_duration)
+
+
+def _if_somebody_cleared_them() -> AbstractContextManager[None]:
+    return suppress(AssertionError, ValueError)
 
 
 def recording() -> bool:

@@ -154,8 +154,8 @@ class ProgramInfo:
         return _of_handle(self._record, lambda h: h.traced.jaxpr)
 
     def memory(self) -> Memory | None:
-        """What a run of it takes; None where it is gone or XLA does not say."""
-        return _of_handle(self._record, lambda h: _memory(h.executable.memory_analysis()))
+        """What a run of it takes; None where XLA does not say, or it was gone before anybody asked."""
+        return _asked(self._record, "memory", lambda h: _memory(h.executable.memory_analysis()))
 
     def buffer_assignment(self) -> bytes | None:
         """Which value lies where in its memory, a serialized `BufferAssignmentProto`; None where it is gone."""
@@ -170,7 +170,7 @@ class ProgramInfo:
     @property
     def flops(self) -> int | None:
         """Floating point operations of one run, as XLA counts: bodies of loops once."""
-        return _of_handle(self._record, lambda h: _flops(h.executable.cost_analysis()))
+        return _asked(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,11 @@ def keep(info: ProgramInfo) -> None:
     _kept[info._record] = _Kept(info.stablehlo(), info.hlo_proto(), info.jaxpr())
 
 
+def release(info: ProgramInfo) -> None:
+    """Undo `keep`."""
+    _kept.pop(info._record, None)
+
+
 def kept(info: ProgramInfo) -> bool:
     """Whether `keep` holds its text."""
     return info._record in _kept
@@ -277,6 +282,20 @@ def _shown(aval: Any) -> str:
 def _of_handle(record: stats.Compiled, ask: Callable[[Any], Any]) -> Any:
     handle = record.handle()
     return None if handle is None else ask(handle)
+
+
+_answers: dict[tuple[Any, str], Any] = {}
+
+
+def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> Any:
+    """As `_of_handle`, asked once: a live view shows the answer ten times a second."""
+    key = record, question
+    if key not in _answers:
+        handle = record.handle()
+        if handle is None:
+            return None
+        _answers[key] = ask(handle)
+    return _answers[key]
 
 
 def _lowered(handle: Any) -> Any:

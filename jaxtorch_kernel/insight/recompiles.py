@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..dispatch import stats
-from .programs import Place, ProgramInfo, place_of, programs
+from ..dispatch.operation import forget_programs
+from .programs import Place, ProgramInfo, place_of, program, programs, release
 
 _JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
 
@@ -86,15 +87,45 @@ def functions(all_of_them: bool = False) -> list[FunctionInfo]:
         all_of_them: also the small array operations that the engine itself asks of JAX.
     """
     groups: dict[int, list[ProgramInfo]] = {}
-    for program in programs():
-        if all_of_them or program.kind != "engine":
-            groups.setdefault(program.source, []).append(program)
+    for info in programs():
+        if all_of_them or info.kind != "engine":
+            groups.setdefault(info.source, []).append(info)
     return [_function(group) for group in groups.values()]
 
 
-def function_of(program: ProgramInfo) -> FunctionInfo:
+def function_of(info: ProgramInfo) -> FunctionInfo:
     """What a program comes from."""
-    return _function([p for p in programs() if p.source == program.source])
+    return _function([p for p in programs() if p.source == info.source])
+
+
+def named(name: str) -> list[FunctionInfo]:
+    """The functions of this name, or the one of this number.
+
+    Raises:
+        LookupError: there is none; the message has the nearest name.
+    """
+    known = functions(all_of_them=True)
+    wanted = name.removeprefix("#")
+    found = [f for f in known if name == f.name or (wanted.isdigit() and f.id == int(wanted))]
+    if not found:
+        found = [f for f in known if f.id == program(name).source]
+    return found
+
+
+def clear(functions: Iterable[FunctionInfo]) -> None:
+    """Forget what was compiled of these: it leaves the list, and the next call is traced and compiled anew.
+
+    Programs of plain `jax.jit` leave the list alone: JAX can only drop all of them (`jax.clear_caches`).
+    """
+    for function in functions:
+        for info in function.programs:
+            info._record.cleared = True
+            release(info)
+        source: stats.Source = function.programs[0]._record.cause.source
+        for cache in list(source.caches):
+            cache.clear_cache()
+        if function.kind == "eager":
+            forget_programs()
 
 
 def explain_recompiles(name: str | None = None) -> Explanation:
@@ -134,12 +165,12 @@ class Total:
 def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
     """Programs and seconds of each line, or of each cell, the dearest first."""
     groups: dict[object, list[ProgramInfo]] = {}
-    for program in known:
-        place = program.place
+    for info in known:
+        place = info.place
         cell = place.cell if place is not None else None
         if by_cell and cell is None:
             continue
-        groups.setdefault(cell if by_cell else place, []).append(program)
+        groups.setdefault(cell if by_cell else place, []).append(info)
     found = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
     return sorted(found, key=lambda t: -t.seconds)
 
@@ -157,7 +188,7 @@ def _function(group: list[ProgramInfo]) -> FunctionInfo:
         group[0].source,
         source.name,
         source.kind,
-        group[-1].place if len({p.place for p in group}) == 1 or source.history else None,
+        None if source.kind == "eager" else group[-1].place,
         known,
         source.hits,
         source.traces,

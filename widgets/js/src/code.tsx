@@ -11,7 +11,7 @@ import {
   StreamLanguage,
   syntaxHighlighting,
 } from "@codemirror/language";
-import { openSearchPanel, search, searchKeymap } from "@codemirror/search";
+import { findNext, openSearchPanel, search, SearchQuery, searchKeymap, setSearchQuery } from "@codemirror/search";
 import { Compartment, EditorState, RangeSetBuilder, StateEffect, StateField, type Extension } from "@codemirror/state";
 import { Decoration, EditorView, gutter, GutterMarker, keymap, lineNumbers, type DecorationSet } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
@@ -26,10 +26,11 @@ export interface CodeProps {
   root: ShadowRoot;
   marked: readonly number[]; // linked lines, from 0, ascending
   at?: number | null; // the line to bring into sight, from 0
-  onLine: (line: number) => void; // a line was clicked, or reached with the keyboard
+  onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
   notes?: readonly string[]; // for each line what stands beside it
   height?: string;
-  searchKey?: number; // opens the search panel when it changes
+  first?: number; // the number of the first line
+  search?: { query: string; key: number }; // the panel opens when `key` changes
 }
 
 // StableHLO, HLO and jaxpr: what they have in common is enough to read by.
@@ -160,7 +161,7 @@ export function Code(props: CodeProps) {
         doc: props.text,
         extensions: [
           beside.current.of(noted(props.notes)),
-          lineNumbers(),
+          lineNumbers({ formatNumber: (n) => String(n - 1 + (now.current.first ?? 1)) }),
           foldGutter(),
           codeFolding(),
           folds,
@@ -174,8 +175,8 @@ export function Code(props: CodeProps) {
           keymap.of([...searchKeymap, ...foldKeymap, ...defaultKeymap]),
           EditorView.updateListener.of((update) => {
             if (!update.selectionSet || quiet.current) return;
-            const line = update.state.doc.lineAt(update.state.selection.main.head).number - 1;
-            now.current.onLine(line);
+            const line = update.state.doc.lineAt(update.state.selection.main.head);
+            now.current.onLine(line.number - 1, line.text);
           }),
           // The front end's shortcuts must not take what is pressed in here.
           EditorView.domEventHandlers({ keydown: () => false }),
@@ -205,8 +206,13 @@ export function Code(props: CodeProps) {
   }, [props.at, props.text]);
 
   useEffect(() => {
-    if (props.searchKey && editor.current) openSearchPanel(editor.current);
-  }, [props.searchKey]);
+    const view = editor.current;
+    if (!props.search?.key || !view) return;
+    openSearchPanel(view);
+    if (!props.search.query) return;
+    view.dispatch({ effects: setSearchQuery.of(new SearchQuery({ search: props.search.query })) });
+    findNext(view);
+  }, [props.search?.key, props.text]);
 
   return <div class="code" ref={place} style={{ height: props.height ?? "420px" }} onKeyDown={(e) => e.stopPropagation()} />;
 }

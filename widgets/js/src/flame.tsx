@@ -35,6 +35,13 @@ export function barsOf(top: Branch, path: string): Bar[] {
 
 const ROW = 22;
 
+// A colour for each name, the same wherever it stands; pale on a light page, deep on a dark one.
+export const hue = (name: string): number => {
+  let hash = 0;
+  for (let i = 0; i < name.length; i++) hash = (hash * 31 + name.charCodeAt(i)) | 0;
+  return Math.abs(hash) % 360;
+};
+
 export function Flame({ tree, label, at, onSelect }: {
   tree: Branch;
   label: string;
@@ -76,6 +83,7 @@ export function Flame({ tree, label, at, onSelect }: {
                 left: `${bar.left * 100}%`,
                 width: `calc(${bar.width * 100}% - 1px)`,
                 top: `${bar.depth * ROW}px`,
+                "--hue": hue(bar.branch.name),
               }}
               onClick={() => onSelect(at === bar.path ? null : bar.path)}
               onDblClick={() => {

@@ -1,135 +1,230 @@
-// What `View.data()` and `View.answer()` give each live form. The docstring of each view in `widgets/` says the same;
-// times are seconds, sizes bytes, lines are counted from 1 as a reader counts them; what is not known is null.
-import type { Branch } from "./flame.tsx";
+// What `View.data()` and `View.answer()` give each live form. The docstring of each view in `widgets/` is the reference.
 import type { Data } from "./protocol.ts";
-import type { Events } from "./timeline.tsx";
 
 type Maybe<T> = T | null;
 
-// -- kind "cache" ---------------------------------------------------------------------------------------------
+// -- kind "hlo" (widgets/hlo.py) ---------------------------------------------------------------------------------
 
-export interface Program {
-  id: number | string;
-  parent: Maybe<number | string>; // the row that it is folded into (eager operators)
-  name: string;
-  kind: string;
-  place: Maybe<string>; // "cell [3], line 2"
-  calls: Maybe<number>;
-  hits: Maybe<number>;
-  traces: Maybe<number>;
-  trace: Maybe<number>;
-  lowering: Maybe<number>;
-  xla: Maybe<number>;
-  code: Maybe<number>;
-  memory: Maybe<number>;
-  flops: Maybe<number>;
-  signature: string[];
-  persistent: Maybe<boolean>;
-  reason: Maybe<string>; // why it was traced again
-  advice: Maybe<string>; // how to avoid it
-  alive: boolean;
-  kept: boolean;
-}
-
-export interface Total {
-  id: string;
-  name: string; // the call site, or the cell
-  programs: number;
-  seconds: number;
-}
-
-// Asks: clear {id: null for all}, keep {id}, details {id} -> {code, memory, flops}
-export interface CacheData {
-  rows: Program[];
-  places: Total[];
-  cells: Total[];
-}
-
-// -- kind "hlo" -----------------------------------------------------------------------------------------------
+export type Cost = [flops: number, transcendentals: number, bytes: number];
 
 export interface Source {
-  name: string; // "cell [3]", or a file
+  file: string;
+  title: string;
+  cell: Maybe<number>;
   first: number; // the number of its first line
-  text: string;
+  lines: string[];
 }
 
-export interface Stage {
-  stage: "jaxpr" | "stablehlo" | "hlo";
+// An L is an index into `lines`; -1 is no line.
+export interface Places {
+  sources: Source[];
+  lines: [source: number, line: number][];
+}
+
+export interface HloData extends Places {
+  program: { id: number; name: string; kind: string; part: string; title: string; signature: string[] };
+  others: [id: number, title: string][];
+  table: { line: number[]; instructions: number[]; flops: number[]; transcendentals: number[]; bytes: number[] };
+  total: Cost;
+  kinds: [opcode: string, count: number, fused: number, flops: number, transcendentals: number, bytes: number][];
+  fusions: [name: string, kind: string, parts: string, lines: number[], flops: number, bytes: number][];
+  memory: Maybe<{ arguments: number; outputs: number; alias: number; temporary: number; code: number }>;
+  buffers: [index: number, kind: string, size: number, held: [name: string, offset: number, size: number][]][];
+  stages: string[];
+  stage: string;
+  line: number;
+  grep: string;
+}
+
+export interface StageAnswer extends Places {
+  stage: string;
+  title: string;
   text: string;
-  // Links as pairs: line `line[i]` (from 0) of `text` comes from `places[place[i]]`.
-  line: number[];
-  place: number[];
-  instruction?: Maybe<number>[]; // of each line of optimized HLO
+  groups: number[][]; // lists of Ls
+  links: number[]; // of each line of `text`, an index into `groups`, or -1
 }
 
 export interface GraphAnswer {
-  nodes: { id: string; label: string; says?: string; weight?: number; line?: Maybe<number> }[];
-  edges: [string, string][];
+  nodes: [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number][];
+  edges: [from: number, to: number][];
+  cut: boolean;
 }
 
-// Asks: neighbourhood {instruction}, scopes {scope} -> GraphAnswer; diff {other, stage} -> DiffAnswer
-export interface HloData {
-  title: string;
-  facts: [string, string][]; // name and value, for the summary
-  sources: Source[];
-  places: [number, number][]; // index into sources, line as that file counts
-  stages: Stage[];
-  lines: { id: string; place: number; instructions: number; flops: Maybe<number>; bytes: Maybe<number> }[];
-  kinds: { id: string; opcode: string; count: number; flops: Maybe<number>; bytes: Maybe<number> }[];
-  fusions: { id: string; name: string; line: Maybe<number>; inner: string[]; flops: Maybe<number>; bytes: Maybe<number> }[];
-  buffers: { id: string; name: string; bytes: number }[];
-  others: { id: number | string; name: string }[]; // programs to compare with
-}
-
-export interface DiffAnswer {
-  left: string;
-  right: string;
-  names: [string, string];
-}
-
-// -- kind "profile" -------------------------------------------------------------------------------------------
-
-export interface Row {
-  id: string;
+export interface InstructionAnswer {
   name: string;
-  seconds: number; // of one run
-  share: number; // 0 to 1 of the device's total
-  count: Maybe<number>;
-  flops: Maybe<number>;
-  bytes: Maybe<number>;
-  inferred: boolean; // split by cost, not measured
-  forward?: Maybe<number>; // of `seconds`
-  backward?: Maybe<number>;
-  place?: Maybe<string>; // for `lines`: "cell [3], line 2"; for the others where known
-  source?: Maybe<string>; // the line's own text
-  hlo?: Maybe<string>; // the program's number, for %jax hlo
+  opcode: string;
+  shape: string;
+  path: string[];
+  backward: boolean;
+  lines: number[];
+  stack: [file: string, line: number, name: string][];
+  cost: Cost;
+  runs: number;
+  text: string;
+}
+
+// -- kind "diff" (widgets/diff.py), also what the question "diff" to kind "hlo" gives -----------------------------
+
+export interface DiffData {
+  stage: string;
+  title: string;
+  first: { id: number; title: string; text: string; total: Cost };
+  second: { id: number; title: string; text: string; total: Cost };
+  hunks: [same: number, start: number, stop: number, start2: number, stop2: number][];
+  removed: number;
+  added: number;
+}
+
+// -- kind "profile" (widgets/profile.py); times in nanoseconds ----------------------------------------------------
+
+export interface Time {
+  total: number;
+  backward: number; // of total
+  inferred: number; // of total
+  count: number;
+  flops: number;
+  bytes: number;
+}
+
+export interface Branch extends Time {
+  name: string;
+  own: number;
+  children: Branch[];
 }
 
 export interface ProfileData {
   title: string;
-  facts: [string, string][];
-  phases: { id: string; name: string; seconds: number }[]; // compile, dispatch, transfer, wait, idle, device
-  lanes: { name: string; device: boolean }[];
+  repeat: number;
+  wall: number;
+  device: number;
+  busy: number;
+  idle: number;
+  attributed: number;
+  host: { compile: number; waiting: number; transfer: number; dispatch: number; python: number };
+  memory: Maybe<{ before: number; peak: number; after: number }>;
+  peak: Maybe<{ name: string; flops: number; bandwidth: number }>;
+  lines: (Time & { id: number; file: string; cell: Maybe<number>; line: number; source: string })[];
+  unattributed: Time;
+  tree: Branch;
+  operators: (Time & { id: number; name: string })[];
+  instructions: (Time & {
+    id: number;
+    program: string;
+    number: Maybe<number>;
+    name: string;
+    opcode: string;
+    lines: number[];
+  })[];
+  events: Events;
   names: string[];
-  events: Events & { of_line?: number[]; of_module?: number[]; of_operator?: number[] }; // indices into the tables, or -1
-  lines: Row[];
-  modules: Row[];
-  operators: Row[];
-  instructions: Row[];
-  flame: Branch;
-  roofline: Maybe<{ flops_per_byte: number; flops_per_second: number; peak_flops: number; peak_bytes: number }>;
+  lanes: { name: string; device: boolean }[];
+  runs: [start: number, end: number][];
 }
 
-// -- kind "lines" ---------------------------------------------------------------------------------------------
+// One entry an event; all of the same length, by lane and start.
+export interface Events {
+  start: number[];
+  duration: number[];
+  lane: number[];
+  name: number[];
+  depth: number[];
+  line: number[];
+  // Of an event, the row of another table, where the kernel says it.
+  operator?: number[];
+  module?: number[]; // counts the tree's nodes in the order in which they are written
+  instruction?: number[];
+}
+
+// -- kind "lines" (widgets/lines.py) ------------------------------------------------------------------------------
 
 export interface LinesData {
   title: string;
-  facts: [string, string][];
-  sources: Source[];
-  rows: (Row & { file: number; line: number })[]; // index into sources, and the line there
+  repeat: number;
+  wall: number;
+  device: number;
+  sources: {
+    file: string;
+    cell: Maybe<number>;
+    title: string;
+    total: number;
+    lines: { number: number; text: string; time: Maybe<Time> }[];
+  }[];
+  unattributed: number;
 }
 
-// -- kind "memory" --------------------------------------------------------------------------------------------
+// -- kind "table" -------------------------------------------------------------------------------------------------
+
+export interface TableData extends Data {
+  title: string;
+  columns: { key: string; label: string; kind?: "text" | "count" | "seconds" | "bytes" | "flops" | "share" }[];
+  rows: (Data & { id: string | number })[];
+}
+
+// -- kind "cache" (widgets/cache.py); seconds and bytes -----------------------------------------------------------
+
+interface Site {
+  place: Maybe<string>; // as text
+  file: Maybe<string>;
+  line: Maybe<number>;
+  cell: Maybe<number>;
+}
+
+interface Spent {
+  trace: number;
+  lowering: number;
+  xla: number;
+  seconds: number;
+  code: Maybe<number>;
+  memory: Maybe<number>;
+  flops: Maybe<number>;
+}
+
+export interface CachedProgram extends Spent {
+  id: number;
+  name: string;
+  part: "" | "saving" | "backward";
+  place: Maybe<string>;
+  calls: number;
+  signature: string[];
+  persistent_hit: Maybe<boolean>;
+  alive: boolean;
+  kept: boolean;
+  reason: Maybe<string>;
+}
+
+// A function, or an operator: what programs come from.
+export interface CachedFunction extends Spent, Site {
+  id: number;
+  name: string;
+  kind: string;
+  calls: Maybe<number>;
+  hits: Maybe<number>;
+  traces: Maybe<number>;
+  signature: string;
+  cached: number;
+  keeps: number;
+  why: { nth: number; place: Maybe<string>; what: string[]; advice: string[] }[];
+  programs: CachedProgram[];
+  left_out: number;
+}
+
+export interface Total extends Site {
+  id: number | string;
+  programs: number;
+  seconds: number;
+}
+
+export interface CacheData {
+  recording: boolean;
+  sort: string;
+  filter: string;
+  total: { programs: number; functions: number; retraced: number; trace: number; lowering: number; xla: number };
+  rows: CachedFunction[];
+  cells: Total[];
+  sites: Total[];
+}
+
+// -- kind "memory" ------------------------------------------------------------------------------------------------
 
 // Asks: why {id} -> string[]: what keeps an array alive, a path a line
 export interface MemoryData {
@@ -139,12 +234,4 @@ export interface MemoryData {
   arrays: { id: string | number; name: string; bytes: number; dtype: string; shape: string; place: Maybe<string> }[];
   places: { id: string; name: string; bytes: number; count: number }[];
   programs: { id: string | number; name: string; arguments: number; outputs: number; temporary: number; code: number }[];
-}
-
-// -- kind "table" ---------------------------------------------------------------------------------------------
-
-export interface TableData extends Data {
-  title: string;
-  columns: { key: string; label: string; kind?: "text" | "count" | "seconds" | "bytes" | "flops" | "share" }[];
-  rows: (Data & { id: string | number })[];
 }

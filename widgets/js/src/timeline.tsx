@@ -1,11 +1,12 @@
 // Events in lanes on a canvas: wheel or + and − zoom, a drag or the arrows pan, a click selects, a drag with Shift
 // selects a span of time. 100,000 events are drawn by skipping what is narrower than a pixel that is filled already.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { hue } from "./flame.tsx";
 import { seconds } from "./format.ts";
 
-// One entry an event; all of the same length, by lane and start.
+// One entry an event; all of the same length.
 export interface Events {
-  start: readonly number[]; // seconds from the beginning
+  start: readonly number[]; // seconds
   duration: readonly number[];
   lane: readonly number[];
   depth: readonly number[];
@@ -66,12 +67,6 @@ export function step(length: number, wanted: number): number {
   const times = raw / power;
   return (times <= 1 ? 1 : times <= 2 ? 2 : times <= 5 ? 5 : 10) * power;
 }
-
-const hue = (name: string): number => {
-  let hash = 0;
-  for (let i = 0; i < name.length; i++) hash = (hash * 31 + name.charCodeAt(i)) | 0;
-  return Math.abs(hash) % 360;
-};
 
 export function Timeline(props: TimelineProps) {
   const { events, names, selected, span } = props;
@@ -296,7 +291,7 @@ function paint(pen: CanvasRenderingContext2D, p: Picture, style: CSSStyleDeclara
       filled[row] = from + wide;
       const name = names[events.name[i]!] ?? "";
       const faded = p.marked !== undefined && !p.marked(i);
-      pen.fillStyle = faded ? colour("--line") : `hsl(${hue(name)} ${dark ? "45% 38%" : "60% 78%"})`;
+      pen.fillStyle = faded ? colour("--line") : `hsl(${hue(name)} ${dark ? "42% 30%" : "60% 80%"})`;
       const y = lane.top + row * ROW;
       pen.fillRect(from, y, wide, ROW - 2);
       if (special) {

@@ -1,144 +1,157 @@
 // `%jax hlo`: the cell's lines beside what was traced, what XLA was given and what it made of it, linked both ways.
-import { MergeView } from "@codemirror/merge";
-import { EditorState } from "@codemirror/state";
-import { EditorView, lineNumbers } from "@codemirror/view";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { Code } from "../code.tsx";
-import { count, flops } from "../format.ts";
+import { bytes, count, flops } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { Graph } from "../graph.tsx";
 import { useKept } from "../kept.ts";
+import { instructionOn, instructionsOf, linksOf } from "../linked.ts";
 import { Act, copy, download, Tabs } from "../parts.tsx";
-import type { DiffAnswer, GraphAnswer, HloData, Source, Stage } from "../shapes.ts";
+import type { GraphAnswer, HloData, InstructionAnswer, Places, StageAnswer } from "../shapes.ts";
 import { Table } from "../table.tsx";
+import { AskedDiff } from "./diff.tsx";
 
-const NAMES: Record<string, string> = { jaxpr: "jaxpr", stablehlo: "StableHLO", hlo: "Optimized HLO", diff: "Diff" };
+type Client = ViewProps["client"];
 
-// Both directions of a stage's links. Lines are counted from 0, places as in `places`.
-export interface Links {
-  places: (line: number) => readonly number[];
-  lines: (places: ReadonlySet<number>) => number[];
-}
+const NAMES: Record<string, string> = { jaxpr: "jaxpr", stablehlo: "StableHLO", hlo: "Optimized HLO" };
 
-export function linksOf(stage: Pick<Stage, "line" | "place">): Links {
-  const byLine = new Map<number, number[]>();
-  stage.line.forEach((line, i) => {
-    const own = byLine.get(line);
-    if (own) own.push(stage.place[i]!);
-    else byLine.set(line, [stage.place[i]!]);
-  });
-  return {
-    places: (line) => byLine.get(line) ?? [],
-    lines: (places) => {
-      const found = new Set<number>();
-      stage.place.forEach((place, i) => places.has(place) && found.add(stage.line[i]!));
-      return [...found].sort((a, b) => a - b);
-    },
-  };
+// An answer of the kernel's, asked for once the first time it is needed and kept as long as the view.
+const answers = new WeakMap<Client, Map<string, unknown>>();
+
+function useAnswer<T>(client: Client, ask: string, args: Record<string, string | number | null> | null) {
+  const key = args && `${ask} ${JSON.stringify(args)}`;
+  let known = answers.get(client);
+  if (!known) answers.set(client, (known = new Map()));
+  const store = known;
+  const [, drawn] = useState("");
+  const [failed, setFailed] = useState("");
+  useEffect(() => {
+    setFailed("");
+    if (key === null || store.has(key)) return;
+    let wanted = true;
+    client.ask<T & never>(ask, args!).then(
+      (value) => {
+        store.set(key, value);
+        if (wanted) drawn(key);
+      },
+      (error: Error) => wanted && setFailed(error.message),
+    );
+    return () => void (wanted = false);
+  }, [key]);
+  return { value: (key === null ? undefined : store.get(key)) as T | undefined, failed };
 }
 
 export function HloView({ data, client, root }: ViewProps<HloData>) {
-  const [tab, setTab] = useKept<string>(client, "tab", data.stages.at(-1)?.stage ?? "hlo");
-  const [lower, setLower] = useKept(client, "lower", "lines");
-  const [chosen, setChosen] = useKept<readonly number[]>(client, "chosen", []); // places
-  const [instruction, setInstruction] = useKept<number | null>(client, "instruction", null);
-  const [jump, setJump] = useState<{ code?: number; source?: number }>({}); // where a link leads to
-  const [searchKey, setSearchKey] = useState(0);
-  const stage = data.stages.find((s) => s.stage === tab);
-  const links = useMemo(() => stage && linksOf(stage), [stage]);
-  const places = useMemo(() => new Set(chosen), [chosen]);
-  const marked = useMemo(() => links?.lines(places) ?? [], [links, places]);
+  const [tab, setTab] = useKept<string>(client, "tab", data.stage);
+  const [lower, setLower] = useKept<string>(client, "lower", "lines");
+  const [chosen, setChosen] = useKept<readonly number[]>(client, "chosen", data.line < 0 ? [] : [data.line]); // Ls
+  const [instruction, setInstruction] = useKept<string | null>(client, "instruction", null);
+  const [places, setPlaces] = useKept<Places>(client, "places", data);
+  const [jump, setJump] = useKept<{ code?: number; line?: number }>(client, "jump", {}); // where a link leads to
+  const [search, setSearch] = useState(data.grep ? { query: data.grep, key: 1 } : { query: "", key: 0 });
 
-  const fromSource = (index: number, line: number): void => {
-    const place = data.places.findIndex(([s, l]) => s === index && l === line);
-    choose(place < 0 ? [] : [place], "source");
-  };
-  const choose = (next: readonly number[], by: "source" | "code" | "table"): void => {
+  const isStage = data.stages.includes(tab);
+  const { value: stage, failed } = useAnswer<StageAnswer>(client, "stage", isStage ? { stage: tab } : null);
+  const links = useMemo(() => stage && linksOf(stage), [stage]);
+  const marks = useMemo(() => new Set(chosen), [chosen]);
+  const marked = useMemo(() => links?.to(marks) ?? [], [links, marks]);
+  const instructions = useMemo(() => (stage?.stage === "hlo" ? instructionsOf(stage.text) : undefined), [stage]);
+
+  // A text that is read may bring lines that nothing pointed to before; the numbers of the others stay.
+  useEffect(() => {
+    if (stage && stage.lines.length > places.lines.length) setPlaces({ sources: stage.sources, lines: stage.lines });
+  }, [stage]);
+  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight; else what runs
+  // first, which XLA prints last.
+  useEffect(() => {
+    if (!stage || jump.code !== undefined) return;
+    const first = marked[0] ?? (data.grep ? -1 : stage.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")));
+    if (first >= 0) setJump({ ...jump, code: first });
+  }, [stage]);
+
+  const choose = (next: readonly number[], from: "code" | "elsewhere"): void => {
     setChosen(next);
-    const wanted = new Set(next);
-    const first = links?.lines(wanted)[0];
-    const line = next.length ? data.places[next[0]!]?.[1] : undefined;
-    setJump({ code: by === "code" ? undefined : first, source: by === "source" ? undefined : line });
+    setJump({ code: from === "code" ? undefined : links?.to(new Set(next))[0], line: next[0] });
   };
-  const fromCode = (line: number): void => {
-    choose(links?.places(line) ?? [], "code");
-    const found = stage?.instruction?.[line];
-    if (found != null) setInstruction(found);
+  const fromCode = (line: number, text: string): void => {
+    choose(links?.of(line) ?? [], "code");
+    const name = instructions && instructionOn(text);
+    if (name) setInstruction(name);
   };
-  const toInstruction = (id: number): void => {
-    setInstruction(id);
-    const hlo = data.stages.find((s) => s.stage === "hlo");
-    const line = hlo?.instruction?.indexOf(id) ?? -1;
-    if (line < 0 || !hlo) return;
+  const toInstruction = (name: string): void => {
+    setInstruction(name);
     setTab("hlo");
-    setChosen(linksOf(hlo).places(line));
-    setJump({ code: line, source: data.places[linksOf(hlo).places(line)[0] ?? -1]?.[1] });
+    const line = instructions?.get(name);
+    if (line === undefined) return;
+    setChosen(links?.of(line) ?? []);
+    setJump({ code: line, line: links?.of(line)[0] });
   };
+  const { program } = data;
+  const file = `${program.name.replace(/\W+/g, "_")}.${program.id}`;
   return (
     <>
-      <div class="bar">
-        <span class="title">{data.title}</span>
-        {data.facts.map(([name, value]) => (
-          <span class="badge" key={name}>
-            {name} {value}
-          </span>
-        ))}
-      </div>
+      <Heading data={data} />
       <div class="sides">
         <div class="side">
-          {data.sources.map((source, index) => (
-            <SourcePane
-              key={index}
-              source={source}
-              index={index}
-              data={data}
-              chosen={places}
-              at={jump.source}
-              onLine={(line) => fromSource(index, line)}
-              root={root}
-            />
+          {places.sources.map((_, index) => (
+            <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "elsewhere")} />
           ))}
-          {data.sources.length === 0 && <p class="dim">No line of the notebook is behind this program.</p>}
+          {places.sources.length === 0 && <p class="dim">No line of yours is behind this program.</p>}
         </div>
         <div class="side">
           <Tabs
             label="Stages of compilation"
             at={tab}
-            set={setTab}
+            set={(key) => {
+              setTab(key);
+              setJump({ line: jump.line });
+            }}
             tabs={[
-              ...data.stages.map((s) => ({
-                key: s.stage,
-                label: NAMES[s.stage] ?? s.stage,
-                body: () => (
-                  <>
-                    <div class="bar">
-                      <span class="dim">
-                        {count(s.text.split("\n").length)} lines{marked.length > 0 && `, ${count(marked.length)} linked`}
-                      </span>
-                      <span class="space" />
-                      <button type="button" onClick={() => setSearchKey(searchKey + 1)}>
-                        search
-                      </button>
-                      <Act run={() => copy(s.text)}>copy</Act>
-                      <button type="button" onClick={() => download(`${data.title.replace(/\W+/g, "_")}.${s.stage}.txt`, s.text)}>
-                        download
-                      </button>
-                    </div>
-                    <Code
-                      text={s.text}
-                      language="hlo"
-                      label={`${NAMES[s.stage]} of ${data.title}`}
-                      root={root}
-                      marked={marked}
-                      at={jump.code ?? null}
-                      onLine={fromCode}
-                      searchKey={searchKey}
-                    />
-                  </>
-                ),
+              ...data.stages.map((name) => ({
+                key: name,
+                label: NAMES[name] ?? name,
+                body: () =>
+                  !stage ? (
+                    <p class="dim">{failed || "reading …"}</p>
+                  ) : stage.text === "" ? (
+                    <p class="dim">Gone: nobody can run this program any more. Keep one with %jax cache --keep.</p>
+                  ) : (
+                    <>
+                      <div class="bar">
+                        <span class="dim" role="status">
+                          {count(stage.links.length)} lines{marked.length > 0 && `, ${count(marked.length)} linked`}
+                        </span>
+                        <span class="space" />
+                        <button type="button" onClick={() => setSearch({ query: "", key: search.key + 1 })}>
+                          search
+                        </button>
+                        <Act run={() => copy(stage.text)}>copy</Act>
+                        <Act
+                          run={async () => {
+                            const made = await client.ask<{ name: string; text: string }>("download", { stage: name });
+                            download(made.name || file, made.text);
+                          }}
+                        >
+                          download
+                        </Act>
+                      </div>
+                      <Code
+                        key={name}
+                        text={stage.text}
+                        language="hlo"
+                        label={`${NAMES[name]} of ${program.title}`}
+                        root={root}
+                        marked={marked}
+                        at={jump.code ?? null}
+                        onLine={fromCode}
+                        search={search}
+                      />
+                    </>
+                  ),
               })),
               ...(data.others.length
-                ? [{ key: "diff", label: "Diff", body: () => <Diff data={data} client={client} root={root} /> }]
+                ? [{ key: "diff", label: "Diff", body: () => <AskedDiff data={data} client={client} names={NAMES} /> }]
                 : []),
             ]}
           />
@@ -149,89 +162,128 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
         at={lower}
         set={setLower}
         tabs={[
-          { key: "lines", label: "By line", body: () => <ByLine data={data} client={client} places={places} choose={(p) => choose([p], "table")} /> },
-          { key: "kinds", label: "By instruction", body: () => <ByKind data={data} client={client} /> },
-          { key: "fusions", label: `Fusions (${data.fusions.length})`, body: () => <Fusions data={data} client={client} /> },
-          { key: "memory", label: "Memory", body: () => <Buffers data={data} client={client} /> },
           {
-            key: "graph",
-            label: "Graph",
-            body: () => <Neighbourhood client={client} instruction={instruction} onInstruction={toInstruction} />,
+            key: "lines",
+            label: "By line",
+            body: () => <ByLine {...{ data, client, places, marks }} choose={(l) => choose([l], "elsewhere")} />,
           },
+          { key: "kinds", label: "By kind", body: () => <ByKind data={data} client={client} /> },
+          { key: "fusions", label: `Fusions (${data.fusions.length})`, body: () => <Fusions {...{ data, client, toInstruction }} /> },
+          { key: "memory", label: "Memory", body: () => <Buffers data={data} client={client} /> },
+          { key: "instruction", label: "Instruction", body: () => <Instruction {...{ client, places }} name={instruction} /> },
+          { key: "graph", label: "Graph", body: () => <Neighbourhood {...{ client, instruction, toInstruction }} /> },
         ]}
       />
     </>
   );
 }
 
-function SourcePane({ source, index, data, chosen, at, onLine, root }: {
-  source: Source;
-  index: number;
-  data: HloData;
-  chosen: ReadonlySet<number>;
-  at: number | undefined;
-  onLine: (line: number) => void;
-  root: ShadowRoot;
-}) {
-  const marked = useMemo(
-    () =>
-      data.places
-        .flatMap(([s, line], place) => (s === index && chosen.has(place) ? [line - source.first] : []))
-        .sort((a, b) => a - b),
-    [data, chosen, source, index],
-  );
-  const notes = useMemo(() => {
-    const found: string[] = new Array(source.text.split("\n").length).fill("");
-    for (const row of data.lines) {
-      const [s, line] = data.places[row.place] ?? [-1, 0];
-      if (s === index) found[line - source.first] = row.flops ? `${flops(row.flops)}` : `${row.instructions}×`;
-    }
-    return found;
-  }, [data, source, index]);
+function Heading({ data }: { data: HloData }) {
+  const [operations, transcendentals, moved] = data.total;
+  const facts = [
+    `${flops(operations)} FLOPs`,
+    transcendentals ? `${flops(transcendentals)} transcendental` : "",
+    `${bytes(moved)} moved`,
+    data.memory ? `${bytes(data.memory.temporary)} temporary` : "",
+  ];
   return (
-    <>
-      <div class="bar">
-        <span class="dim">{source.name}</span>
-      </div>
-      <Code
-        text={source.text}
-        language="python"
-        label={`Source, ${source.name}; beside each line its FLOPs or its number of instructions`}
-        root={root}
-        marked={marked}
-        at={at === undefined ? null : at - source.first}
-        onLine={(line) => onLine(line + source.first)}
-        notes={notes}
-        height={data.sources.length > 1 ? "220px" : undefined}
-      />
-    </>
+    <div class="bar">
+      <span class="title">{data.program.title}</span>
+      {facts.filter(Boolean).map((fact) => (
+        <span class="badge" key={fact}>
+          {fact}
+        </span>
+      ))}
+    </div>
   );
 }
 
 interface Part {
   data: HloData;
-  client: ViewProps["client"];
+  client: Client;
 }
 
-function ByLine({ data, client, places, choose }: Part & { places: ReadonlySet<number>; choose: (place: number) => void }) {
-  const line = (place: number): string => {
-    const [source, number] = data.places[place] ?? [-1, 0];
-    const found = data.sources[source];
-    return found ? `${number}: ${found.text.split("\n")[number - found.first]?.trim() ?? ""}` : "no line";
-  };
+function SourcePane({ index, data, places, marks, at, choose, root }: {
+  index: number;
+  data: HloData;
+  places: Places;
+  marks: ReadonlySet<number>;
+  at: number | undefined;
+  choose: (chosen: readonly number[]) => void;
+  root: ShadowRoot;
+}) {
+  const source = places.sources[index]!;
+  const text = useMemo(() => source.lines.join("\n"), [source]);
+  const marked = useMemo(
+    () =>
+      places.lines
+        .flatMap(([s, line], l) => (s === index && marks.has(l) ? [line - source.first] : []))
+        .sort((a, b) => a - b),
+    [places, marks, source, index],
+  );
+  // Beside a line: its FLOPs, or how many instructions came of it.
+  const notes = useMemo(() => {
+    const found: string[] = source.lines.map(() => "");
+    data.table.line.forEach((l, i) => {
+      const [s, line] = places.lines[l] ?? [-1, 0];
+      if (s !== index) return;
+      const work = data.table.flops[i]!;
+      found[line - source.first] = work ? flops(work) : `${data.table.instructions[i]}×`;
+    });
+    return found;
+  }, [data, places, source, index]);
+  const place = at === undefined ? undefined : places.lines[at];
+  return (
+    <>
+      <div class="bar">
+        <span class="dim">{source.title}</span>
+      </div>
+      <Code
+        text={text}
+        language="python"
+        label={`Source, ${source.title}; beside each line its FLOPs or its number of instructions`}
+        root={root}
+        marked={marked}
+        at={place && place[0] === index ? place[1] - source.first : null}
+        onLine={(line) => {
+          const found = places.lines.findIndex(([s, n]) => s === index && n === line + source.first);
+          choose(found < 0 ? [] : [found]);
+        }}
+        notes={notes}
+        first={source.first}
+        height={`${Math.min(places.sources.length > 1 ? 220 : 420, source.lines.length * 18 + 12)}px`}
+      />
+    </>
+  );
+}
+
+function lineText(places: Places, l: number): string {
+  const [s, line] = places.lines[l] ?? [-1, 0];
+  const source = places.sources[s];
+  return source ? `${line}  ${source.lines[line - source.first]?.trim() ?? ""}` : "(no line of yours)";
+}
+
+function ByLine({ data, client, places, marks, choose }: Part & {
+  places: Places;
+  marks: ReadonlySet<number>;
+  choose: (l: number) => void;
+}) {
+  const { table } = data;
+  const rows = useMemo(() => table.line.map((l, i) => ({ l, i })), [table]);
   return (
     <Table
       client={client}
       name="Cost by line"
-      rows={data.lines}
-      id={(r) => r.id}
-      selected={(r) => places.has(r.place)}
-      onSelect={(r) => choose(r.place)}
+      rows={rows}
+      id={(r) => r.i}
+      selected={(r) => marks.has(r.l)}
+      onSelect={(r) => r.l >= 0 && choose(r.l)}
       columns={[
-        { key: "line", label: "Line", value: (r) => line(r.place), draw: (r) => <span class="mono">{line(r.place)}</span> },
-        { key: "instructions", label: "Instructions", kind: "count", value: (r) => r.instructions },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r.flops },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r.bytes },
+        { key: "line", label: "Line", value: (r) => lineText(places, r.l), draw: (r) => <span class="mono">{lineText(places, r.l)}</span> },
+        { key: "instructions", label: "Instructions", kind: "count", value: (r) => table.instructions[r.i] },
+        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => table.flops[r.i] },
+        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => table.transcendentals[r.i] },
+        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => table.bytes[r.i] },
       ]}
     />
   );
@@ -243,74 +295,124 @@ function ByKind({ data, client }: Part) {
       client={client}
       name="Instructions by kind"
       rows={data.kinds}
-      id={(r) => r.id}
-      sort={{ key: "count", down: true }}
+      id={(r) => r[0]}
       columns={[
-        { key: "opcode", label: "Instruction", value: (r) => r.opcode },
-        { key: "count", label: "Count", kind: "count", value: (r) => r.count },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r.flops },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r.bytes },
+        { key: "opcode", label: "Instruction", value: (r) => r[0], draw: (r) => <span class="mono">{r[0]}</span> },
+        { key: "count", label: "Count", kind: "count", value: (r) => r[1] },
+        { key: "fused", label: "Fused", kind: "count", says: "of them, within a fusion", value: (r) => r[2] },
+        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r[3] },
+        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => r[4] },
+        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
       ]}
     />
   );
 }
 
-function Fusions({ data, client }: Part) {
+function Fusions({ data, client, toInstruction }: Part & { toInstruction: (name: string) => void }) {
   return (
     <Table
       client={client}
       name="Fusions"
       rows={data.fusions}
-      id={(r) => r.id}
-      words={(r) => r.inner.join(" ")}
-      detail={(r) => <span class="mono">{r.inner.join(", ")}</span>}
+      id={(r) => r[0]}
+      onSelect={(r) => toInstruction(r[0])}
       columns={[
-        { key: "name", label: "Fusion", value: (r) => r.name },
-        { key: "inner", label: "Operations", kind: "count", value: (r) => r.inner.length },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r.flops },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r.bytes },
+        { key: "name", label: "Fusion", value: (r) => r[0], draw: (r) => <span class="mono">{r[0]}</span> },
+        { key: "kind", label: "Kind", wide: true, value: (r) => r[1] },
+        { key: "parts", label: "Of", value: (r) => r[2] },
+        { key: "lines", label: "Lines", value: (r) => r[3].map((l) => data.lines[l]?.[1]).filter(Boolean).join(", ") },
+        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r[4] },
+        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
       ]}
     />
   );
 }
 
 function Buffers({ data, client }: Part) {
+  const { memory } = data;
   return (
-    <Table
-      client={client}
-      name="Memory by buffer"
-      rows={data.buffers}
-      id={(r) => r.id}
-      sort={{ key: "bytes", down: true }}
-      columns={[
-        { key: "name", label: "Buffer", value: (r) => r.name },
-        { key: "bytes", label: "Size", kind: "bytes", value: (r) => r.bytes },
-      ]}
-    />
+    <>
+      {memory && (
+        <p>
+          {bytes(memory.arguments)} arguments, {bytes(memory.outputs)} results ({bytes(memory.alias)} in place of
+          arguments), {bytes(memory.temporary)} temporary, {bytes(memory.code)} code
+        </p>
+      )}
+      <Table
+        client={client}
+        name="Memory by buffer"
+        rows={data.buffers}
+        id={(r) => r[0]}
+        words={(r) => r[3].map((held) => held[0]).join(" ")}
+        detail={(r) => (
+          <ul class="mono">
+            {r[3].map(([name, offset, size]) => (
+              <li key={`${name} ${offset}`}>
+                {name}: {bytes(size)} at {offset}
+              </li>
+            ))}
+          </ul>
+        )}
+        columns={[
+          { key: "index", label: "Buffer", value: (r) => `${r[0]}` },
+          { key: "kind", label: "Kind", value: (r) => r[1] },
+          { key: "size", label: "Size", kind: "bytes", value: (r) => r[2] },
+          { key: "held", label: "Holds", value: (r) => r[3].slice(0, 4).map((held) => held[0]).join(", ") + (r[3].length > 4 ? " …" : "") },
+        ]}
+      />
+    </>
   );
 }
 
-function Neighbourhood({ client, instruction, onInstruction }: {
-  client: ViewProps["client"];
-  instruction: number | null;
-  onInstruction: (id: number) => void;
+function Instruction({ client, places, name }: { client: Client; places: Places; name: string | null }) {
+  const { value: found, failed } = useAnswer<InstructionAnswer>(client, "instruction", name === null ? null : { name });
+  if (name === null) return <p class="dim">Choose an instruction in the optimized HLO.</p>;
+  if (!found) return <p class="dim">{failed || "reading …"}</p>;
+  const facts: [string, ComponentChildren][] = [
+    ["Instruction", <span class="mono">{found.text}</span>],
+    ["Scope", `${found.backward ? "backward of " : ""}${found.path.join(" / ") || "none"}`],
+    ["Lines", found.lines.length ? found.lines.map((l) => <div class="mono">{lineText(places, l)}</div>) : "none of yours"],
+    ["Cost", `${flops(found.cost[0])} FLOPs, ${flops(found.cost[1])} transcendental, ${bytes(found.cost[2])}; run ${count(found.runs)}×`],
+    [
+      "Stack",
+      <details>
+        <summary>{found.stack.length} frames, the innermost first</summary>
+        {found.stack.map(([file, line, within], i) => (
+          <div class="mono" key={i}>{`${file}:${line} ${within}`}</div>
+        ))}
+      </details>,
+    ],
+  ];
+  return (
+    <dl>
+      {facts.map(([fact, value]) => (
+        <>
+          <dt>{fact}</dt>
+          <dd>{value}</dd>
+        </>
+      ))}
+    </dl>
+  );
+}
+
+function Neighbourhood({ client, instruction, toInstruction }: {
+  client: Client;
+  instruction: string | null;
+  toInstruction: (name: string) => void;
 }) {
   const [whole, setWhole] = useKept(client, "whole", instruction === null);
-  const [scope, setScope] = useKept(client, "scope", "");
-  const [answer, setAnswer] = useState<GraphAnswer | null>(null);
-  const [failed, setFailed] = useState("");
+  const [depth, setDepth] = useKept<number | null>(client, "depth", null);
+  const [hops, setHops] = useKept(client, "hops", 2);
   const near = !whole && instruction !== null;
-  useEffect(() => {
-    let current = true;
-    const asked = near
-      ? client.ask<GraphAnswer & never>("neighbourhood", { instruction })
-      : client.ask<GraphAnswer & never>("scopes", { scope });
-    asked.then(
-      (found) => current && (setAnswer(found), setFailed("")),
-      (error: Error) => current && setFailed(error.message),
-    );
-    return () => void (current = false);
-  }, [near, instruction, scope]);
+  const { value, failed } = useAnswer<GraphAnswer>(client, near ? "neighbourhood" : "fold", near ? { instruction, hops } : { depth });
+  const most = useMemo(() => Math.max(1, ...(value?.nodes.map((n) => n[4]) ?? [])), [value]);
+  const nodes = useMemo(
+    () => value?.nodes.map(([id, label, says, , work]) => ({ id: String(id), label, says, weight: work / most })) ?? [],
+    [value],
+  );
+  const edges = useMemo(() => value?.edges.map(([from, to]) => ({ from: String(from), to: String(to) })) ?? [], [value]);
+  const deepest = Math.max(0, ...(value?.nodes.map((n) => n[3]) ?? []));
+  const name = (id: string): string => nodes.find((n) => n.id === id)?.label ?? "";
   return (
     <>
       <div class="bar">
@@ -318,96 +420,33 @@ function Neighbourhood({ client, instruction, onInstruction }: {
           whole, by module
         </button>
         <button type="button" aria-pressed={near} disabled={instruction === null} onClick={() => setWhole(false)}>
-          around the instruction
+          around {instruction ?? "an instruction"}
         </button>
-        {!near && scope && (
-          <button type="button" onClick={() => setScope(scope.split("/").slice(0, -1).join("/"))}>
-            up from {scope}
-          </button>
-        )}
-        {failed && <span class="bad" role="alert">{failed}</span>}
-      </div>
-      {answer && (
-        <Graph
-          nodes={answer.nodes}
-          edges={answer.edges.map(([from, to]) => ({ from, to }))}
-          at={near ? String(instruction) : null}
-          onNode={(id) => (near ? onInstruction(Number(id)) : setScope(id))}
-          label={near ? "Neighbourhood of an instruction" : "The program by module"}
-        />
-      )}
-    </>
-  );
-}
-
-function Diff({ data, client, root }: Part & { root: ShadowRoot }) {
-  const [other, setOther] = useKept(client, "other", data.others[0]!.id);
-  const [stage, setStage] = useKept(client, "diff stage", "hlo");
-  const [answer, setAnswer] = useState<DiffAnswer | null>(null);
-  const [failed, setFailed] = useState("");
-  const place = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    let current = true;
-    client.ask<DiffAnswer & never>("diff", { other, stage }).then(
-      (found) => current && (setAnswer(found), setFailed("")),
-      (error: Error) => current && setFailed(error.message),
-    );
-    return () => void (current = false);
-  }, [other, stage]);
-  useEffect(() => {
-    if (!answer) return;
-    const side = (doc: string, label: string) => ({
-      doc,
-      extensions: [
-        lineNumbers(),
-        EditorState.readOnly.of(true),
-        EditorView.contentAttributes.of({ "aria-label": label, "aria-readonly": "true" }),
-      ],
-    });
-    const merged = new MergeView({
-      a: side(answer.left, answer.names[0]),
-      b: side(answer.right, answer.names[1]),
-      parent: place.current!,
-      root,
-      collapseUnchanged: { margin: 2, minSize: 6 },
-      gutter: true,
-    });
-    return () => merged.destroy();
-  }, [answer]);
-  return (
-    <>
-      <div class="bar">
-        <label>
-          with{" "}
-          <select
-            value={String(other)}
-            onChange={(e) => setOther(data.others.find((o) => String(o.id) === e.currentTarget.value)!.id)}
-          >
-            {data.others.map((o) => (
-              <option key={o.id} value={String(o.id)}>
-                #{o.id} {o.name}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label>
-          of{" "}
-          <select value={stage} onChange={(e) => setStage(e.currentTarget.value)}>
-            {data.stages.map((s) => (
-              <option key={s.stage} value={s.stage}>
-                {NAMES[s.stage]}
-              </option>
-            ))}
-          </select>
-        </label>
-        {answer && (
-          <span class="dim">
-            left {answer.names[0]}, right {answer.names[1]}
+        <button type="button" aria-label="Less" onClick={() => (near ? setHops(Math.max(1, hops - 1)) : setDepth(Math.max(1, (depth ?? deepest) - 1)))}>
+          −
+        </button>
+        <button type="button" aria-label="More" onClick={() => (near ? setHops(hops + 1) : setDepth((depth ?? deepest) + 1))}>
+          +
+        </button>
+        <span class="dim">
+          {near ? `${hops} steps away` : `${depth ?? deepest} scopes deep`}
+          {value?.cut && "; there is more than is shown"}
+        </span>
+        {failed && (
+          <span class="bad" role="alert">
+            {failed}
           </span>
         )}
-        {failed && <span class="bad" role="alert">{failed}</span>}
       </div>
-      <div class="code diff" ref={place} onKeyDown={(e) => e.stopPropagation()} />
+      {value && (
+        <Graph
+          nodes={nodes}
+          edges={edges}
+          at={near ? (nodes.find((n) => n.label === instruction)?.id ?? null) : null}
+          onNode={(id) => near && toInstruction(name(id))}
+          label={near ? `Around ${instruction}` : "The program by module"}
+        />
+      )}
     </>
   );
 }
