@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -38,7 +39,7 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class Cached(Generic[R]):
+class Cached(ABC, Generic[R]):
     """A torch function or module, compiled for each signature.
 
     Args:
@@ -156,9 +157,9 @@ class Cached(Generic[R]):
         forget_old_states(source)
         return trace
 
+    @abstractmethod
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
         """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
-        raise NotImplementedError
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
