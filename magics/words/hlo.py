@@ -115,6 +115,8 @@ def _sentence(error: LookupError) -> str:
 
 def _save(path: str, text: str) -> None:
     """Write a text into a file, and say so."""
+    if path[:1] in "'\"" and path[-1:] == path[:1]:  # a name with spaces
+        path = path[1:-1]
     try:
         Path(path).expanduser().write_text(text)
     except OSError as error:
