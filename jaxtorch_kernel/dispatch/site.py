@@ -29,11 +29,6 @@ def is_user_file(name: str) -> bool:
     return _is_user[name] if name in _is_user else _user_file(name)
 
 
-def is_user_file(name: str) -> bool:
-    """Whether code of this file is the user's: of no installed library, and not ours."""
-    return _is_user[name] if name in _is_user else _user_file(name)
-
-
 def origin(program: Any) -> tuple[Any, CodeType, int] | None:
     """What computes a buffer, and the innermost line of no installed library that asked for it.
 

@@ -156,7 +156,9 @@ class _Search:
             return f" (in the closure of {holder.__qualname__}){rest}"
         if isinstance(holder, torch.Tensor) and type(inner).__name__.endswith("Backward"):
             return f".grad_fn{rest}"
-        return _attribute(holder, inner, rest)
+        path = _attribute(holder, inner, rest)
+        # IPython's shell holds all that the namespace holds; the namespace itself tells more.
+        return None if path.startswith((".user_ns", ".user_global_ns", ".user_module")) else path
 
     def _known(self, path: str) -> bool:
         return path in self.found
