@@ -128,7 +128,7 @@ class ProgramInfo:
 
     @property
     def alive(self) -> bool:
-        """Whether somebody can still run it."""
+        """Whether somebody can still run it, as far as we know: of plain `jax.jit` JAX does not tell."""
         return self._record.handle() is not None
 
     def stablehlo(self) -> str | None:
