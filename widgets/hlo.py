@@ -14,8 +14,11 @@ from jaxtorch.insight.hlo.reading import LineCost, Reading, Source
 from jaxtorch.insight.hlo.scopes import scope_of
 from jaxtorch.insight.programs import Place, ProgramInfo, program, programs
 
+from .tables import details, html_table, shortened
+from .units import amount, size
 from .view import View
 
+_SHORT = {"jaxpr": "jaxpr", "stablehlo": "stable", "hlo": "hlo"}
 TITLES = {"jaxpr": "jaxpr", "stablehlo": "StableHLO (before XLA)", "hlo": "HLO (after XLA)"}
 _TERMINAL = 60  # lines of a text in a terminal
 _STATIC = 400  # ... on a page without scripts
@@ -86,19 +89,18 @@ class HloView(View):
     def _table_text(self) -> list[str]:
         rows = {(r.place.file, r.place.line): r for r in self.reading.lines if r.place is not None}
         total = self.reading.costs.total
+        width = _WIDTH - sum(_WIDTHS) - len(_WIDTHS)
         out = []
         for source in self.reading.texts():
-            out.append(
-                f"{_source_title(source):{_WIDTH - 42}} {'instr.':>6} {'flops':>8} {'%':>4} {'bytes':>9}"
-            )
+            title = shortened(_source_title(source), width)
+            out.append(f"{title:{width}} {_aligned(_COLUMNS)}")
             for number, code in enumerate(source.lines, source.first):
-                row = rows.get((source.file, number))
-                shown = f"{number:4}  {code.expandtabs(4)}"
-                cut = shown if len(shown) <= _WIDTH - 42 else shown[: _WIDTH - 43] + "…"
-                out.append(f"{cut:{_WIDTH - 42}} {_row_text(row, total)}".rstrip())
+                cells = _cells(rows.get((source.file, number)), total)
+                shown = shortened(f"{number:4}  {code.expandtabs(4)}", width)
+                out.append(f"{shown:{width}} {_aligned(cells)}".rstrip())
         rest = next((r for r in self.reading.lines if r.place is None), None)
         if rest is not None:
-            out.append(f"{'      (no line of yours)':{_WIDTH - 42}} {_row_text(rest, total)}")
+            out.append(f"{'      (no line of yours)':{width}} {_aligned(_cells(rest, total))}")
         return out
 
     def _listing_text(self) -> list[str]:
@@ -118,7 +120,7 @@ class HloView(View):
             line = short(listing.lines[i]) if self.stage == "hlo" else listing.lines[i]
             where = ",".join(str(p.line) for p in listing.places[i][:3])
             line = f"{where:>9} │ {line}"
-            out.append(line if why or len(line) <= _WIDTH else line[: _WIDTH - 1] + "…")
+            out.append(line if why else shortened(line, _WIDTH))
         return out
 
     def _chosen(self, listing: Listing) -> tuple[list[int], str]:
@@ -147,7 +149,7 @@ class HloView(View):
         source = f'<div style="{_PANE}">{self._source_html()}</div>'
         return (
             f'<div style="font-size:13px"><div style="margin:4px 0">{heading}</div>'
-            f'<div style="display:flex;flex-wrap:wrap;gap:12px">{source}'
+            f'<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">{source}'
             f'<div style="{_PANE}">{stages}</div></div>{_tables_html(reading)}</div>'
         )
 
@@ -159,15 +161,17 @@ class HloView(View):
         for source in self.reading.texts():
             out.append(
                 f'<tr><th colspan="2" scope="col" style="{_HEAD}">{escape(_source_title(source))}</th>'
-                + "".join(f'<th scope="col" style="{_HEAD}">{name}</th>' for name in _COLUMNS)
-                + "</tr>"
+                + "".join(
+                    f'<th scope="col" style="{_HEAD};text-align:right">{c}</th>' for c in _COLUMNS
+                )
+                + f'<th scope="col" style="{_HEAD}">became</th></tr>'
             )
             for number, code in enumerate(source.lines, source.first):
                 key = source.file, number
                 row = rows.get(key)
                 links = " ".join(
-                    f'<a href="#{self._anchor(stage, first[stage][key])}" title="{TITLES[stage]}">{letter}</a>'
-                    for stage, letter in zip(STAGES, ("j", "s", "h"), strict=True)
+                    f'<a href="#{self._anchor(stage, first[stage][key])}" title="{TITLES[stage]}">{short_name}</a>'
+                    for stage, short_name in _SHORT.items()
                     if key in first.get(stage, ())
                 )
                 cells = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in _cells(row, total))
@@ -179,7 +183,7 @@ class HloView(View):
         if rest is not None:
             cells = "".join(f'<td style="{_NUMBER}">{cell}</td>' for cell in _cells(rest, total))
             out.append(f"<tr><td></td><td><i>no line of yours</i></td>{cells}<td></td></tr>")
-        return f'<table style="border-collapse:collapse;width:100%">{"".join(out)}</table>'
+        return f'<table style="{_TABLE};width:100%">{"".join(out)}</table>'
 
     def _stages(self) -> list[str]:
         """The texts on the page, the one that was asked for first."""
@@ -221,7 +225,7 @@ class HloView(View):
         opened = " open" if stage == self.stage else ""
         return (
             f"<details{opened}><summary><b>{TITLES[stage]}</b>, {escape(note)}</summary>"
-            f'<table style="border-collapse:collapse">{"".join(out)}</table></details>'
+            f'<table style="{_TABLE}">{"".join(out)}</table></details>'
         )
 
     def _anchor(self, stage: str, line: int) -> str:
@@ -398,10 +402,10 @@ class HloView(View):
 _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
+_TABLE = "border-collapse:collapse;font-size:12px;line-height:1.4"
 _HEAD = "text-align:left;padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap"
 _NUMBER = "text-align:right;padding:0 6px;vertical-align:top;white-space:nowrap"
-_CODE = "text-align:left;padding:0 6px;white-space:pre;font-family:monospace;vertical-align:top"
-_COLUMNS = ("instr.", "flops", "%", "bytes", "")
+_CODE = "font-size:12px;text-align:left;padding:0 6px;white-space:pre;font-family:monospace;vertical-align:top"
 
 
 def program_title(info: ProgramInfo) -> str:
@@ -426,27 +430,6 @@ def full_text(reading: Reading, stage: str) -> str:
     return reading.listing(stage).text
 
 
-def count(number: float) -> str:
-    """A number of operations or bytes in at most six signs.
-
-    Example:
-        >>> from jaxtorch.widgets.hlo import count
-        >>> count(512), count(123456), count(2.5e9)
-        ('512', '123k', '2.50G')
-    """
-    for unit in ("", "k", "M", "G", "T"):
-        if number < 999.5 or unit == "T":
-            break
-        number /= 1000
-    return (
-        f"{number:.0f}"
-        if not unit
-        else f"{number:.3g}{unit}"
-        if number >= 100
-        else f"{number:#.3g}{unit}"
-    )
-
-
 def _comparable(info: ProgramInfo) -> list[ProgramInfo]:
     """What a person may want to compare a program with: of the same function first, the latest first."""
     others = [p for p in programs() if p.id != info.id and p.kind != "eager" and p.alive]
@@ -462,13 +445,13 @@ def _heading(reading: Reading) -> list[str]:
     if same:
         lines[0] += "; also " + ", ".join(f"#{p.id} {p.part or 'forward'}" for p in same[-4:])
     fused = sum(sum(f.parts.values()) for f in reading.fusions)
-    work = f"{count(total.flops)} flops, {count(total.transcendentals)} transcendental, {count(total.bytes)}B moved"
+    work = f"{amount(total.flops)} flops, {amount(total.transcendentals)} functions, {size(total.bytes)} moved"
     lines.append(f"{work}; {len(reading.fusions)} fusions of {fused} instructions")
     memory = info.memory()
     if memory is not None:
         lines.append(
-            f"Memory: {count(memory.arguments)}B arguments, {count(memory.outputs)}B results"
-            f" ({count(memory.alias)}B in place of arguments), {count(memory.temporary)}B temporary"
+            f"Memory: {size(memory.arguments)} arguments, {size(memory.outputs)} results"
+            f" ({size(memory.alias)} in place of arguments), {size(memory.temporary)} temporary"
         )
     unknown = reading.costs.unknown
     if unknown:
@@ -488,17 +471,27 @@ def _source_title(source: Source) -> str:
     return source.file if source.cell is None else f"Cell [{source.cell}]"
 
 
+_COLUMNS = ("instr.", "flops", "%", "func.", "bytes")
+_WIDTHS = (6, 7, 3, 6, 9)
+
+
 def _cells(row: LineCost | None, total: Cost) -> tuple[str, ...]:
-    """Instructions, flops, share of the flops, bytes."""
+    """What stands under `_COLUMNS`: functions are those that are no sum or product, `exp`, `sin`, ..."""
     if row is None:
-        return "", "", "", ""
-    share = f"{100 * row.cost.flops / total.flops:.0f}" if total.flops else ""
-    return str(row.instructions), count(row.cost.flops), share, count(row.cost.bytes)
+        return ("",) * len(_COLUMNS)
+    cost = row.cost
+    part = f"{100 * cost.flops / total.flops:.0f}" if total.flops else ""
+    return (
+        str(row.instructions),
+        amount(cost.flops),
+        part,
+        amount(cost.transcendentals),
+        size(cost.bytes),
+    )
 
 
-def _row_text(row: LineCost | None, total: Cost) -> str:
-    own, flops, share, moved = _cells(row, total)
-    return f"{own:>6} {flops:>8} {share:>4} {moved:>9}"
+def _aligned(cells: Sequence[str]) -> str:
+    return " ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
 
 
 def _parts(parts: dict[str, int]) -> str:
@@ -516,8 +509,8 @@ def _fusions_text(reading: Reading) -> list[str]:
     out = ["The dearest fusions:"]
     for f in reading.fusions[:8]:
         lines = ",".join(str(p.line) for p in f.places[:5])
-        line = f"  {f.instruction.name}: lines {lines or 'none'}; {count(f.cost.flops)} flops; {_parts(f.parts)}"
-        out.append(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…")
+        line = f"  {f.instruction.name}: lines {lines or 'none'}; {amount(f.cost.flops)} flops; {_parts(f.parts)}"
+        out.append(shortened(line, _WIDTH))
     return out
 
 
@@ -540,7 +533,15 @@ def _scope_title(reading: Reading, listing: Listing, line: int) -> str:
 
 def _tables_html(reading: Reading) -> str:
     kinds = [
-        (k.opcode, str(k.number), str(k.fused), *map(count, k.cost)) for k in reading.kinds[:_ROWS]
+        (
+            k.opcode,
+            str(k.number),
+            str(k.fused),
+            amount(k.cost.flops),
+            amount(k.cost.transcendentals),
+            size(k.cost.bytes),
+        )
+        for k in reading.kinds[:_ROWS]
     ]
     fusions = [
         (
@@ -548,39 +549,26 @@ def _tables_html(reading: Reading) -> str:
             f.kind,
             _parts(f.parts),
             ", ".join(str(p.line) for p in f.places),
-            count(f.cost.flops),
-            count(f.cost.bytes),
+            amount(f.cost.flops),
+            size(f.cost.bytes),
         )
         for f in reading.fusions[:_ROWS]
     ]
     buffers = [
-        (str(a.index), a.kind, count(a.size), ", ".join(h.instruction for h in a.held[:8]))
-        for a in reading.buffers[:50]
+        (a.kind, ", ".join(h.instruction for h in a.held[:8]), size(a.size))
+        for a in reading.buffers[:_ROWS]
     ]
     return "".join(
-        (
-            _table(
+        details(f"{title} ({len(rows)})", html_table(columns, rows, left))
+        for title, columns, rows, left in (
+            (
                 "Instructions by kind",
-                ("opcode", "count", "fused", "flops", "transc.", "bytes"),
+                ("opcode", "number", "fused", "flops", "functions", "bytes"),
                 kinds,
+                1,
             ),
-            _table("What was fused", ("fusion", "kind", "of", "lines", "flops", "bytes"), fusions),
-            _table("Memory by buffer", ("buffer", "kind", "bytes", "holds"), buffers),
+            ("What was fused", ("fusion", "kind", "of", "lines", "flops", "bytes"), fusions, 4),
+            ("Memory by buffer", ("kind", "holds", "bytes"), buffers, 2),
         )
-    )
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col" style="{_HEAD}">{escape(c)}</th>' for c in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td style="padding:1px 6px;text-align:left">{escape(c)}</td>' for c in row)
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f"<details><summary>{escape(title)} ({len(rows)})</summary>"
-        f'<table style="border-collapse:collapse"><tr>{head}</tr>{body}</table></details>'
+        if rows
     )

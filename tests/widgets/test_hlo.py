@@ -14,7 +14,7 @@ import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, programs
 from jaxtorch.widgets.diff import DiffView
-from jaxtorch.widgets.hlo import HloView, count, full_text
+from jaxtorch.widgets.hlo import HloView, full_text
 from tests.insight.hlo.programs import run
 
 ODD = "<img src=x onerror=alert(1)>\"'&"
@@ -47,7 +47,9 @@ class Page(HTMLParser):
         if tag != "br":
             self.open.append(tag)
         for name, value in attrs:
-            assert name in {"style", "id", "href", "title", "scope", "colspan", "open"}, name
+            assert name in {"style", "id", "href", "title", "scope", "colspan", "open", "class"}, (
+                name
+            )
             if name == "id":
                 self.ids.append(value or "")
             if name == "href":
@@ -76,13 +78,12 @@ def view() -> Iterator[HloView]:
 def test_the_text_has_a_line_of_figures_for_each_line_of_code(view: HloView) -> None:
     lines = view.text().splitlines()
     (product,) = [n for n in lines if n.lstrip().startswith("2  ")]
-    assert product.split() == ["2", "y", "=", "x", "@", "w", "1", "1.02k", "92", "896"]
+    assert " ".join(product.split()) == "2 y = x @ w 1 1.02 k 92 0 896 B"
     (quiet,) = [n for n in lines if n.lstrip().startswith("5  ")]
     assert quiet.strip() == f"5      note = {ODD!r}"[: len(quiet.strip())]
     heading = next(n for n in lines if "moved" in n)
-    total = view.reading.costs.total
-    assert heading.startswith(f"{count(total.flops)} flops, 32 transcendental")
-    assert max(map(len, lines)) <= 100 + len(lines[0])
+    assert heading.startswith("1.12 k flops, 32 functions")
+    assert max(map(len, lines[1:])) <= 100
 
 
 def test_lines_and_words_choose_what_is_shown(view: HloView) -> None:
@@ -212,8 +213,3 @@ def test_a_program_that_is_gone_says_so() -> None:
     del captured
     with pytest.raises(LookupError, match=r"soon gone .* is gone: nobody can run it any more"):
         Reading(info)
-
-
-def test_numbers_for_a_reader() -> None:
-    shown = [count(n) for n in (0, 7, 999, 1000, 99_949, 123_456, 999_999, 2.5e9, 4e15)]
-    assert shown == ["0", "7", "999", "1.00k", "99.9k", "123k", "1.00M", "2.50G", "4e+03T"]
