@@ -451,7 +451,8 @@ def _heading(reading: Reading) -> list[str]:
     if memory is not None:
         lines.append(
             f"Memory: {size(memory.arguments)} arguments, {size(memory.outputs)} results"
-            f" ({size(memory.alias)} in place of arguments), {size(memory.temporary)} temporary"
+            + (f" ({size(memory.alias)} in place of arguments)" if memory.alias else "")
+            + f", {size(memory.temporary)} temporary"
         )
     unknown = reading.costs.unknown
     if unknown:
