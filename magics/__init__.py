@@ -14,6 +14,7 @@ from jaxtorch.insight import events
 from jaxtorch.insight.programs import cell_of_file
 from jaxtorch.widgets import live
 
+from . import progress
 from .cell_magics import CellMagics
 from .completion import complete_jax
 from .jax_magic import JaxMagics
@@ -31,6 +32,7 @@ def load(shell: InteractiveShell) -> None:
     shell.events.register("post_run_cell", _after_cell)
     cell_of_file[:] = [_Numbers(shell.compile)]
     events.start()
+    progress.start(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -40,6 +42,7 @@ def unload(shell: InteractiveShell) -> None:
     _remove(shell)
     cell_of_file.clear()
     events.stop()
+    progress.stop()
 
 
 def _remove(shell: InteractiveShell) -> None:

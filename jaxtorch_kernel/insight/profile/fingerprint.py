@@ -3,8 +3,8 @@
 The number of a run (`run_id` in a profile) is the number of launches of its executable so far plus the lower half of
 `Fingerprint64` of the executable's fingerprint, in 32 bits. So a run names its executable and its place among the
 launches, where a program's id does not: an executable from the persistent cache runs under the id of the process that
-compiled it. `Fingerprint64` is FarmHash's; a fingerprint is a number of 128 bits in decimals, nearly always of more than
-32.
+compiled it. `Fingerprint64` is FarmHash's; a fingerprint is a number of 128 bits in decimals, nearly always more
+than 32.
 """
 
 from __future__ import annotations

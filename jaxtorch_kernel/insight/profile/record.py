@@ -164,17 +164,15 @@ def _profiler() -> Iterator[Callable[[], Any]]:
         try:
             yield lambda: found[0]
         finally:
-            _surely(jax.profiler.stop_trace)
+            stopped = _surely(jax.profiler.stop_trace)
+        if not stopped:
+            raise ProfileError("the profile was stopped by the code that was profiled")
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        if not files:
-            raise ProfileError(
-                "JAX's profiler wrote nothing: was it stopped by the code that was profiled?"
-            )
         found.append(jax.profiler.ProfileData.from_file(str(files[-1])))
 
 
-def _surely(stop: Callable[[], None]) -> None:
-    """Stop even if Ctrl-C comes meanwhile; what the profiled code has stopped itself is no error."""
+def _surely(stop: Callable[[], None]) -> bool:
+    """Stop, even if Ctrl-C comes meanwhile; False where nothing was left to stop."""
     try:
         try:
             stop()
@@ -182,7 +180,8 @@ def _surely(stop: Callable[[], None]) -> None:
             stop()
             raise
     except RuntimeError:
-        pass
+        return False
+    return True
 
 
 def _rest(watcher: Watcher) -> None:

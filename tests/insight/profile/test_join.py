@@ -89,7 +89,7 @@ def launch(line: int) -> Launch:
 def test_runs_are_launches_by_their_numbers_and_not_by_when_they_start(first: int) -> None:
     """XLA starts a run when its inputs are there. Its numbers are of 32 bits, and shown with a sign."""
     launches = tuple(map(launch, (7, 8, 9)))
-    numbers = np.array([first + 2, first, first, first + 1], np.uint32).astype(np.int32)
+    numbers = np.array([first + 2, first, first, first + 1]).astype(np.uint32).astype(np.int32)
     assert _in_order(numbers.astype(np.int64), [0, 1, 2], launches).tolist() == [2, 0, 0, 1]
 
 
