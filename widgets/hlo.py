@@ -208,24 +208,31 @@ class HloView(View):
         note = f"{len(listing.lines)} lines" + (f"; {len(chosen)} {why}" if why else "")
         if len(shown) < len(chosen):
             note += f"; {len(shown)} of them here"
-        out = []
-        for i in shown:
-            places = listing.places[i]
-            links = ",".join(
-                f'<a href="#{self._source_anchor((p.file, p.line))}" title="{escape(str(p))}">{p.line}</a>'
-                for p in places[:4]
-            )
-            line = short(listing.lines[i]) if stage == "hlo" else listing.lines[i]
-            scope = escape(_scope_title(self.reading, listing, i))
-            title = f' title="{scope}"' if scope else ""
-            out.append(
-                f'<tr id="{self._anchor(stage, i)}"><td style="{_NUMBER}">{links}</td>'
-                f'<td style="{_CODE}"{title}>{escape(line) or "&nbsp;"}</td></tr>'
-            )
+        out = [self._line_html(listing, i) for i in shown]
         opened = " open" if stage == self.stage else ""
         return (
             f"<details{opened}><summary><b>{TITLES[stage]}</b>, {escape(note)}</summary>"
-            f'<table style="{_TABLE}">{"".join(out)}</table></details>'
+            f'<pre style="{_TEXT}">{"".join(out)}</pre></details>'
+        )
+
+    def _line_html(self, listing: Listing, i: int) -> str:
+        """A line of a text: the numbers of the lines it comes from, as links, then itself.
+
+        Not a table: the style of its cells would be most of what a notebook saves.
+        """
+        numbers = [str(p.line) for p in listing.places[i][:3]]
+        links = ",".join(
+            f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>'
+            for p in listing.places[i][:3]
+        )
+        gutter = " " * (_GUTTER - len(",".join(numbers))) + links
+        line = short(listing.lines[i]) if listing.stage == "hlo" else listing.lines[i]
+        if not numbers:
+            return f"{gutter} {escape(line)}\n"
+        scope = "/".join(_scope(self.reading, listing, i))
+        title = f' title="{escape(scope)}"' if scope else ""
+        return (
+            f'<span id="{self._anchor(listing.stage, i)}"{title}>{gutter} {escape(line)}\n</span>'
         )
 
     def _anchor(self, stage: str, line: int) -> str:
@@ -403,6 +410,8 @@ _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
 _TABLE = "border-collapse:collapse;font-size:12px;line-height:1.4"
+_TEXT = "margin:2px 0;font-size:12px;line-height:1.4;white-space:pre;overflow:visible"
+_GUTTER = 8
 _HEAD = "text-align:left;padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap"
 _NUMBER = "text-align:right;padding:0 6px;vertical-align:top;white-space:nowrap"
 _CODE = "font-size:12px;text-align:left;padding:0 6px;white-space:pre;font-family:monospace;vertical-align:top"
@@ -527,9 +536,10 @@ def _static(listing: Listing, chosen: list[int]) -> list[int]:
     return _entry(listing, chosen)[:_STATIC] if len(chosen) > _STATIC else chosen
 
 
-def _scope_title(reading: Reading, listing: Listing, line: int) -> str:
+def _scope(reading: Reading, listing: Listing, line: int) -> tuple[str, ...]:
+    """The module path of the instruction on a line."""
     number = listing.instructions[line] if listing.instructions else None
-    return "" if number is None else reading.module.instructions[number].op_name
+    return () if number is None else scope_of(reading.module.instructions[number].op_name).path
 
 
 def _tables_html(reading: Reading) -> str:

@@ -108,6 +108,7 @@ def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     rows = dict(re.findall(r'<tr id="([^"]*)">(.*?)</tr>', html, re.DOTALL))
     (product,) = [row for row in rows.values() if "y = x @ w" in row]
+    rows |= dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
     texts = [rows[link] for link in re.findall(r'href="#([^"]*)"', product)]
     assert len(texts) == 3  # jaxpr, StableHLO, HLO: the first line of each that the product became
     assert sum("dot" in text for text in texts) >= 1
