@@ -52,6 +52,15 @@ class Replay(ABC):
             return None
         return cells
 
+    def waits(self) -> bool:
+        """Whether it holds but for modules that train now and did not then, or the reverse: they may again."""
+        cells = [reference() for reference in self.references]
+        try:
+            same = [cell.spec for cell in cells] == self.specs
+        except AttributeError:
+            return False
+        return same and not self.provisional and self.guards.hold(modes=False)
+
     def holds(self) -> bool:
         """Whether what the trace depended on is as it was."""
         return self.guards.hold()
