@@ -14,7 +14,8 @@ import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, programs
 from jaxtorch.widgets.diff import DiffView
-from jaxtorch.widgets.hlo import HloView, full_text
+from jaxtorch.widgets.hlo import HloView
+from jaxtorch.widgets.hlo_words import full_text
 from tests.insight.hlo.programs import run
 
 ODD = "<img src=x onerror=alert(1)>\"'&"
@@ -29,7 +30,7 @@ def f(x, w):
 """
 
 
-class Page(HTMLParser):
+class Tags(HTMLParser):
     """The tags of a page, each closed; its anchors and the links to them."""
 
     def __init__(self, page: str):
@@ -103,7 +104,7 @@ def test_lines_and_words_choose_what_is_shown(view: HloView) -> None:
 
 def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
     html = view.html()
-    page = Page(html)
+    page = Tags(html)
     assert len(set(page.ids)) == len(page.ids)
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     rows = dict(re.findall(r'<tr id="([^"]*)">(.*?)</tr>', html, re.DOTALL))
@@ -111,19 +112,22 @@ def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
     rows |= dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
     texts = [rows[link] for link in re.findall(r'href="#([^"]*)"', product)]
     assert len(texts) == 3  # jaxpr, StableHLO, HLO: the first line of each that the product became
-    assert sum("dot" in text for text in texts) >= 1
+    for word, code in ((" dot(", "y = x @ w"), (" sine(", "z = torch.sin(y) * 2")):
+        (text,) = [row for row in rows.values() if word in row]
+        (back,) = re.findall(r'href="#([^"]*)"', text)
+        assert code in rows[back]
     (source,) = {link for text in texts for link in re.findall(r'href="#([^"]*)"', text)}
     assert "y = x @ w" in rows[source]
 
 
 def test_names_are_text_and_never_markup(view: HloView) -> None:
     html = view.html()
-    page = Page(html)
+    page = Tags(html)
     assert not page.seen & {"img", "script", "iframe", "object", "link"}
     assert ODD in "".join(page.words)
     other = DiffView(view.reading, view.reading).html()
-    assert not Page(other).seen & {"img", "script"}
-    assert ODD in "".join(Page(other).words)
+    assert not Tags(other).seen & {"img", "script"}
+    assert ODD in "".join(Tags(other).words)
 
 
 def test_the_data_is_json_and_its_numbers_are_the_texts(view: HloView) -> None:
