@@ -15,6 +15,7 @@ from .autoload import register as _register
 
 if TYPE_CHECKING:
     from . import debug as debug
+    from . import insight as insight
     from .capture.export import export as export
     from .capture.export import from_exported as from_exported
     from .capture.jit import jit as jit
@@ -42,6 +43,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
     "export": ("jaxtorch.capture.export", "export"),
     "from_exported": ("jaxtorch.capture.export", "from_exported"),
+    "insight": ("jaxtorch.insight", None),
     "pure": ("jaxtorch.capture.pure", "pure"),
     "jit": ("jaxtorch.capture.jit", "jit"),
     "scan": ("jaxtorch.capture.scan", "scan"),
@@ -58,6 +60,7 @@ __all__ = [
     "export",
     "fallbacks",
     "from_exported",
+    "insight",
     "jax_view",
     "jit",
     "pure",

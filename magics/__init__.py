@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
+from jaxtorch.insight import events
+from jaxtorch.insight.programs import cell_of_file
 from jaxtorch.widgets import live
 
+from . import progress
 from .cell_magics import CellMagics
 from .completion import complete_jax
 from .jax_magic import JaxMagics
@@ -27,6 +30,9 @@ def load(shell: InteractiveShell) -> None:
     shell.Completer.custom_matchers.append(complete_jax)
     shell.events.register("pre_run_cell", _before_cell)
     shell.events.register("post_run_cell", _after_cell)
+    cell_of_file[:] = [_Numbers(shell.compile)]
+    events.start()
+    progress.start(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -34,6 +40,9 @@ def unload(shell: InteractiveShell) -> None:
     session.off()
     live.end()
     _remove(shell)
+    cell_of_file.clear()
+    events.stop()
+    progress.stop()
 
 
 def _remove(shell: InteractiveShell) -> None:
@@ -51,6 +60,16 @@ def _remove(shell: InteractiveShell) -> None:
             shell.events.unregister(event, hook)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [m for m in matchers if getattr(m, "__module__", "") != complete_jax.__module__]
+
+
+class _Numbers:
+    """The execution count of the cell that a file is, by IPython's own table."""
+
+    def __init__(self, compiler: Any):
+        self._table = getattr(compiler, "_filename_map", {})
+
+    def __call__(self, file: str) -> int | None:
+        return self._table.get(file)
 
 
 _interruptible: Any = None  # the cell for which SIGINT was taken over; a cell may run others

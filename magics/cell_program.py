@@ -25,9 +25,10 @@ import jaxtorch
 from jaxtorch.capture import dependencies
 from jaxtorch.capture.dependencies import Walk
 from jaxtorch.capture.errors import CaptureError
-from jaxtorch.capture.reasons import nearest
+from jaxtorch.capture.reasons import nearest_reasons
 from jaxtorch.device import interrupts
 from jaxtorch.dispatch import stats, tracing
+from jaxtorch.dispatch.stats import Reason, Source
 from jaxtorch.storage.buffer import buffer_of
 
 from .cells import SHOWN, CellCode
@@ -88,6 +89,9 @@ class Program:
         self.states: list[dict[str, Any]] = []  # that were traced
         self.traces = 0
         self.seconds = 0.0
+        self.source = Source(options.name, "cell")  # of all its programs
+        self._state: dict[str, Any] = {}  # that is being traced, and why
+        self._reasons: list[Reason] = []
         self._walk: Walk
         self._before: Before
         self._borrowed = False
@@ -150,7 +154,7 @@ class Program:
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
-        reasons = self._remember(version, walk) if traced else []
+        reasons = self._remember(version) if traced else []
         return Outcome(
             shown,
             sum(
@@ -186,22 +190,32 @@ class Program:
             return self._traced(given)
 
         vars(cell)["reached"] = self._reached  # where gradients may appear
+        vars(cell)["why"] = self._why
+        vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
         make = jaxtorch.jit if self.options.effects else jaxtorch.pure
-        return make(cell, name=self.options.name, donate=self.options.donate)
+        made = make(cell, name=self.options.name, donate=self.options.donate)
+        made.source = self.source
+        self.source.caches.add(made)
+        return made
 
     def _reached(self) -> list[Any]:
         walk = self._walk
         return [*walk.modules.values(), *walk.optimizers.values(), *walk.tensors]
 
-    def _remember(self, version: Version, walk: Walk) -> list[str]:
+    def _why(self) -> list[Reason]:
+        """Why the cell must be traced now."""
+        self._state = self._walk.tokens | _looks(self._walk.inputs)
+        reasons = nearest_reasons(self.states, self._state)
+        if self.options.effects and self.states and not reasons:
+            reasons = [Reason("what its first run made (optimizer state) is an input now")]
+        self._reasons = reasons
+        return reasons
+
+    def _remember(self, version: Version) -> list[str]:
         """Keep the program; returns why it had to be traced."""
         self.versions = [version, *(v for v in self.versions if v is not version)][:_MOST_STATES]
-        state = walk.tokens | _looks(walk.inputs)
-        reasons = nearest(self.states, state)
-        if self.options.effects and self.states and not reasons:
-            reasons = ["what its first run made (optimizer state) is an input now"]
-        self.states = [*self.states[-_MOST_STATES:], state]
-        return reasons
+        self.states = [*self.states[-_MOST_STATES:], self._state]
+        return [reason.what for reason in self._reasons]
 
     # -- in the trace -----------------------------------------------------------------------------------------
 

@@ -50,6 +50,11 @@ class CellCode:
         """The file name that the cell's frames have."""
         return self.code.co_filename
 
+    @property
+    def first_line(self) -> int:
+        """The line of its first statement."""
+        return self.tree.body[0].lineno if self.tree.body else 1
+
     def line_of(self, name: str) -> int | None:
         """The first line that mentions a name or an attribute."""
         lines = [
@@ -84,7 +89,7 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
         empty += 1
     source = "\n" * empty + shell.transform_cell(body)
     text = f"{first_line}\n{source}"
-    file = shell.compile.cache(text, shell.execution_count, raw_code=f"{first_line}\n{body}")
+    file = shell.compile.cache(text, cell_number(shell), raw_code=f"{first_line}\n{body}")
     tree = ast.parse("\n" + source, file)
     tree = shell.transform_ast(tree)
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -95,6 +100,12 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     reads, sets = _names(code)
     star = any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree))
     return CellCode(code, tree, text.splitlines(), reads, sets, names_read(code).attributes, star)
+
+
+def cell_number(shell: InteractiveShell) -> int:
+    """The number of the cell that runs, as its prompt shows it: the shell's own count is the next cell's already."""
+    running = getattr(shell.displayhook, "exec_result", None)
+    return shell.execution_count if running is None else running.execution_count
 
 
 def _names(code: types.CodeType) -> tuple[list[str], list[str]]:

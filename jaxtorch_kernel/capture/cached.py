@@ -1,15 +1,18 @@
 """A torch function with a program for each signature it is called with: the lookup that `pure` and `jit` share.
 
 A call of tensors of the device alone is found by `quick_key`, without a pytree; every other by `key_of`. A program that
-is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again.
+is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again. A
+signature has a program for training and one for evaluating: one whose modules only changed their mode is kept.
 """
 
 from __future__ import annotations
 
 import functools
+import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -17,14 +20,16 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.compiling import phase
 from ..dispatch.site import origin, site_of
-from ..dispatch.stats import Source, tracing_for
+from ..dispatch.stats import Reason, Source, Trace, tracing_as
 from .errors import CaptureError, explained
 from .named import Named
 from .numbers import Numbers
 from .replay import Replay
+from .retraces import forget_old_states, state_of, warn_if_often, why
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
+_MOST_MODES = 8  # of one signature: modules may train and evaluate each for itself
 
 
 class CacheInfo(NamedTuple):
@@ -36,7 +41,7 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class Cached(Generic[R]):
+class Cached(ABC, Generic[R]):
     """A torch function or module, compiled for each signature.
 
     Args:
@@ -62,10 +67,13 @@ class Cached(Generic[R]):
         self._max_entries = max_entries
         self._static = Named(function, static)
         self._donate = Named(function, donate)
-        self._programs: OrderedDict[Any, R] = OrderedDict()
+        self._programs: OrderedDict[Any, list[R]] = (
+            OrderedDict()
+        )  # of a signature, the latest first
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
+        self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,11 +92,11 @@ class Cached(Generic[R]):
         """The program of a call, traced if need be, and what `Replay.run` takes."""
         arguments = Arguments(args, kwargs, self._numbers, self._static)
         key = key_of(arguments)
-        replay = self._programs.get(key)
-        cells = None if replay is None or replay.provisional else replay.live_cells()
+        kept = self._programs.get(key, [])
+        replay, cells = _holding(kept)
         if replay is None or cells is None:
             try:
-                replay = self._traced(arguments, key, replay)
+                replay = self._traced(arguments, key, kept[0] if kept else None)
             except CaptureError:
                 if not self._numbers.fix(arguments.structure):
                     raise
@@ -108,10 +116,7 @@ class Cached(Generic[R]):
         return replay, arguments, cells
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
-        source = self.source
-        source.traces += 1
-        found = origin(None)
-        source.site = source.site if found is None else site_of(found)
+        trace = self._opened(arguments, previous)
         self._quick.clear()
         for i in self._static.places(arguments):
             if isinstance(arguments.leaves[i], torch.Tensor):
@@ -120,17 +125,54 @@ class Cached(Generic[R]):
                     "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
                 )
         donated = self._donate.places(arguments)
-        with explained(self._function), tracing_for(source), phase(self._name):
-            replay = self._trace(arguments, donated, previous)
-        self._programs[key] = replay
-        self._programs.move_to_end(key)
-        if self._max_entries is not None and len(self._programs) > self._max_entries:
-            self._programs.popitem(last=False)
+        started = time.perf_counter()
+        try:
+            with explained(self._function), tracing_as(trace), phase(self._name):
+                replay = self._trace(arguments, donated, previous)
+        except BaseException:
+            self.source.history.remove(trace)
+            raise
+        trace.seconds = time.perf_counter() - started
+        warn_if_often(self.source)
+        self._keep(key, replay)
         return replay
 
+    def _keep(self, key: Any, replay: R) -> None:
+        waiting = [old for old in self._programs.pop(key, []) if old.waits()]
+        self._programs[key] = [replay, *waiting][:_MOST_MODES]
+        while self._max_entries is not None and self._count() > self._max_entries:
+            oldest, programs = next(iter(self._programs.items()))
+            programs.pop()
+            if not programs:
+                del self._programs[oldest]
+
+    def _count(self) -> int:
+        return sum(map(len, self._programs.values()))
+
+    def _opened(self, arguments: Arguments, previous: R | None) -> Trace:
+        """The record of a trace that begins: why it is necessary."""
+        source, function = self.source, cast(Any, self._function)
+        found = origin(None)
+        state = state_of(function, arguments)
+        trace = Trace(source, None if found is None else site_of(found), state)
+        if hasattr(function, "why"):  # it knows better, as a cell does
+            trace.site, trace.reasons = function.site(), function.why()
+        elif previous is None:
+            trace.reasons = why(source, state)
+        elif previous.provisional:
+            trace.reasons = [Reason("what its first run made (optimizer state) is an input now")]
+        else:
+            trace.reasons = previous.changes()
+        if source.history and not trace.reasons:
+            trace.reasons = [Reason("its program was no longer kept (max_entries)")]
+        source.traces += 1
+        source.history.append(trace)
+        forget_old_states(source)
+        return trace
+
+    @abstractmethod
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
         """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
-        raise NotImplementedError
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -140,13 +182,22 @@ class Cached(Generic[R]):
     def cache_info(self) -> CacheInfo:
         """Hits, misses, and how many programs are kept."""
         source = self.source
-        return CacheInfo(source.hits, source.traces, self._max_entries, len(self._programs))
+        return CacheInfo(source.hits, source.traces, self._max_entries, self._count())
 
     def clear_cache(self) -> None:
         """Forget every program."""
         self._programs.clear()
         self._quick.clear()
         self.source.hits = self.source.traces = 0
+        self.source.history.clear()
+
+
+def _holding(kept: list[R]) -> tuple[R | None, list[Any] | None]:
+    """The program that holds now, with its cells."""
+    for replay in kept:
+        if not replay.provisional and (cells := replay.live_cells()) is not None:
+            return replay, cells
+    return None, None
 
 
 def name_of(function: Any) -> str:

@@ -14,7 +14,7 @@ from ..dispatch.atomic import give_up, own, store
 from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
-from .captured import Captured, Output, Session, capture, placement_of
+from .captured import Captured, Session, capture, placement_of
 from .errors import CaptureError, written
 from .guards import Guards
 from .replay import Replay
@@ -43,7 +43,6 @@ class Entry(Replay):
         super().__init__(captured, places, guards)
         self.inputs = inputs
         self.bridge = bridge
-        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
 
     def compile(self) -> None:
         compiled = self.bridge.compiled

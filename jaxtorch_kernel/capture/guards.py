@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch.nn.modules import module as hooks
 
+from ..dispatch.stats import Reason
 from ..storage.buffer import buffer_of
 
 _GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, type(None))
+
+_MODES = "train() and eval() are two programs, and only the latest is kept: make one `pure` for each of them."
 
 _registrations = 0
 
@@ -61,6 +64,7 @@ class Guards:
         self.epoch = _registrations
         self.modules: list[tuple[weakref.ref[Any], bool]] = []
         self.values = _named_values(function)
+        self.names = _free_names(function)
         self.reachable = _reachable(function)
         self._seen: dict[int, Any] = {}
 
@@ -85,17 +89,36 @@ class Guards:
         self.parts = _parts(self.modules)
         self.reachable.clear()  # or a program would keep a dropped model alive
 
-    def hold(self) -> bool:
-        """Whether nothing has changed."""
+    def hold(self, modes: bool = True) -> bool:
+        """Whether nothing has changed. `modes`: whether it matters that a module trains or evaluates."""
         for reference, training in self.modules:
             module = reference()
-            if module is None or module.training is not training:
+            if module is None or (module.training is not training and modes):
                 return False
         if self.epoch != _registrations:
             if _parts(self.modules) != self.parts:
                 return False
             self.epoch = _registrations
         return all(get(name) is value for get, name, value in self.values)
+
+    def changes(self) -> list[Reason]:
+        """What no longer holds, for a person."""
+        found = []
+        modules = [(reference(), training) for reference, training in self.modules]
+        if any(module is None for module, _ in modules):
+            found.append(Reason("a module that it called is gone", "Make the module once."))
+        for module, training in modules:
+            if module is not None and module.training is not training:
+                what = f"{type(module).__name__}.training {training} -> {not training}"
+                found.append(Reason(what, _MODES))
+                break
+        if _parts(self.modules) != self.parts:
+            what = "a module got another parameter, buffer or submodule"
+            found.append(Reason(what, "Change modules before the first call."))
+        for get, name, value in self.values:
+            if (now := get(name)) is not value:
+                found.append(_renamed(self.names.get(id(name), name), value, now))
+        return found
 
     def tensors(self, leaves: list[Any]) -> list[Any]:
         """The tensors that the code can reach by name: of the arguments, its closure and its globals."""
@@ -155,6 +178,28 @@ def _named_values(function: Any) -> list[tuple[Callable[[Any], Any], Any, Any]]:
         if isinstance(value, _GUARDED) or callable(value):
             found.append((_contents, cell, value))
     return found
+
+
+def _free_names(function: Any) -> dict[int, str]:
+    """What a function calls the cells of its closure, by their identity."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    cells = function.__closure__ or ()
+    return {id(cell): name for name, cell in zip(code.co_freevars, cells, strict=True)}
+
+
+def _renamed(name: str, old: Any, new: Any) -> Reason:
+    """Another value under a name that the function reads."""
+    if callable(old) and callable(new):
+        return Reason(f"`{name}` was defined anew", "Define it once, before the first call.")
+    if isinstance(old, torch.Tensor) or isinstance(new, torch.Tensor):
+        what = f"`{name}` is another tensor"
+        return Reason(what, f"Write into it (`{name}.copy_(...)`), or pass it as an argument.")
+    shown = [text if len(text := repr(v)) <= 30 else text[:27] + "..." for v in (old, new)]
+    what = f"`{name}`, which it reads, {shown[0]} -> {shown[1]}"
+    return Reason(what, f"Pass `{name}` as an argument: a number that changes is an operand then.")
 
 
 def _assigned(code: types.CodeType) -> set[str]:

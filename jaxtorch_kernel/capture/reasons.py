@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..dispatch.stats import Reason
 from .dependencies import Held, Same, TensorLook, Value
 
 State = dict[str, Any]  # path -> what stands there
@@ -24,21 +25,48 @@ def differences(before: State, after: State) -> list[str]:
         >>> differences({"p": Value(float, "0.5")}, {"p": Value(float, "0.3")})
         ['p 0.5 -> 0.3']
     """
-    phrases: dict[str, None] = {}
+    return list(dict.fromkeys(_phrase(*change) for change in changes(before, after)))
+
+
+def changes(before: State, after: State) -> list[tuple[str, Any, Any]]:
+    """(path, what stood there, what stands there) of what `differences` tells."""
+    found = []
     told: list[str] = []
     for path in [*after, *(p for p in before if p not in after)]:
         old, new = before.get(path), after.get(path)
         if old == new or any(path.startswith(t) and path[len(t)] in ".[" for t in told):
             continue
-        phrases[_phrase(path, old, new)] = None
+        found.append((path, old, new))
         if not isinstance(new, TensorLook):
             told.append(path)
-    return list(phrases)
+    return found
+
+
+def reasons(before: State, after: State) -> list[Reason]:
+    """`differences` with what to do about each."""
+    found = {_phrase(*change): _advice(*change) for change in changes(before, after)}
+    return [Reason(*pair) for pair in found.items()]
 
 
 def nearest(states: list[State], now: State) -> list[str]:
     """The differences from the state that is most like this one, the later of two."""
-    return min((differences(s, now) for s in reversed(states)), key=len, default=[])
+    return [reason.what for reason in nearest_reasons(states, now)]
+
+
+def nearest_reasons(states: list[State], now: State) -> list[Reason]:
+    """As `nearest`, with advice."""
+    near = min(reversed(states), key=lambda state: _distance(state, now), default=None)
+    return [] if near is None else reasons(near, now)
+
+
+def _distance(before: State, after: State) -> int:
+    """In how much two states differ: of a tensor its dtype, shape, device and gradient count each."""
+    return sum(
+        sum(a != b for a, b in zip(old, new, strict=True))
+        if isinstance(old, TensorLook) and isinstance(new, TensorLook)
+        else 1
+        for _, old, new in changes(before, after)
+    )
 
 
 def _phrase(path: str, old: Any, new: Any) -> str:
@@ -60,8 +88,43 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         if old.version != new.version:
             return f"{path}, a tensor on the CPU, was written to"
         return f"{path} {_gradient(new)}"
+    if isinstance(new, TensorLook) and isinstance(old, Value):
+        return f"{path} is no longer {_shown(old)}: a number that changes is an operand from now on"
+    if isinstance(new, Value) and isinstance(old, TensorLook):
+        return f"{path} is {_shown(new)}, no tensor"
     kind = new.kind if isinstance(new, Same) else "tensor" if isinstance(new, Held) else "object"
     return f"{path} is another {kind}"
+
+
+def _advice(path: str, old: Any, new: Any) -> str:
+    """How to avoid that this happens again."""
+    name = re.split(r"[.\[]", path)[0]
+    if isinstance(old, TensorLook) and isinstance(new, TensorLook):
+        if old.dtype != new.dtype:
+            return f"Convert `{name}` before the call, to one dtype always."
+        if old.shape != new.shape:
+            return (
+                f"Keep the sizes of `{name}` the same: pad it, to a few sizes at most, or drop a last, smaller batch "
+                "(DataLoader(drop_last=True))."
+            )
+        if old.requires_grad != new.requires_grad:
+            return "With and without gradients are two programs: this happens once for each."
+        return f"Place `{name}` the same way before each call."
+    if isinstance(new, TensorLook) and isinstance(old, Value):
+        return "This happens once for each number."
+    if isinstance(new, types.CodeType):
+        return "Define the function once, in a cell of its own."
+    if path.startswith("torch.is_") or path in ("autocast", "torch.get_default_dtype()"):
+        return "Each mode is a program: this happens once for each."
+    if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
+        return f"Pass `{name}` as a tensor, which is an operand of the program."
+    if isinstance(old, Value) and isinstance(new, Value) and new.type in (list, tuple, dict):
+        return f"Let `{name}` have the same length at each call, or pass one tensor."
+    if isinstance(old, Same) or isinstance(new, Same):
+        return f"Make `{name}` once and use the same object at each call."
+    if old is None or new is None:
+        return f"Pass `{name}` at each call, or at none."
+    return f"Keep `{name}` as it is between calls."
 
 
 def _gradient(tensor: Held | TensorLook) -> str:
@@ -69,20 +132,19 @@ def _gradient(tensor: Held | TensorLook) -> str:
 
 
 def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
+    found = []
     if old.dtype != new.dtype:
-        return f"{path} {_short(old.dtype)} -> {_short(new.dtype)}"
+        found.append(f"{path} {_short(old.dtype)} -> {_short(new.dtype)}")
     if len(old.shape) != len(new.shape):
-        return f"{path} {old.shape} -> {new.shape}"
-    sizes = [
-        f"{path}[{i}] {a} -> {b}"
-        for i, (a, b) in enumerate(zip(old.shape, new.shape, strict=True))
-        if a != b
-    ]
-    if sizes:
-        return ", ".join(sizes)
+        found.append(f"{path} {old.shape} -> {new.shape}")
+    elif old.shape != new.shape:
+        sizes = zip(old.shape, new.shape, strict=True)
+        found += [f"{path}[{i}] {a} -> {b}" for i, (a, b) in enumerate(sizes) if a != b]
     if old.device != new.device:
-        return f"{path} {old.device} -> {new.device}"
-    return f"{path} {_gradient(new)}"
+        found.append(f"{path} {old.device} -> {new.device}")
+    if old.requires_grad != new.requires_grad:
+        found.append(f"{path} {_gradient(new)}")
+    return ", ".join(found)
 
 
 def _values(path: str, old: Value, new: Value) -> str:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..dispatch.atomic import give_up, own, run_into
 from ..dispatch.results import Fresh, wrap_result
+from ..dispatch.stats import Reason
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
@@ -61,6 +62,7 @@ class Step(Replay):
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
+        self._respecified = True  # whether a write changes a cell's dtype or size
         self._given: list[int] = []
         self._looks: list[Fresh] = []
 
@@ -74,6 +76,9 @@ class Step(Replay):
         self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
         self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
         firsts = [i for i in captured.written if self.provisional and i >= self.alive]
+        # A cell that lives has the spec that it was traced with (`live_cells`).
+        old = [captured.specs[i] for i in captured.written]
+        self._respecified = old != list(captured.new_specs) or self.provisional
         self.compiled = Compiled(
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
@@ -83,6 +88,17 @@ class Step(Replay):
             if (grad.leaf().grad is not None) is not grad.had:  # type: ignore[union-attr]  # caught in `live_cells`
                 return False
         return self.guards.hold() and self.optimizers.hold()
+
+    def changes(self) -> list[Reason]:
+        found = super().changes()
+        leaves = [(grad.leaf(), grad.had) for grad in self.grads]
+        if any(leaf is not None and (leaf.grad is not None) is not had for leaf, had in leaves):
+            what = "a tensor had a .grad where it has none, or the reverse"
+            found.append(Reason(what, "Call zero_grad() inside the step, as its first line."))
+        if not self.optimizers.hold():
+            what = "a number of an optimizer's group (weight decay, betas) changed"
+            found.append(Reason(what, "Of these numbers the learning rate alone is an operand."))
+        return found
 
     def compile(self) -> None:
         self.compiled.compile()
@@ -106,8 +122,9 @@ class Step(Replay):
         ]
         run_into(execute, operands, [*fresh, *written, *self.kept])
         self.compiled.records[""].calls += 1
-        for cell, spec in zip(written, captured.new_specs, strict=True):
-            cell.spec = spec
+        if self._respecified:
+            for cell, spec in zip(written, captured.new_specs, strict=True):
+                cell.spec = spec
         for i in self._given:
             give_up(inputs[i])
         for grad in self.grads:

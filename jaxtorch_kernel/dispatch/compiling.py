@@ -22,7 +22,7 @@ import jax
 from .._jax_private import fast_call
 from . import stats
 from .site import origin, site_of
-from .stats import Source
+from .stats import Trace
 
 
 class Phase:
@@ -42,22 +42,31 @@ class Phase:
 
 
 phases: dict[int, list[Phase]] = {}  # thread -> those that are open, the innermost last
+opened: Callable[[], None] | None = None  # is called where a thread opens its first
 
 
 @contextmanager
 def phase(name: str, step: str = "trace") -> Iterator[Phase]:
     """Say for the length of a block that a program is traced or compiled."""
     thread = threading.get_ident()
-    opened = Phase(name, step)
+    own = Phase(name, step)
     stack = phases.setdefault(thread, [])
-    stack.append(opened)
+    stack.append(own)
+    if opened is not None and len(stack) == 1:
+        opened()
     try:
-        yield opened
+        yield own
     finally:
-        while stack and stack.pop() is not opened:  # an interrupt may have left one open
+        while stack and stack.pop() is not own:  # an interrupt may have left one open
             pass
         if not stack:
             phases.pop(thread, None)
+
+
+def here() -> Phase | None:
+    """What this thread is doing to a program of ours, if anything."""
+    stack = phases.get(threading.get_ident())
+    return stack[-1] if stack else None
 
 
 class Handle:
@@ -79,33 +88,34 @@ def finish(
     name: str,
     trace_seconds: float,
     avals: Sequence[Any],
-    source: Source = stats.EAGER,
+    cause: Trace = stats.EAGER,
     part: str = "",
 ) -> tuple[Callable[..., Any], stats.Compiled]:
     """Compile a trace; returns what runs it, which takes flat arrays, and its record."""
     started = time.perf_counter()
-    with phase(name, "lowering") as opened, jax.enable_x64(True):
+    with phase(name, "lowering") as own, jax.enable_x64(True):
         lowered = traced.lower()
         middle = time.perf_counter()
-        opened.step = "XLA"
+        own.step = "XLA"
         executable = lowered.compile()
     done = time.perf_counter()
     call = fast_call(executable)
     if isinstance(call, jax.stages.Compiled):  # takes no attribute
         call = functools.partial(call)
     handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]
-    found = origin(None)
+    found = None if cause.site else origin(None)
     record = stats.Compiled(
         name,
-        trace_seconds,
+        trace_seconds + cause.seconds,
         done - middle,
         middle - started,
-        source,
+        cause,
         part,
-        site_of(found) if found is not None else source.site,
+        cause.site if found is None else site_of(found),
         avals,
-        persistent_hit=opened.found,
+        persistent_hit=own.found,
         handle=weakref.ref(handle),
     )
+    cause.seconds = 0.0
     stats.compiled.append(record)
     return call, record

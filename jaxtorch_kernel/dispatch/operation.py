@@ -5,6 +5,7 @@ A cache miss builds a program; writes, random numbers, views with starts and tra
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
 from . import outputs, tracing, watching
+from . import program as program_module
 from .atomic import own, run_into
 from .call import (
     Call,
@@ -44,6 +46,7 @@ Tensor = torch.Tensor
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _operations: dict[Any, Callable[..., Any]] = {}
+_all: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 class Operation:
@@ -83,6 +86,7 @@ class Operation:
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
         self.call = hot_path(lambda: self)
+        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -190,6 +194,8 @@ class Operation:
             for buffer, spec in zip(targets, program.new_specs, strict=True):
                 buffer.spec = spec
             run_into(execute, operands, [*fresh, *targets, *source])
+            if program.written and program_module.counting:
+                program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, program.name) from None
         finally:
@@ -340,3 +346,10 @@ def operation_of(op: torch._ops.OpOverload) -> Any:
 
         operation = _operations[op] = find(op)
     return operation
+
+
+def forget_programs() -> None:
+    """Drop every operator's programs: the next call of each compiles anew."""
+    with build_lock:
+        for operation in list(_all):
+            operation.programs.clear()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -336,9 +337,42 @@ class Program:
                 self._call, self.record = finish(
                     self._traced, self.name, self.trace_seconds, self._avals()
                 )
+                _compiled.add(self)
+                if counting:
+                    self._count(True)
                 self.quick = self.single and not self.written
                 self.plain = self.quick and not (self.views or self.number_kinds)
             return self._call
+
+    def _count(self, on: bool) -> None:
+        """Let the program count its calls. Not one that writes: nothing may come between its run and its results."""
+        if self.written or self._call is None:
+            return
+        call, record = getattr(self._call, "uncounted", self._call), self.record
+        assert record is not None
+        if not on:
+            self._call = call
+            return
+
+        def counted(*operands: Any) -> Any:
+            record.calls += 1
+            return call(*operands)
+
+        counted.uncounted = call  # type: ignore[attr-defined]
+        self._call = counted
+
+
+_compiled: weakref.WeakSet[Program] = weakref.WeakSet()
+counting = False
+
+
+def count_calls(on: bool) -> None:
+    """Whether eager programs count how often they run."""
+    global counting
+    with build_lock:
+        counting = on
+        for program in list(_compiled):
+            program._count(on)
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

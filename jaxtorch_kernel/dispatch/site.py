@@ -55,6 +55,22 @@ def line_of(code: CodeType, instruction: int) -> int:
     return code.co_firstlineno
 
 
+def own_first() -> bool:
+    """Whether the innermost frame that is not a library's is the engine's, and not the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    left = False  # the module that asks
+    while frame is not None:
+        name = frame.f_code.co_filename
+        own = name.startswith(_OWN)
+        if own and left:
+            return True
+        if not own and _user_file(name):
+            return False
+        left = left or not own
+        frame = frame.f_back
+    return False
+
+
 def site_of(found: tuple[Any, CodeType, int]) -> tuple[str, int]:
     """File and line of what `origin` found."""
     return found[1].co_filename, line_of(*found[1:])

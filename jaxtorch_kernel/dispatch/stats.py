@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Site = tuple[str, int]  # a line of the user's: file, line
 
@@ -21,38 +22,64 @@ class Source:
         kind: by what: "eager", "pure", "jit", "cell", ...
         hits: calls that found a program.
         traces: calls that were traced. Of eager operators neither is counted.
-        site: where it was traced last.
-        history: a record of each trace (`insight/recompiles.py`), oldest first.
+        history: its traces, oldest first; the latest hundred.
+        warned: that it was traced too often has been said.
+        caches: where its programs are kept, each with a `clear_cache`.
     """
 
     name: str
     kind: str
     hits: int = 0
     traces: int = 0
+    history: deque[Trace] = field(default_factory=lambda: deque(maxlen=100), repr=False)
+    warned: bool = False
+    caches: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, repr=False)
+
+
+@dataclass(eq=False)
+class Trace:
+    """One trace of a source, for one signature.
+
+    Attributes:
+        site: the line whose call was traced.
+        state: what the program depends on: path -> what stood there (`capture/retraces.py`).
+        reasons: why it was traced although it had been before: what changed, and how to avoid it.
+        seconds: that the code ran. They count once, for the first program that is compiled of the trace.
+    """
+
+    source: Source
     site: Site | None = None
-    history: list[Any] = field(default_factory=list)
+    state: dict[str, Any] | None = field(default=None, repr=False)
+    reasons: list[Reason] = field(default_factory=list)
+    seconds: float = 0.0
 
 
-EAGER = Source("eager operators", "eager")
+class Reason(NamedTuple):
+    """Why code was traced again."""
 
+    what: str
+    advice: str = ""
+
+
+EAGER = Trace(Source("eager operators", "eager"))
 
 _here = threading.local()
 
 
 @contextmanager
-def tracing_for(source: Source) -> Iterator[None]:
-    """What is compiled of the block's traces, now or later, is recorded under `source`."""
-    before = getattr(_here, "source", None)
-    _here.source = source
+def tracing_as(trace: Trace) -> Iterator[None]:
+    """What is captured in the block, and compiled then or later, is recorded under `trace`."""
+    before = getattr(_here, "trace", None)
+    _here.trace = trace
     try:
         yield
     finally:
-        _here.source = before
+        _here.trace = before
 
 
-def source_here(name: str) -> Source:
-    """What is being traced in this thread; a source of its own outside of any."""
-    return getattr(_here, "source", None) or Source(name, "call_jax")
+def trace_here(name: str) -> Trace:
+    """What is being traced in this thread; one of its own outside of any."""
+    return getattr(_here, "trace", None) or Trace(Source(name, "call_jax"))
 
 
 def nothing() -> None:
@@ -66,7 +93,7 @@ class Compiled:
     Attributes:
         name: of the operator or the function.
         trace, lowering, xla: seconds.
-        source: what it was compiled of.
+        cause: the trace that it was compiled of.
         part: which of its programs: "" for all of it, "saving" for a forward pass that keeps what the backward pass
             needs, "backward" for that.
         site: the line that asked for it.
@@ -74,7 +101,6 @@ class Compiled:
         calls: how often it ran. Those of the eager hot path count while they are recorded (`insight/events.py`).
         persistent_hit: whether XLA's work was found in the persistent cache; None where nobody listened.
         handle: the executable and its trace (`compiling.py`), while anybody can still run it.
-        reason: why it was traced although there was a program of its source.
         cleared: taken out of the list that a person sees.
         id: its number, from 1 on.
     """
@@ -83,14 +109,13 @@ class Compiled:
     trace: float
     xla: float
     lowering: float = 0.0
-    source: Source = EAGER
+    cause: Trace = EAGER
     part: str = ""
     site: Site | None = None
     avals: Sequence[Any] = ()
     calls: int = 0
     persistent_hit: bool | None = None
     handle: Callable[[], Any] = nothing
-    reason: str | None = None
     cleared: bool = False
     id: int = field(default_factory=itertools.count(1).__next__)
 

@@ -154,8 +154,12 @@ class ProgramInfo:
         return _of_handle(self._record, lambda h: h.traced.jaxpr)
 
     def memory(self) -> Memory | None:
-        """What a run of it takes; None where it is gone or XLA does not say."""
-        return _of_handle(self._record, lambda h: _memory(h.executable.memory_analysis()))
+        """What a run of it takes; None where XLA does not say, or it was gone before anybody asked."""
+        return _asked(self._record, "memory", lambda h: _memory(h.executable.memory_analysis()))
+
+    def buffer_assignment(self) -> bytes | None:
+        """Which value lies where in its memory, a serialized `BufferAssignmentProto`; None where it is gone."""
+        return _of_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
 
     @property
     def code_bytes(self) -> int | None:
@@ -166,7 +170,7 @@ class ProgramInfo:
     @property
     def flops(self) -> int | None:
         """Floating point operations of one run, as XLA counts: bodies of loops once."""
-        return _of_handle(self._record, lambda h: _flops(h.executable.cost_analysis()))
+        return _asked(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
 
 
 @dataclass(frozen=True)
@@ -233,13 +237,18 @@ def keep(info: ProgramInfo) -> None:
     _kept[info._record] = _Kept(info.stablehlo(), info.hlo_proto(), info.jaxpr())
 
 
+def release(info: ProgramInfo) -> None:
+    """Undo `keep`."""
+    _kept.pop(info._record, None)
+
+
 def kept(info: ProgramInfo) -> bool:
     """Whether `keep` holds its text."""
     return info._record in _kept
 
 
 def _info(record: stats.Compiled) -> ProgramInfo:
-    source = record.source
+    source = record.cause.source
     return ProgramInfo(
         record.id,
         record.name,
@@ -254,7 +263,7 @@ def _info(record: stats.Compiled) -> ProgramInfo:
         record.xla,
         tuple(map(_shown, record.avals)),
         record.persistent_hit,
-        record.reason,
+        ", ".join(reason.what for reason in record.cause.reasons) or None,
         _sources.setdefault(source, len(_sources) + 1),
         record,
     )
@@ -273,6 +282,20 @@ def _shown(aval: Any) -> str:
 def _of_handle(record: stats.Compiled, ask: Callable[[Any], Any]) -> Any:
     handle = record.handle()
     return None if handle is None else ask(handle)
+
+
+_answers: dict[tuple[Any, str], Any] = {}
+
+
+def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> Any:
+    """As `_of_handle`, asked once: a live view shows the answer ten times a second."""
+    key = record, question
+    if key not in _answers:
+        handle = record.handle()
+        if handle is None:
+            return None
+        _answers[key] = ask(handle)
+    return _answers[key]
 
 
 def _lowered(handle: Any) -> Any:
@@ -349,6 +372,10 @@ def _memory(found: Any) -> Memory | None:
         found.temp_size_in_bytes,
         found.generated_code_size_in_bytes,
     )
+
+
+def _buffers(found: Any) -> bytes | None:
+    return getattr(found, "serialized_buffer_assignment_proto", None) or None
 
 
 def _flops(found: Any) -> int | None:

@@ -124,7 +124,7 @@ class Bridge:
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
             second = Compiled(
-                function, avals, inputs, name=f"{self.name} (pullback)", source=first.source
+                function, avals, inputs, name=f"{self.name} (pullback)", cause=first.cause
             )
             self._pullback = Bridge(second, self.where, self.layouts)
         return self._pullback

@@ -17,7 +17,7 @@ import jax
 from .._jax_private import respect_checkpoints_within
 from ..dispatch.compiling import finish, phase
 from ..dispatch.stats import Compiled as Record
-from ..dispatch.stats import Source, source_here
+from ..dispatch.stats import Trace, trace_here
 from .packing import Packing
 
 # arrays -> (differentiable outputs, other outputs)
@@ -54,7 +54,7 @@ def build(
     donated: Sequence[int] = (),
     name: str = "jax",
     out: Any = None,
-    source: Source | None = None,
+    cause: Trace | None = None,
     part: str = "",
 ) -> Built:
     """Compile a function of arrays; `out`: placement of its outputs, XLA's choice by default."""
@@ -68,7 +68,7 @@ def build(
         jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
         traced = jitted.trace(*avals)
     seconds = time.perf_counter() - started
-    return Built(*finish(traced, name, seconds, avals, source or source_here(name), part))
+    return Built(*finish(traced, name, seconds, avals, cause or trace_here(name), part))
 
 
 def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -87,7 +87,7 @@ class Compiled:
         inputs: which of them a gradient may be asked for.
         donated: inputs whose memory the forward program without residuals may reuse.
         name: what the program is called in profiles and messages.
-        source: what the programs are recorded under: by default what is being traced now.
+        cause: the trace that the programs are recorded under: by default the one that is open now.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Compiled:
         inputs: Sequence[int] = (),
         donated: Sequence[int] = (),
         name: str = "jax",
-        source: Source | None = None,
+        cause: Trace | None = None,
     ):
         self.function, self.avals, self.name = function, list(avals), name
         self.inputs, self.donated = tuple(inputs), tuple(donated)
         self.forward: Any = None
         self.forward_saving: Any = None
         self.backward: Any = None
-        self.source = source or source_here(name)
+        self.cause = cause or trace_here(name)
         self.records: dict[str, Record] = {}  # of the programs, by the part that each is
         self.outputs = 0  # differentiable ones
         self._places: list[int | None] = []  # which input each leaf of the pullback is
@@ -156,7 +156,7 @@ class Compiled:
     def _build(
         self, part: str, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()
     ) -> Any:
-        built = build(function, avals, donated, self.name, source=self.source, part=part)
+        built = build(function, avals, donated, self.name, cause=self.cause, part=part)
         self.records[part] = built.record
         return built.call
 

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ..dispatch.stats import Source
+from ..dispatch.stats import Source, Trace
 from .compiled import Compiled, FlatFunction, build
 
 Aval = jax.ShapeDtypeStruct
 _ROWS = 4  # handled by one call: more are not faster, and take longer to compile
 Array = Any
-_SOURCE = Source("stacking of layers", "scan")
+_CAUSE = Trace(Source("stacking of layers", "scan"))
 
 
 @dataclass
@@ -176,8 +176,8 @@ def _stacking(
 
     places = [aval.sharding for aval in carry]
     return (
-        build(empty, [], name="stack (new)", out=places, source=_SOURCE).call,
-        build(put, [*carry, *row * count], range(1, width + 1), "stack", places, _SOURCE).call,
+        build(empty, [], name="stack (new)", out=places, cause=_CAUSE).call,
+        build(put, [*carry, *row * count], range(1, width + 1), "stack", places, _CAUSE).call,
     )
 
 
@@ -193,7 +193,7 @@ def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[.
     rows = [_row_sharding(aval.sharding) for aval in stacked]
     first = jax.device_put(np.int32(0), index.sharding)
     places = [index.sharding, *rows * count]
-    program = build(take, [index, *stacked], name="split", out=places, source=_SOURCE)
+    program = build(take, [index, *stacked], name="split", out=places, cause=_CAUSE)
     return first, program.call
 
 

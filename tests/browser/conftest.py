@@ -47,9 +47,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
         "ServerApp.allow_root": True,
         "IdentityProvider.token": token,
         "LabApp.expose_app_in_browser": True,
-        "LabApp.news_url": "",
-        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
     }
+    news = (
+        home
+        / "settings"
+        / "@jupyterlab"
+        / "apputils-extension"
+        / "notification.jupyterlab-settings"
+    )
+    news.parent.mkdir(parents=True)
+    news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),

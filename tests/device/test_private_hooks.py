@@ -127,3 +127,26 @@ def test_who_stands_between_a_call_and_the_device() -> None:
     with torch.autograd.forward_ad.dual_level():
         seen.append(_torch_private.interposed([]))
     assert seen == [True, True]
+
+
+def test_a_checkpoint_under_our_policy_forgets_what_it_was_written_to_forget() -> None:
+    """`respect_checkpoints_within`: JAX's own rule asks the outer policy alone, which keeps the inner sines."""
+
+    def keep_all(primitive: Any, *_: Any, **__: Any) -> bool:
+        return True
+
+    def residuals(policy: Any) -> int:
+        def inner(x: jax.Array) -> jax.Array:
+            return jnp.sin(jnp.sin(jnp.sin(x)))
+
+        def outer(x: jax.Array) -> jax.Array:
+            return jax.checkpoint(inner)(x) * 2
+
+        checkpointed = jax.checkpoint(outer, policy=policy, prevent_cse=False)
+        # The leaves of a pullback are what the forward pass keeps.
+        return len(jax.tree.leaves(jax.vjp(checkpointed, jnp.ones(3))[1]))
+
+    before = residuals(keep_all)
+    _jax_private.respect_checkpoints_within(keep_all)
+    assert before > 1
+    assert residuals(keep_all) == 1  # the input

@@ -10,6 +10,8 @@ import torch
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 
+from jaxtorch.magics.words import WORDS
+
 
 def completions(shell: Any, line: str) -> list[str]:
     """What a notebook offers at the end of a line."""
@@ -20,7 +22,6 @@ def completions(shell: Any, line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("%jax ", ["on", "off", "status", "seed"]),
         ("%jax o", ["on", "off"]),
         ("%jax s", ["status", "seed"]),
         ("state = %jax st", ["status"]),
@@ -31,6 +32,12 @@ def test_completion_offers_the_words_and_nothing_else(
     shell: Any, line: str, expected: list[str]
 ) -> None:
     assert completions(shell, line) == expected
+
+
+def test_completion_offers_every_word_the_session_first(shell: Any) -> None:
+    offered = completions(shell, "%jax ")
+    assert offered[:4] == ["on", "off", "status", "seed"]
+    assert sorted(offered) == sorted(WORDS)
 
 
 def test_completion_elsewhere_is_untouched(shell: Any) -> None:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from .module import Computation, Instruction, Module, Shape
+from .module import RUNS_INSIDE, Computation, Instruction, Module, Shape
 from .wire import fields, numbers, signed
 
 
@@ -72,7 +72,6 @@ _FREE = _words(
     """
 )
 _SLICES = frozenset(("slice", "dynamic-slice", "gather"))
-_RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
 _TRIPS = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
 _CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
 
@@ -83,6 +82,7 @@ class Costs:
     def __init__(self, module: Module):
         self.module = module
         self._known: dict[int, Cost] = {}
+        self._spread: dict[int, list[tuple[Instruction, Cost]]] = {}
 
     @cached_property
     def total(self) -> Cost:
@@ -95,7 +95,7 @@ class Costs:
         if found is None:
             found = self._own(instruction)
             times = trips(instruction) or 1 if instruction.opcode == "while" else 1
-            if instruction.opcode in _RUNS_INSIDE:
+            if instruction.opcode in RUNS_INSIDE:
                 for called in instruction.calls:
                     found = found.plus(
                         self._of_computation(self.module.computations[called]).times(times)
@@ -111,7 +111,7 @@ class Costs:
         def visit(computation: Computation, times: int) -> None:
             found[computation.id] = found.get(computation.id, 0) + times
             for instruction in computation.instructions:
-                if instruction.opcode in _RUNS_INSIDE:
+                if instruction.opcode in RUNS_INSIDE:
                     own = trips(instruction) or 1 if instruction.opcode == "while" else 1
                     for called in instruction.calls:
                         visit(self.module.computations[called], times * own)
@@ -125,21 +125,25 @@ class Costs:
             for instruction in self.module.computations[number].instructions:
                 yield instruction, times
 
-    def spread(self, instruction: Instruction) -> Iterator[tuple[Instruction, Cost]]:
+    def spread(self, instruction: Instruction) -> Sequence[tuple[Instruction, Cost]]:
         """The cost of one run by what is fused in it: reads go to who reads, the write to who makes the result.
 
         Of anything but a fusion, the instruction itself, without what it runs. The costs add up to its own.
         """
         if instruction.opcode != "fusion":
-            yield instruction, self._own(instruction)
-            return
-        fused = self.module.computations[instruction.calls[0]]
-        moved: dict[int, float] = {}
-        for inner, count in self._moved_by_fusion(fused):
-            moved[inner.id] = moved.get(inner.id, 0.0) + count
-        for inner in fused.instructions:
-            own = self._work(inner)
-            yield inner, Cost(own.flops, own.transcendentals, moved.get(inner.id, 0.0))
+            return [(instruction, self._own(instruction))]
+        found = self._spread.get(instruction.id)
+        if found is None:
+            fused = self.module.computations[instruction.calls[0]]
+            moved: dict[int, float] = {}
+            for inner, count in self._moved_by_fusion(fused):
+                moved[inner.id] = moved.get(inner.id, 0.0) + count
+            found = self._spread[instruction.id] = []
+            for inner in fused.instructions:
+                work = self._work(inner)
+                own = Cost(work.flops, work.transcendentals, moved.get(inner.id, 0.0))
+                found.append((inner, own))
+        return found
 
     @cached_property
     def unknown(self) -> list[Instruction]:
@@ -156,7 +160,7 @@ class Costs:
     def _of_computation(self, computation: Computation) -> Cost:
         total = NOTHING
         for instruction in computation.instructions:
-            if instruction.opcode not in _FREE or instruction.opcode in _RUNS_INSIDE:
+            if instruction.opcode not in _FREE or instruction.opcode in RUNS_INSIDE:
                 total = total.plus(self.of(instruction))
         return total
 

@@ -3,16 +3,27 @@
 A stack holds the cell, libraries it calls, torch, jaxtorch and JAX. The line that a person wants to see is the
 innermost one of a cell; where the program comes from no cell, the innermost one of the user's own files. A line of a
 helper in a module is so shown as the line of the cell that called it.
+
+A stack that reaches the machinery of capture before any line of the user's is that machinery's own work, and not the
+work of the line that happened to call for it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ...dispatch.site import is_user_file
 from ..programs import Place, place_of
-from .module import Frame, Instruction, Module
+from .module import RUNS_INSIDE, Frame, Instruction, Module
+
+# Where the user's code is called to be traced, and where what was traced is put together and compiled.
+_KERNEL = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_MACHINERY = frozenset(
+    os.path.join(_KERNEL, *path)
+    for path in (("capture", "captured.py"), ("interop", "compiled.py"))
+)
 
 
 def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
@@ -26,6 +37,8 @@ def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
     """
     own = None
     for file, line, _ in stack:
+        if file in _MACHINERY:
+            break
         if not file or not is_user_file(file):
             continue
         place = place_of((file, line))
@@ -48,15 +61,34 @@ class Sources:
         self._places: dict[int, Place | None] = {0: None}
 
     def of(self, instruction: Instruction) -> Place | None:
-        """The line that an instruction itself was traced at.
+        """The line that an instruction was traced at.
 
-        A fusion that XLA left without one has that of its last instruction which has one.
+        One that XLA left without a line, and that runs others (a fusion, a sum), has that of the last of these which
+        has one.
         """
         found = self._of_frame(instruction.frame)
-        if found is None and instruction.opcode == "fusion":
-            for inner in reversed(self.module.computations[instruction.calls[0]].instructions):
-                if (found := self.of(inner)) is not None:
-                    break
+        if found is None and instruction.calls and instruction.opcode not in RUNS_INSIDE:
+            for called in instruction.calls:
+                for inner in reversed(self.module.computations[called].instructions):
+                    if (found := self.of(inner)) is not None:
+                        return found
+        return found
+
+    def nearest(self, instruction: Instruction) -> Place | None:
+        """Its line; for one without, as a copy that XLA put in, the line of what reads it, or else of what it reads.
+
+        That is a guess, and to be marked as one.
+        """
+        instructions, users = self.module.instructions, self.module.users
+        found = self.of(instruction)
+        reader = reads = instruction
+        for _ in range(4):
+            if found is not None:
+                break
+            around = [*users.get(reader.id, ())[:1], *reads.operands[:1]]
+            found = next((p for n in around if (p := self.of(instructions[n])) is not None), None)
+            reader = instructions[users[reader.id][0]] if users.get(reader.id) else reader
+            reads = instructions[reads.operands[0]] if reads.operands else reads
         return found
 
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:

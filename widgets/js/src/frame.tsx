@@ -4,13 +4,14 @@ import { useEffect, useReducer, useState } from "preact/hooks";
 import type { Client, Life } from "./client.ts";
 import type { Data } from "./protocol.ts";
 import css from "./style.css";
-import { theme, watchTheme } from "./theme.ts";
+import { theme, watchTheme, type Theme } from "./theme.ts";
 import { kinds } from "./views/index.ts";
 
 export interface ViewProps<D = Data> {
   data: D;
   client: Client;
   root: ShadowRoot;
+  colours: Theme;
 }
 
 let sheet: CSSStyleSheet | undefined;
@@ -53,7 +54,7 @@ function Frame({ client, root }: { client: Client; root: ShadowRoot }) {
       {SAID[life] && <Notice>{SAID[life]}</Notice>}
       {error && <Notice>{error}</Notice>}
       <Guard>
-        <View data={data} client={client} root={root} />
+        <View data={data} client={client} root={root} colours={colours} />
       </Guard>
     </div>
   );

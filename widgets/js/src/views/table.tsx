@@ -1,15 +1,10 @@
 // `kind = "table"`: rows under named columns, for views that are no more than that.
-import type { Data } from "../protocol.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import { Table, type Cell, type Column } from "../table.tsx";
 import { Filter } from "../parts.tsx";
-
-interface TableData extends Data {
-  title: string;
-  columns: { key: string; label: string; kind?: "text" | "count" | "seconds" | "bytes" | "flops" | "share" }[];
-  rows: (Data & { id: string | number })[];
-}
+import type { Data } from "../protocol.ts";
+import type { TableData } from "../shapes.ts";
+import { Table, type Cell, type Column } from "../table.tsx";
 
 export function TableView({ data, client }: ViewProps<TableData>) {
   const [filter, setFilter] = useKept(client, "filter", "");

@@ -1,0 +1,104 @@
+"""Why a function under `pure` or `jit` is traced again: what a call's program depends on, in words and by name.
+
+The key of a program (`signature.py`) is made to be found fast; this says the same so that a person can read it, only
+when a call is traced.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..dispatch.site import origin, site_of
+from ..dispatch.stats import Reason, Source
+from ..options import config
+from . import dependencies
+from .dependencies import Same, Value
+from .reasons import State, nearest_reasons
+from .signature import Arguments, context
+
+_MOST_STATES = 8  # of one function, that a new one is compared with
+_KINDS = ("pure", "jit", "cell", "compile")  # that warn
+
+
+def state_of(function: Callable[..., Any], arguments: Arguments) -> State:
+    """What the program of a call depends on: path -> what stands there."""
+    args, kwargs = pytree.tree_unflatten(arguments.leaves, arguments.structure)
+    state: State = {}
+    for name, value in _by_name(function, args, kwargs).items():
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            looked = dependencies.look if isinstance(leaf, torch.Tensor) else _static
+            state[name + pytree.keystr(path)] = looked(leaf)
+    options, dtype, grad, inference, autocast = context()
+    state |= {f.name: _plain(getattr(options, f.name)) for f in fields(options)}
+    return state | {
+        "torch.get_default_dtype()": _plain(dtype),
+        "torch.is_grad_enabled()": _plain(grad),
+        "torch.is_inference_mode_enabled()": _plain(inference),
+        "autocast": _plain(autocast),
+    }
+
+
+def _by_name(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments under the names that the function gives them."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = inspect.signature(called)
+        bound = dict(parameters.bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # a builtin, or a call that the trace itself will refuse
+        return {f"args[{i}]": a for i, a in enumerate(args)} | kwargs
+    for name, parameter in parameters.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            bound |= bound.pop(name, {})
+    return bound
+
+
+def _plain(value: Any) -> Value:
+    return Value(type(value), value)
+
+
+def _static(leaf: Any) -> Any:
+    """As `signature._static` has it: by value, or by identity."""
+    kind: Any = type(leaf)
+    if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
+        return Same(kind.__name__, id(leaf))
+    return Value(kind, leaf)
+
+
+def why(source: Source, state: State) -> list[Reason]:
+    """What differs from the trace of the source that is most like this one; nothing for its first."""
+    states = [t.state for t in source.history if t.state is not None]
+    return nearest_reasons(states, state)
+
+
+def forget_old_states(source: Source) -> None:
+    """Keep only what the next trace is compared with."""
+    for trace in list(source.history)[:-_MOST_STATES]:
+        trace.state = None
+
+
+def warn_if_often(source: Source) -> None:
+    """Warn once of a source that was traced more often than `jaxtorch.config.max_traces`."""
+    limit = config.max_traces
+    if limit is None or source.warned or source.traces <= limit or source.kind not in _KINDS:
+        return
+    source.warned = True
+    latest = next((t.reasons for t in reversed(source.history) if t.reasons), [])
+    cause = f" The last time because {latest[0].what}. {latest[0].advice}" if latest else ""
+    found = origin(None)
+    file, line = site_of(found) if found is not None else ("<unknown>", 0)
+    warnings.warn_explicit(
+        f"`{source.name}` was traced {source.traces} times, each of them a compilation.{cause} "
+        "jaxtorch.insight.explain_recompiles() tells of all; jaxtorch.config.update(max_traces=None) is silence.",
+        UserWarning,
+        file,
+        line,
+    )

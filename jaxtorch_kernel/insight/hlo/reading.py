@@ -1,0 +1,237 @@
+"""One program of the session, read: its texts, its lines with what they cost, what was fused, where its memory goes."""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from ..._jax_private import hlo_text
+from ..programs import Place, ProgramInfo
+from .buffers import Allocation, read_buffers
+from .costs import NOTHING, Cost, Costs
+from .listing import STAGES, Listing, list_hlo, list_jaxpr, list_stablehlo
+from .module import Instruction, Module, read_module
+from .source import Sources
+
+
+class LineCost(NamedTuple):
+    """What became of a line.
+
+    Attributes:
+        place: the line; None for what comes from no line of the user's.
+        instructions: how many instructions do work of it.
+        cost: of all its work in one run of the program.
+    """
+
+    place: Place | None
+    instructions: int
+    cost: Cost
+
+
+class Kind(NamedTuple):
+    """All instructions of an opcode.
+
+    Attributes:
+        number: how many there are.
+        fused: how many of them are inside of fusions.
+    """
+
+    opcode: str
+    number: int
+    fused: int
+    cost: Cost
+
+
+class Fusion(NamedTuple):
+    """What XLA made one kernel of.
+
+    Attributes:
+        kind: XLA's word for how it is compiled.
+        parts: the opcodes that do work inside, with how many of each.
+        places: the lines that it spans.
+    """
+
+    instruction: Instruction
+    kind: str
+    parts: dict[str, int]
+    places: tuple[Place, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Source:
+    """A piece of a file of the user's that a program comes from.
+
+    Attributes:
+        first: the number of the first line here.
+    """
+
+    file: str
+    cell: int | None
+    first: int
+    lines: tuple[str, ...]
+
+
+class Reading:
+    """A program, read. What is asked for is computed then, and once.
+
+    Raises:
+        LookupError: the program is gone.
+    """
+
+    def __init__(self, program: ProgramInfo):
+        self.program = program
+        proto = program.hlo_proto()
+        if proto is None:
+            raise LookupError(
+                f"{program.name} (#{program.id}) is gone: nobody can run it any more. Run it again, or keep its text "
+                "next time, by jaxtorch.insight.programs.keep"
+            )
+        self._proto = proto
+        self._listings: dict[str, Listing] = {}
+
+    @cached_property
+    def module(self) -> Module:
+        """Its instructions."""
+        return read_module(self._proto)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """Their lines."""
+        return Sources(self.module)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Their costs."""
+        return Costs(self.module)
+
+    @cached_property
+    def hlo_text(self) -> str:
+        """The optimized HLO as XLA prints it, with everything."""
+        return hlo_text(self._proto)
+
+    def listing(self, stage: str) -> Listing:
+        """One of its texts, with links; without lines where it is gone.
+
+        Raises:
+            ValueError: no such stage.
+        """
+        if stage not in STAGES:
+            raise ValueError(f"a program has the stages {', '.join(STAGES)}, and no {stage!r}")
+        if stage not in self._listings:
+            self._listings[stage] = self._read(stage)
+        return self._listings[stage]
+
+    def read(self) -> list[Listing]:
+        """The texts that somebody has asked for."""
+        return list(self._listings.values())
+
+    def _read(self, stage: str) -> Listing:
+        if stage == "hlo":
+            return list_hlo(self.module, self.sources, self.hlo_text)
+        if stage == "stablehlo":
+            return list_stablehlo(self.program.stablehlo() or "")
+        trace = self.program.trace()
+        if trace is not None:
+            return list_jaxpr(trace)
+        lines = tuple((self.program.jaxpr() or "").splitlines())
+        return Listing("jaxpr", lines, ((),) * len(lines))
+
+    # -- tables -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lines(self) -> list[LineCost]:
+        """The lines by file and number, what has none last. Their costs add up to the program's."""
+        costs: dict[tuple[str, int] | None, Cost] = {}
+        counts: Counter[tuple[str, int] | None] = Counter()
+        for instruction, times in self.costs.executed():
+            own = self.sources.of(instruction)
+            met = set()
+            for inner, cost in self.costs.spread(instruction):
+                place = self.sources.of(inner) or own
+                key = None if place is None else (place.file, place.line)
+                costs[key] = costs.get(key, NOTHING).plus(cost.times(times))
+                if cost != NOTHING:
+                    met.add(key)
+            counts.update(met)
+        rows = [
+            LineCost(
+                place, counts[place.file, place.line], costs.get((place.file, place.line), NOTHING)
+            )
+            for place in self.sources.places
+        ]
+        if costs.get(None, NOTHING) != NOTHING:
+            rows.append(LineCost(None, counts[None], costs[None]))
+        return rows
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """The opcodes, the dearest first. A fusion is counted by what it fused."""
+        counts: Counter[str] = Counter()
+        fused: Counter[str] = Counter()
+        costs: dict[str, Cost] = {}
+        for instruction, times in self.costs.executed():
+            for inner, cost in self.costs.spread(instruction):
+                counts[inner.opcode] += 1
+                fused[inner.opcode] += inner is not instruction
+                costs[inner.opcode] = costs.get(inner.opcode, NOTHING).plus(cost.times(times))
+        rows = [Kind(opcode, n, fused[opcode], costs[opcode]) for opcode, n in counts.items()]
+        return sorted(
+            rows, key=lambda r: (-r.cost.flops, -r.cost.transcendentals, -r.cost.bytes, r.opcode)
+        )
+
+    @cached_property
+    def fusions(self) -> list[Fusion]:
+        """What XLA fused, the dearest first."""
+        found = []
+        for instruction, times in self.costs.executed():
+            if instruction.opcode != "fusion":
+                continue
+            parts = Counter(
+                i.opcode
+                for i in self.module.inside(instruction)
+                if i.opcode not in ("parameter", "constant")
+            )
+            kind = instruction.fields.get(11, b"").decode()
+            places = self.sources.spanned(instruction)
+            cost = self.costs.of(instruction).times(times)
+            found.append(Fusion(instruction, kind, dict(parts), places, cost))
+        return sorted(found, key=lambda f: (-f.cost.flops, -f.cost.bytes))
+
+    @cached_property
+    def buffers(self) -> list[Allocation]:
+        """Its memory, the largest allocation first; nothing where XLA does not tell."""
+        return read_buffers(self.program.buffer_assignment() or b"", self.module)
+
+    def texts(self) -> list[Source]:
+        """The user's code that it comes from: whole cells, and of files the lines around those that matter.
+
+        As far as it was read: a line that XLA removed is in the jaxpr alone.
+        """
+        found: dict[str, list[Place]] = {}
+        for place in self._all_places():
+            found.setdefault(place.file, []).append(place)
+        sources = []
+        for file, places in found.items():
+            lines = [line.rstrip("\n") for line in linecache.getlines(file)]
+            first, last = 1, len(lines)
+            if places[0].cell is None:
+                first = max(1, min(p.line for p in places) - 3)
+                last = min(last, max(p.line for p in places) + 3)
+            if not lines:  # a file that is gone has its numbers alone
+                last = max(p.line for p in places)
+                lines = [""] * last
+            sources.append(Source(file, places[0].cell, first, tuple(lines[first - 1 : last])))
+        return sorted(sources, key=lambda s: (s.cell is None, s.cell or 0, s.file))
+
+    def _all_places(self) -> list[Place]:
+        """Those of every stage that was read: XLA may have removed what a line became."""
+        found = {(p.file, p.line): p for p in self.sources.places}
+        for listing in self._listings.values():
+            found |= {(p.file, p.line): p for p in listing.all_places}
+        if not found and (own := self.program.place) is not None:
+            found[own.file, own.line] = own
+        return list(found.values())

@@ -1,0 +1,197 @@
+"""What was compiled of each function, and why again: the programs of `programs.py` by what they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..dispatch import stats
+from ..dispatch.operation import forget_programs
+from .programs import Place, ProgramInfo, place_of, program, programs, release
+
+_JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
+
+
+@dataclass(frozen=True)
+class Retrace:
+    """One trace after the first.
+
+    Attributes:
+        nth: which trace of the function it was, from 2 on.
+        what: what had changed, one phrase each.
+        advice: how to avoid it, one sentence for each of `what`; empty where there is nothing to do.
+    """
+
+    nth: int
+    place: Place | None
+    what: tuple[str, ...]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f" ({self.place})" if self.place is not None else ""
+        return f"trace {self.nth}{where}: {', '.join(self.what)}"
+
+
+@dataclass(frozen=True)
+class FunctionInfo:
+    """Torch or JAX code that was compiled: a function, a cell; or all eager operators.
+
+    Attributes:
+        id: its number, `ProgramInfo.source`.
+        place: where it was traced last.
+        calls, hits, traces: calls of it, those that found a program, those that were traced. Of eager operators and
+            plain `jax.jit` no call is known, and `calls` is the runs of its programs.
+        retraces: why it was traced again, each time; the latest hundred.
+        programs: the oldest first.
+    """
+
+    id: int
+    name: str
+    kind: str
+    place: Place | None
+    calls: int
+    hits: int
+    traces: int
+    retraces: tuple[Retrace, ...]
+    programs: tuple[ProgramInfo, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All that compiling took."""
+        return sum(p.seconds for p in self.programs)
+
+
+class Explanation(tuple[FunctionInfo, ...]):
+    """What was traced more than once. As text: each function, and why."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for function in self:
+            lines.append(f"{function.name} ({function.kind}): traced {function.traces} times")
+            if not function.retraces:
+                lines.append(f"  {_JAX_DOES_NOT_SAY}")
+            said = set()
+            for retrace in function.retraces:
+                lines.append(f"  {retrace}")
+                for advice in retrace.advice:
+                    if advice and advice not in said:
+                        said.add(advice)
+                        lines.append(f"    {advice}")
+        return "\n".join(lines) or "Nothing was traced twice."
+
+
+def functions(all_of_them: bool = False) -> list[FunctionInfo]:
+    """What was compiled in this session, in the order of the first program of each.
+
+    Args:
+        all_of_them: also the small array operations that the engine itself asks of JAX.
+    """
+    groups: dict[int, list[ProgramInfo]] = {}
+    for info in programs():
+        if all_of_them or info.kind != "engine":
+            groups.setdefault(info.source, []).append(info)
+    return [_function(group) for group in groups.values()]
+
+
+def function_of(info: ProgramInfo) -> FunctionInfo:
+    """What a program comes from."""
+    return _function([p for p in programs() if p.source == info.source])
+
+
+def named(name: str) -> list[FunctionInfo]:
+    """The functions of this name, or the one of this number.
+
+    Raises:
+        LookupError: there is none; the message has the nearest name.
+    """
+    known = functions(all_of_them=True)
+    wanted = name.removeprefix("#")
+    found = [f for f in known if name == f.name or (wanted.isdigit() and f.id == int(wanted))]
+    if not found:
+        found = [f for f in known if f.id == program(name).source]
+    return found
+
+
+def clear(functions: Iterable[FunctionInfo]) -> None:
+    """Forget what was compiled of these: it leaves the list, and the next call is traced and compiled anew.
+
+    Programs of plain `jax.jit` leave the list alone: JAX can only drop all of them (`jax.clear_caches`).
+    """
+    for function in functions:
+        for info in function.programs:
+            info._record.cleared = True
+            release(info)
+        source: stats.Source = function.programs[0]._record.cause.source
+        for cache in list(source.caches):
+            cache.clear_cache()
+        if function.kind == "eager":
+            forget_programs()
+
+
+def explain_recompiles(name: str | None = None) -> Explanation:
+    """Why functions and cells were traced more than once, and how to avoid it.
+
+    Args:
+        name: only of this function.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> from jaxtorch.insight import explain_recompiles
+        >>> @jaxtorch.pure
+        ... def twice(images):
+        ...     return images * 2
+        >>> for n in (32, 7):
+        ...     _ = twice(torch.ones(n, 4, device="jax"))
+        >>> print(explain_recompiles("twice")[0].retraces[0].what)
+        ('images[0] 32 -> 7',)
+    """
+    found = [f for f in functions() if f.traces > 1 and name in (None, f.name)]
+    return Explanation(sorted(found, key=lambda f: -f.traces))
+
+
+@dataclass(frozen=True)
+class Total:
+    """What compiling took for one line, or one cell.
+
+    Attributes:
+        place: the line; of a cell, its first that was compiled for. None: nobody knows (a backward pass).
+    """
+
+    place: Place | None
+    programs: int
+    seconds: float
+
+
+def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
+    """Programs and seconds of each line, or of each cell, the dearest first."""
+    groups: dict[object, list[ProgramInfo]] = {}
+    for info in known:
+        place = info.place
+        cell = place.cell if place is not None else None
+        if by_cell and cell is None:
+            continue
+        groups.setdefault(cell if by_cell else place, []).append(info)
+    found = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
+    return sorted(found, key=lambda t: -t.seconds)
+
+
+def _function(group: list[ProgramInfo]) -> FunctionInfo:
+    source: stats.Source = group[0]._record.cause.source
+    retraces = []
+    first = source.traces - len(source.history)
+    for i, trace in enumerate(source.history, first + 1):
+        if trace.reasons:
+            what, advice = zip(*trace.reasons, strict=True)
+            retraces.append(Retrace(i, place_of(trace.site), what, advice))
+    known = source.hits + source.traces if source.history else sum(p.calls for p in group)
+    return FunctionInfo(
+        group[0].source,
+        source.name,
+        source.kind,
+        None if source.kind == "eager" else group[-1].place,
+        known,
+        source.hits,
+        source.traces,
+        tuple(retraces),
+        tuple(group),
+    )

@@ -1,0 +1,75 @@
+"""`%jax cache`: the compiled programs of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+
+from jaxtorch.insight.programs import keep, program
+from jaxtorch.insight.recompiles import clear, functions, named
+from jaxtorch.widgets.cache import SORTS, CacheView
+
+from .table import Call, nearest, word
+
+
+def _names() -> Iterable[str]:
+    return dict.fromkeys(f.name for f in functions())
+
+
+@word(
+    "cache",
+    argument("--sort", metavar="COLUMN", help=f"one of {', '.join(SORTS)}"),
+    argument("--filter", nargs="+", metavar="WORD", default=[], help="only what has these words"),
+    argument(
+        "--clear",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="forget the programs of one function or of all: the next call compiles anew",
+    ),
+    argument("--keep", metavar="NAME", help="keep a program's HLO when nobody can run it any more"),
+    argument("--all", action="store_true", help="also what the engine itself asks of JAX"),
+    example="cache --sort time",
+    says="every program that was compiled: by what, how long, and why again",
+    names=_names,
+)
+def cache(call: Call) -> CacheView | None:
+    """The table of compiled programs."""
+    arguments = call.arguments
+    if arguments.clear is not None and arguments.keep is not None:
+        raise UsageError("`%jax cache` takes --clear or --keep, not both at once.")
+    if arguments.clear is not None:
+        print(_cleared(arguments.clear))
+        return None
+    if arguments.keep is not None:
+        print(_kept(arguments.keep))
+        return None
+    sort = arguments.sort or "order"
+    if sort not in SORTS:
+        raise UsageError(
+            f"`%jax cache --sort` takes a column: {', '.join(SORTS)}. The nearest to {sort!r} is "
+            f"`{nearest(sort, SORTS)}`."
+        )
+    return CacheView(sort, " ".join(arguments.filter), arguments.all)
+
+
+def _cleared(name: str) -> str:
+    try:
+        found = named(name) if name else functions(all_of_them=True)
+    except LookupError as error:
+        raise UsageError(f"`%jax cache --clear`: {error}.") from None
+    clear(found)
+    count = sum(len(f.programs) for f in found)
+    what = f"{count} program{'s'[: count != 1]}"
+    return f"Forgot {what}: the next call compiles anew." if count else "Nothing to forget."
+
+
+def _kept(name: str) -> str:
+    try:
+        info = program(name)
+        keep(info)
+    except LookupError as error:
+        raise UsageError(f"`%jax cache --keep`: {error}.") from None
+    return f"Kept {info.name} (#{info.id}): `%jax hlo {info.id}` shows it from now on."

@@ -1,0 +1,155 @@
+"""`%jax hlo` and `%%jax hlo`: what XLA made of the code, beside the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+from IPython.display import display
+
+from jaxtorch.capture.errors import CaptureError
+from jaxtorch.insight.hlo.listing import STAGES
+from jaxtorch.insight.hlo.reading import Reading
+from jaxtorch.insight.programs import ProgramInfo, program, programs
+from jaxtorch.widgets.diff import DiffView
+from jaxtorch.widgets.hlo import HloView, full_text
+from jaxtorch.widgets.view import View
+
+from .table import Call, word
+
+
+def _names() -> Iterable[str]:
+    """The names of the programs that can be looked at, each once, the latest first."""
+    return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
+
+
+@word(
+    "hlo",
+    argument("--save", metavar="FILE", help="write the whole text into a file"),
+    argument("--grep", metavar="WORD", default="", help="the lines that contain a word"),
+    argument("--line", type=int, metavar="N", help="what became of line N"),
+    argument("--stage", choices=STAGES, default="hlo", help="which text: before XLA, or after it"),
+    argument("--backward", action="store_true", help="the program of the gradients"),
+    argument("--diff", action="store_true", help="compare the last two programs of a name"),
+    argument(
+        "program", nargs="*", help="a name or a number, the latest by default; two: compare them"
+    ),
+    example="hlo NAME",
+    says="a program beside the code it comes from: jaxpr, StableHLO, HLO, costs by line; over a cell: runs it",
+    cell=True,
+    names=_names,
+)
+def hlo(call: Call) -> View | None:
+    """Look at a program."""
+    arguments = call.arguments
+    if call.cell is not None:
+        if arguments.program or arguments.diff:
+            raise UsageError(
+                "`%%jax hlo` shows the cell's own program: its line takes options alone."
+            )
+        chosen = [_of_cell(call)]
+    else:
+        chosen = _chosen(arguments.program, arguments.diff)
+    if arguments.backward:
+        chosen = [_backward(one) for one in chosen]
+    try:
+        readings = [Reading(one) for one in chosen]
+    except LookupError as error:
+        raise UsageError(_sentence(error)) from None
+    if arguments.save is not None:
+        _save(arguments.save, full_text(readings[-1], arguments.stage))
+        return None
+    if len(readings) == 2:
+        return DiffView(readings[0], readings[1], arguments.stage)
+    return HloView(readings[0], arguments.stage, arguments.line, arguments.grep)
+
+
+def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
+    """The program that is meant, or the two."""
+    if len(named) > 2:
+        raise UsageError("`%jax hlo` shows one program or compares two, and more are named.")
+    if len(named) == 2:
+        return [_find(name) for name in named]
+    found = _find(named[0]) if named else _latest()
+    if not two:
+        return [found]
+    versions = [p for p in programs() if p.name == found.name and p.part == found.part and p.alive]
+    if len(versions) < 2:
+        raise UsageError(
+            f"There is one program of {found.name!r}: nothing to compare. `%jax hlo A B` compares any two."
+        )
+    return versions[-2:]
+
+
+def _find(name: str) -> ProgramInfo:
+    try:
+        return program(name)
+    except LookupError as error:
+        raise UsageError(_sentence(error)) from None
+
+
+def _latest() -> ProgramInfo:
+    """The latest program of captured code that can be looked at; of an operator where there is none."""
+    known = [p for p in programs() if p.alive]
+    if not known:
+        raise UsageError("Nothing was compiled yet in this session: run a cell first.")
+    return max(known, key=lambda p: (p.kind != "eager", p.part != "backward", p.id))
+
+
+def _backward(found: ProgramInfo) -> ProgramInfo:
+    parts = [p for p in programs() if p.source == found.source and p.part == "backward" and p.alive]
+    if not parts:
+        raise UsageError(
+            f"{found.name} has no program for its gradients yet: it is compiled at the first backward()."
+        )
+    return parts[-1]
+
+
+def _sentence(error: LookupError) -> str:
+    text = str(error.args[0])
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
+def _save(path: str, text: str) -> None:
+    """Write a text into a file, and say so."""
+    if path[:1] in "'\"" and path[-1:] == path[:1]:  # a name with spaces
+        path = path[1:-1]
+    try:
+        Path(path).expanduser().write_text(text)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}.") from None
+    print(f"{path}: {len(text.splitlines())} lines")
+
+
+# -- over a cell ------------------------------------------------------------------------------------------------
+
+
+def _of_cell(call: Call) -> ProgramInfo:
+    """Run the cell as one program, once, and find that program.
+
+    A cell that says `%%pure` or `%%jit` itself runs as it says. Any other is tried as `%%pure`, which keeps the
+    gradient, and when it has effects as `%%jit`: the first leaves everything as it was when it refuses.
+    """
+    before = {p.id: p.calls for p in programs()}
+    value = _run(call)
+    if value is not None:
+        display(value)
+    ran = [p for p in programs() if p.kind != "eager" and p.calls > before.get(p.id, 0) and p.alive]
+    if not ran:
+        raise UsageError("The cell ran no program of its own.")
+    return max(ran, key=lambda p: (p.part != "backward", p.id))
+
+
+def _run(call: Call) -> Any:
+    cell = call.cell or ""
+    first, _, rest = cell.lstrip("\n").partition("\n")
+    magic, _, options = first.strip().partition(" ")
+    if magic in ("%%pure", "%%jit"):
+        return call.shell.run_cell_magic(magic[2:], options, rest)
+    try:
+        return call.shell.run_cell_magic("pure", "-q", cell)
+    except CaptureError:
+        return call.shell.run_cell_magic("jit", "-q", cell)

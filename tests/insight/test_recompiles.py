@@ -1,0 +1,240 @@
+"""Why code was traced again, by construction: each test changes one thing, and that thing is named."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.insight import explain_recompiles
+from jaxtorch.insight.recompiles import Retrace, clear, functions, named, totals
+
+
+def retraces(function: Any) -> list[tuple[str, ...]]:
+    """What is said of a function under `pure` or `jit`."""
+    (found,) = [f for f in functions() if f.programs[0]._record.cause.source is function.source]
+    return [r.what for r in found.retraces]
+
+
+def ones(*size: int, **more: Any) -> torch.Tensor:
+    return torch.ones(*size, device="jax", **more)
+
+
+def test_a_size() -> None:
+    f = jaxtorch.pure(lambda images, scale: images * scale)
+    for n in (32, 32, 7):
+        f(ones(n, 4), ones(4))
+    assert retraces(f) == [("images[0] 32 -> 7",)]
+
+
+def test_a_dtype_a_rank_and_a_gradient() -> None:
+    f = jaxtorch.pure(lambda x: x * 2)
+    f(ones(3))
+    f(ones(3).double())
+    f(ones(3, requires_grad=True))
+    f(ones(3, 1, dtype=torch.float64))
+    assert retraces(f) == [
+        ("x float32 -> float64",),
+        ("x requires a gradient now",),  # beside the first, not the second
+        ("x (3,) -> (3, 1)",),
+    ]
+
+
+def test_a_leaf_in_a_dictionary_of_a_keyword() -> None:
+    f = jaxtorch.pure(lambda x, batch=None: x + batch["a"][1])
+    f(ones(2), batch={"a": [ones(2), ones(2)]})
+    f(ones(2), batch={"a": [ones(2), ones(1)]})
+    assert retraces(f) == [("batch['a'][1][0] 2 -> 1",)]
+
+
+def test_a_number_becomes_an_operand() -> None:
+    f = jaxtorch.pure(lambda x, n: x * n)
+    for n in (2, 3, 4, 5):
+        f(ones(2), n)
+    (what,) = retraces(f)
+    assert what == ("n is no longer 2: a number that changes is an operand from now on",)
+
+
+def test_a_static_number_and_a_flag() -> None:
+    f = jaxtorch.pure(lambda x, n, up=True: x.repeat(n) if up else x, static_argnames="n")
+    f(ones(2), 2)
+    f(ones(2), 3)
+    f(ones(2), 3, up=False)
+    assert retraces(f) == [("n 2 -> 3",), ("up is new",)]
+
+
+def test_a_mode() -> None:
+    f = jaxtorch.pure(lambda x: x * 2)
+    f(ones(2))
+    with torch.no_grad():
+        f(ones(2))
+    with jaxtorch.config(matmul_precision="highest"):
+        f(ones(2))
+    assert retraces(f) == [
+        ("torch.is_grad_enabled() True -> False",),
+        ("matmul_precision None -> 'highest'",),
+    ]
+
+
+def test_train_and_eval() -> None:
+    model = torch.nn.Linear(2, 2).to("jax")
+    f = jaxtorch.pure(model)
+    f(ones(1, 2))
+    model.eval()
+    f(ones(1, 2))
+    assert retraces(f) == [("Linear.training True -> False",)]
+    (advice,) = explain_recompiles("Linear")[-1].retraces[-1].advice
+    assert "one `pure` for each" in advice
+
+
+SCALE = 2.0
+
+
+def test_a_global_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jaxtorch.pure(lambda x: x * SCALE)
+    f(ones(2))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert f(ones(2)).tolist() == [3.0, 3.0]
+    assert retraces(f) == [("`SCALE`, which it reads, 2.0 -> 3.0",)]
+
+
+def test_a_name_of_the_closure_that_was_defined_anew() -> None:
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def two(x: torch.Tensor) -> torch.Tensor:
+        return x + 2
+
+    inner = one
+    f = jaxtorch.pure(lambda x: inner(x))
+    f(ones(2))
+    inner = two
+    f(ones(2))
+    assert retraces(f) == [("`inner` was defined anew",)]
+
+
+def test_a_step_that_makes_its_optimizers_state() -> None:
+    w = ones(2, requires_grad=True)
+    optimizer = torch.optim.Adam([w])
+
+    @jaxtorch.jit
+    def step() -> None:
+        optimizer.zero_grad()
+        w.sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    assert retraces(step) == [("what its first run made (optimizer state) is an input now",)]
+
+
+def test_a_program_that_was_not_kept() -> None:
+    f = jaxtorch.pure(lambda x: x * 2, max_entries=1)
+    for n in (2, 3, 2):
+        f(ones(n))
+    assert retraces(f) == [("x[0] 2 -> 3",), ("its program was no longer kept (max_entries)",)]
+
+
+def test_a_trace_that_fails_leaves_no_reason_behind() -> None:
+    f = jaxtorch.pure(lambda x, n: x * len(range(int(n))))
+    for n in (2, 3, 4):  # an operand fails: `range` needs the value
+        f(ones(2), n)
+    assert retraces(f) == [("n 2 -> 3",), ("n 3 -> 4",)]
+
+
+def test_it_is_said_in_words_with_what_to_do() -> None:
+    @jaxtorch.pure(name="said_in_words")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert repr(explain_recompiles("said_in_words")) == "Nothing was traced twice."
+    f(ones(5))
+    f(ones(6))
+    text = repr(explain_recompiles("said_in_words"))
+    assert "said_in_words (pure): traced 2 times" in text
+    assert f"trace 2 ({__file__}, line " in text
+    assert "x[0] 5 -> 6" in text
+    assert "drop_last=True" in text
+
+
+def test_what_is_cleared_is_traced_anew() -> None:
+    f = jaxtorch.pure(lambda x: x * 2, name="cleared_away")
+    f(ones(2))
+    clear(named("cleared_away"))
+    assert f.cache_info().currsize == 0
+    assert not [g for g in functions() if g.name == "cleared_away"]
+    f(ones(2))
+    assert retraces(f) == []
+    assert f.cache_info().misses == 1
+
+
+def test_eager_programs_can_be_cleared_too() -> None:
+    x = ones(2, 9)
+    torch.asinh(x)
+    count = jaxtorch.compile_count()
+    torch.asinh(x)
+    assert jaxtorch.compile_count() == count
+    clear([f for f in functions() if f.kind == "eager"])
+    torch.asinh(x)
+    assert jaxtorch.compile_count() > count
+
+
+def test_totals_by_line_add_up() -> None:
+    f = jaxtorch.pure(lambda x: x * 2, name="totalled")
+    for n in (11, 12):
+        f(ones(n))
+    (function,) = named("totalled")
+    (total,) = totals(function.programs)
+    assert total.programs == 2
+    assert total.place == function.place
+    assert total.seconds == pytest.approx(function.seconds)
+
+
+@pytest.fixture
+def limit() -> Iterator[None]:
+    before = jaxtorch.config.max_traces
+    jaxtorch.config.update(max_traces=3)
+    yield
+    jaxtorch.config.update(max_traces=before)
+
+
+@pytest.mark.usefixtures("limit")
+def test_a_warning_past_the_limit_names_line_and_cause_once() -> None:
+    @jaxtorch.pure(name="too_often")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (1, 2, 3):
+            f(ones(n))
+    with pytest.warns(UserWarning, match=r"`too_often` was traced 4 times") as caught:
+        f(ones(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(ones(5))
+    (warning,) = caught
+    assert "x[0] 3 -> 4" in str(warning.message)
+    assert "drop_last" in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.usefixtures("limit")
+def test_the_limit_is_no_part_of_a_program() -> None:
+    f = jaxtorch.pure(lambda x: x * 2)
+    f(ones(2))
+    jaxtorch.config.update(max_traces=7)
+    f(ones(2))
+    assert f.cache_info().misses == 1
+    assert jaxtorch.config.max_traces == 7
+    with pytest.raises(ValueError, match="whole number"):
+        jaxtorch.config.update(max_traces=0)
+    assert jaxtorch.config.max_traces == 7
+
+
+def test_a_retrace_reads_as_a_line() -> None:
+    assert str(Retrace(2, None, ("a", "b"), ("", ""))) == "trace 2: a, b"

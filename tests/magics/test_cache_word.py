@@ -1,0 +1,98 @@
+"""`%jax cache` in a real shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from jaxtorch.insight import events
+from jaxtorch.insight.programs import cell_of_file, program
+
+
+def run(shell: Any, code: str) -> Any:
+    result = shell.run_cell(code, store_history=True)
+    result.raise_error()
+    return result
+
+
+def test_cells_are_counted_by_their_numbers(shell: Any) -> None:
+    run(shell, "import torch\nimages = torch.ones(4, 3, device='jax')")
+    run(shell, "%%pure --name counted_cell -q\n\n# a comment\ny = images * 2")
+    again = run(shell, "%%pure --name counted_cell -q\n\n# a comment\ny = images * 2")
+    run(shell, "images = torch.ones(6, 3, device='jax')")
+    number = run(
+        shell, "%%pure --name counted_cell -q\n\n# a comment\ny = images * 2"
+    ).execution_count
+    (row,) = [
+        r
+        for r in shell.run_line_magic("jax", "cache").data()["rows"]
+        if r["name"] == "counted_cell"
+    ]
+    assert (row["kind"], row["calls"], row["hits"], row["traces"]) == ("cell", 3, 1, 2)
+    assert (row["cell"], row["line"], row["place"]) == (number, 4, f"[{number}]:4")
+    assert [w["what"] for w in row["why"]] == [["images[0] 4 -> 6"]]
+    assert again.execution_count == 3
+    cells = {c["cell"]: c["programs"] for c in shell.run_line_magic("jax", "cache").data()["cells"]}
+    assert cells[2] >= 1
+    assert cells[number] >= 1
+
+
+def test_a_constant_of_a_cell_is_the_reason(shell: Any) -> None:
+    run(shell, "import torch\nimages = torch.ones(4, 3, device='jax')\np = 0.5")
+    run(shell, "%%pure --name by_constant -q\ny = images * p")
+    run(shell, "p = 0.3")
+    run(shell, "%%pure --name by_constant -q\ny = images * p")
+    assert program("by_constant").reason == "p 0.5 -> 0.3"
+    assert "traced again: p 0.5 -> 0.3" in repr(shell.run_line_magic("jax", "cache"))
+
+
+def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(shell, "import torch, jaxtorch\nf = jaxtorch.pure(lambda x: x.cos(), name='of_the_word')")
+    run(shell, "f(torch.ones(3, device='jax')) is None")
+    capsys.readouterr()
+    assert shell.run_line_magic("jax", "cache --keep of_the_word") is None
+    assert "Kept of_the_word" in capsys.readouterr().out
+    assert shell.run_line_magic("jax", "cache --clear of_the_word") is None
+    assert capsys.readouterr().out == "Forgot 1 program: the next call compiles anew.\n"
+    assert "of_the_word" not in repr(shell.run_line_magic("jax", "cache"))
+    run(shell, "f(torch.ones(3, device='jax')) is None")
+    assert "of_the_word" in repr(shell.run_line_magic("jax", "cache"))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("cache --sort tim", "nearest to 'tim' is `time`"),
+        ("cache --keep nosuchprogram", "--keep"),
+        ("cache --clear nosuchprogram", "--clear"),
+        ("cache --clear --keep x", "not both"),
+        ("cache --nosuch", "no option '--nosuch'"),
+    ],
+)
+def test_a_mistake_is_one_line(shell: Any, line: str, says: str) -> None:
+    run(shell, "import torch\ntorch.ones(3, device='jax').sinc().sum().item()")
+    with pytest.raises(UsageError) as caught:
+        shell.run_line_magic("jax", line)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_extension_listens_while_it_is_loaded(bare: Any) -> None:
+    events.stop()
+    bare.run_line_magic("load_ext", "jaxtorch")
+    assert events.recording()
+    assert cell_of_file
+    bare.run_line_magic("unload_ext", "jaxtorch")
+    assert not events.recording()
+    assert not cell_of_file
+
+
+def test_the_number_in_a_traceback_is_the_cells_own(shell: Any) -> None:
+    result = shell.run_cell("%%pure\nimport torch\nx = 1 / 0", store_history=True)
+    tb = result.error_in_exec.__traceback__
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    file = tb.tb_frame.f_code.co_filename
+    assert shell.compile.format_code_name(file) == ("Cell", f"In[{result.execution_count}]")

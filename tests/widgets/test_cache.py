@@ -1,0 +1,118 @@
+"""The table of compiled programs: what it says of programs that are known, in its three forms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.insight.recompiles import clear, functions, named
+from jaxtorch.widgets.cache import CacheView
+
+from .pages import harmless
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def evil() -> Any:
+    """A function with a name that would be markup, traced for two sizes and called three times."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    function = jaxtorch.pure(f, name=EVIL)
+    for n in (4, 4, 9):
+        function(torch.ones(n, device="jax"))
+    yield function
+    clear(named(EVIL))
+
+
+def row(view: CacheView) -> dict[str, Any]:
+    (found,) = [r for r in view.data()["rows"] if r["name"] == EVIL]
+    return found
+
+
+def test_a_row_counts_what_was_done(evil: Any) -> None:
+    found = row(CacheView())
+    assert (found["calls"], found["hits"], found["traces"]) == (3, 1, 2)
+    assert (found["kind"], found["signature"]) == ("pure", "float32[9]")
+    assert found["flops"] == 9
+    assert [p["signature"] for p in found["programs"]] == [["float32[4]"], ["float32[9]"]]
+    assert [p["calls"] for p in found["programs"]] == [2, 1]
+    assert [w["what"] for w in found["why"]] == [["x[0] 4 -> 9"]]
+    assert found["seconds"] == pytest.approx(found["trace"] + found["lowering"] + found["xla"])
+
+
+def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
+    data = json.loads(json.dumps(CacheView().data()))
+    for rows in (data["rows"], data["cells"], data["sites"]):
+        ids = [r["id"] for r in rows]
+        assert len(ids) == len(set(ids))
+    assert data["total"]["programs"] == sum(
+        len(r["programs"]) + r["left_out"] for r in data["rows"]
+    )
+
+
+def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
+    lines = repr(CacheView(filter="onerror")).splitlines()
+    assert max(map(len, lines)) <= 100
+    (line,) = [i for i, text in enumerate(lines) if text.startswith("<img")]
+    header = lines[line - 1]
+    for name, value in (("calls", "3"), ("hits", "1"), ("traced", "2")):  # right under their names
+        end = header.index(name) + len(name)
+        assert lines[line][end - len(name) : end].split() == [value]
+    assert lines[line + 1].strip() == "traced again: x[0] 4 -> 9"
+    assert "drop_last" in "".join(lines[line + 2 :])
+
+
+def test_html_shows_names_as_text(evil: Any) -> None:
+    page = harmless(CacheView().html())
+    assert EVIL in page.text
+    assert "details" in page.tags
+    assert "x[0] 4 -> 9" in page.text
+
+
+def test_sort_and_filter(evil: Any) -> None:
+    found = CacheView("traced", "onerror pure").functions()
+    assert [f.name for f in found] == [EVIL]
+    assert not CacheView(filter="no-such-word").functions()
+    assert "no-such-word" in CacheView(filter="no-such-word").text()
+    times = [f.seconds for f in CacheView("time").functions()]
+    assert times == sorted(times, reverse=True)
+
+
+def test_the_revision_changes_with_what_is_shown(evil: Any) -> None:
+    view = CacheView()
+    seen = view.revision()
+    assert view.revision() == seen
+    evil(torch.ones(4, device="jax"))
+    called = view.revision()
+    assert called != seen
+    view.answer("keep", {"program": row(view)["programs"][0]["id"]})
+    assert view.revision() != called
+    assert row(view)["keeps"] == 1
+
+
+def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
+    view = CacheView()
+    view.answer("clear", {"function": row(view)["id"]})
+    assert EVIL not in {f.name for f in functions()}
+    assert evil.cache_info().currsize == 0
+    evil(torch.ones(4, device="jax"))
+    with pytest.raises(LookupError, match="does not know 'dance'"):
+        view.answer("dance", {})
+
+
+def test_many_programs_of_one_function_stay_readable(
+    monkeypatch: pytest.MonkeyPatch, evil: Any
+) -> None:
+    from jaxtorch.widgets import cache
+
+    monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
+    found = row(CacheView())
+    assert (len(found["programs"]), found["left_out"]) == (1, 1)
+    assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()

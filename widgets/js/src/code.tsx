@@ -1,0 +1,218 @@
+// A text with line numbers, search and folding, whose lines can be linked to lines elsewhere. CodeMirror draws only what
+// is in sight, so that 50,000 lines open at once.
+import { defaultKeymap } from "@codemirror/commands";
+import { python } from "@codemirror/lang-python";
+import {
+  codeFolding,
+  foldGutter,
+  foldKeymap,
+  foldService,
+  HighlightStyle,
+  StreamLanguage,
+  syntaxHighlighting,
+} from "@codemirror/language";
+import { findNext, openSearchPanel, search, SearchQuery, searchKeymap, setSearchQuery } from "@codemirror/search";
+import { Compartment, EditorState, RangeSetBuilder, StateEffect, StateField, type Extension } from "@codemirror/state";
+import { Decoration, EditorView, gutter, GutterMarker, keymap, lineNumbers, type DecorationSet } from "@codemirror/view";
+import { tags } from "@lezer/highlight";
+import { useEffect, useRef } from "preact/hooks";
+
+export type Language = "python" | "hlo" | "plain";
+
+export interface CodeProps {
+  text: string;
+  language: Language;
+  label: string; // for a screen reader
+  root: ShadowRoot;
+  marked: readonly number[]; // linked lines, from 0, ascending
+  at?: number | null; // the line to bring into sight, from 0
+  onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
+  notes?: readonly string[]; // for each line what stands beside it
+  height?: string;
+  first?: number; // the number of the first line
+  search?: { query: string; key: number }; // the panel opens when `key` changes
+}
+
+// StableHLO, HLO and jaxpr: what they have in common is enough to read by.
+const hlo = StreamLanguage.define<null>({
+  startState: () => null,
+  token(stream) {
+    if (stream.eatSpace()) return null;
+    if (stream.match(/^(\/\/|#).*/)) return "comment";
+    if (stream.match(/^"(?:[^"\\]|\\.)*"/)) return "string";
+    if (stream.match(/^%[\w.#-]+/)) return "variableName";
+    if (stream.match(/^@[\w.-]+/)) return "function";
+    if (stream.match(/^(tensor|memref|tuple)?<[^<>]*>/)) return "typeName";
+    if (stream.match(/^(pred|bf16|[fsuc]\d+|[if]\d+(?:x\w+)?)\b(\[[\d,<=]*\])?(\{[\d,]*\})?/)) return "typeName";
+    if (stream.match(/^(ROOT|ENTRY|HloModule|module|func\.func|return|let|in|lambda)\b/)) return "keyword";
+    if (stream.match(/^(stablehlo|chlo|mhlo|func|sdy)\.[\w.]+/)) return "operator";
+    if (stream.match(/^[a-z][\w-]*(?=\(|\[)/)) return "operator";
+    if (stream.match(/^[a-z_]+(?==)/)) return "propertyName";
+    if (stream.match(/^-?\d+(\.\d+)?(e[+-]?\d+)?/i)) return "number";
+    if (!stream.match(/^[\w.-]+/)) stream.next();
+    return null;
+  },
+});
+
+// A line that ends in an opening bracket folds up to the next line that is indented as little.
+const folds = foldService.of((state, start, end) => {
+  const line = state.doc.lineAt(start);
+  if (!/[{([]\s*$/.test(line.text)) return null;
+  const indent = line.text.search(/\S/);
+  for (let n = line.number + 1; n <= state.doc.lines; n++) {
+    const next = state.doc.line(n);
+    const own = next.text.search(/\S/);
+    if (own >= 0 && own <= indent) return n > line.number + 1 ? { from: end, to: next.from - 1 } : null;
+  }
+  return null;
+});
+
+const setMarks = StateEffect.define<readonly number[]>();
+const mark = Decoration.line({ class: "cm-linked" });
+const marks = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update(value, transaction) {
+    for (const effect of transaction.effects) {
+      if (!effect.is(setMarks)) continue;
+      const builder = new RangeSetBuilder<Decoration>();
+      const { doc } = transaction.state;
+      for (const line of effect.value) {
+        if (line >= 0 && line < doc.lines) builder.add(doc.line(line + 1).from, doc.line(line + 1).from, mark);
+      }
+      value = builder.finish();
+    }
+    return value;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+class Note extends GutterMarker {
+  constructor(private readonly text: string) {
+    super();
+  }
+
+  override eq(other: Note): boolean {
+    return other.text === this.text;
+  }
+
+  override toDOM(): Node {
+    return document.createTextNode(this.text);
+  }
+}
+
+const colours = syntaxHighlighting(
+  HighlightStyle.define([
+    { tag: tags.comment, color: "var(--dim)", fontStyle: "italic" },
+    { tag: [tags.keyword, tags.operatorKeyword, tags.controlKeyword], color: "var(--code-keyword)" },
+    { tag: [tags.string], color: "var(--code-string)" },
+    { tag: [tags.number, tags.bool, tags.null], color: "var(--code-number)" },
+    { tag: [tags.typeName, tags.className], color: "var(--code-type)" },
+    { tag: [tags.function(tags.variableName), tags.definition(tags.variableName)], color: "var(--accent)" },
+    { tag: [tags.operator], color: "var(--code-keyword)" },
+    { tag: [tags.propertyName], color: "var(--dim)" },
+  ]),
+);
+
+const look = EditorView.theme({
+  "&": { color: "var(--fg)", backgroundColor: "var(--bg)", height: "100%" },
+  "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "-2px" },
+  ".cm-scroller": { fontFamily: "var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)", fontSize: "12px", lineHeight: "1.5" },
+  ".cm-content": { caretColor: "var(--fg)" },
+  ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--dim)", border: "0" },
+  ".cm-linked": { backgroundColor: "var(--mark)" },
+  ".cm-notes .cm-gutterElement": { padding: "0 6px", textAlign: "right", minWidth: "4em" },
+  ".cm-panels": { backgroundColor: "var(--raised)", color: "var(--fg)" },
+  ".cm-searchMatch": { backgroundColor: "var(--mark2)", outline: "1px solid var(--accent)" },
+  ".cm-cursor": { borderLeftColor: "var(--fg)" },
+  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--mark2)" },
+  ".cm-foldPlaceholder": { backgroundColor: "var(--raised)", color: "var(--dim)", borderColor: "var(--line)" },
+  ".cm-textfield": { backgroundColor: "var(--bg)", color: "var(--fg)", border: "1px solid var(--line)" },
+  ".cm-button": { backgroundImage: "none", backgroundColor: "var(--bg)", color: "var(--fg)", border: "1px solid var(--line)" },
+});
+
+const LANGUAGES: Record<Language, Extension> = { python: python(), hlo, plain: [] };
+
+function noted(notes: readonly string[] | undefined): Extension {
+  if (!notes?.some(Boolean)) return [];
+  const widest = notes.reduce((a, b) => (b.length > a.length ? b : a), "");
+  return gutter({
+    class: "cm-notes",
+    lineMarker: (view, line) => {
+      const text = notes[view.state.doc.lineAt(line.from).number - 1];
+      return text ? new Note(text) : null;
+    },
+    initialSpacer: () => new Note(widest),
+  });
+}
+
+export function Code(props: CodeProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const editor = useRef<EditorView | null>(null);
+  const now = useRef(props);
+  now.current = props;
+  const beside = useRef(new Compartment());
+  const quiet = useRef(false); // while we move the cursor ourselves
+
+  useEffect(() => {
+    const view = new EditorView({
+      root: props.root,
+      parent: place.current!,
+      state: EditorState.create({
+        doc: props.text,
+        extensions: [
+          beside.current.of(noted(props.notes)),
+          lineNumbers({ formatNumber: (n) => String(n - 1 + (now.current.first ?? 1)) }),
+          foldGutter(),
+          codeFolding(),
+          folds,
+          LANGUAGES[props.language],
+          search({ top: true }),
+          colours,
+          look,
+          marks,
+          EditorState.readOnly.of(true),
+          EditorView.contentAttributes.of({ "aria-label": props.label, "aria-readonly": "true" }),
+          keymap.of([...searchKeymap, ...foldKeymap, ...defaultKeymap]),
+          EditorView.updateListener.of((update) => {
+            if (!update.selectionSet || quiet.current) return;
+            const line = update.state.doc.lineAt(update.state.selection.main.head);
+            now.current.onLine(line.number - 1, line.text);
+          }),
+          // The front end's shortcuts must not take what is pressed in here.
+          EditorView.domEventHandlers({ keydown: () => false }),
+        ],
+      }),
+    });
+    editor.current = view;
+    return () => view.destroy();
+  }, [props.text, props.language]);
+
+  useEffect(() => {
+    editor.current?.dispatch({ effects: beside.current.reconfigure(noted(props.notes)) });
+  }, [props.notes]);
+
+  useEffect(() => {
+    editor.current?.dispatch({ effects: setMarks.of(props.marked) });
+  }, [props.marked, props.text]);
+
+  useEffect(() => {
+    const view = editor.current;
+    const { at } = props;
+    if (!view || at == null || at < 0 || at >= view.state.doc.lines) return;
+    const position = view.state.doc.line(at + 1).from;
+    quiet.current = true;
+    view.dispatch({ effects: EditorView.scrollIntoView(position, { y: "center" }) });
+    quiet.current = false;
+  }, [props.at, props.text]);
+
+  useEffect(() => {
+    const view = editor.current;
+    if (!props.search?.key || !view) return;
+    openSearchPanel(view);
+    if (!props.search.query) return;
+    view.dispatch({ effects: setSearchQuery.of(new SearchQuery({ search: props.search.query })) });
+    findNext(view);
+  }, [props.search?.key, props.text]);
+
+  return <div class="code" ref={place} style={{ height: props.height ?? "420px" }} onKeyDown={(e) => e.stopPropagation()} />;
+}

@@ -1,0 +1,384 @@
+// `%%jax profile`: where the time went. A timeline, and tables by line, module, operator and instruction. What is chosen
+// in one is marked in all others: they are linked through the events.
+import { useMemo, useState } from "preact/hooks";
+import { Flame } from "../flame.tsx";
+import { bytes, flops, seconds, share } from "../format.ts";
+import type { ViewProps } from "../frame.tsx";
+import { useKept } from "../kept.ts";
+import { Filter, Tabs } from "../parts.tsx";
+import type { Branch, ProfileData, Time } from "../shapes.ts";
+import { Table, type Column } from "../table.tsx";
+import { Timeline, type Span } from "../timeline.tsx";
+
+const AXES = ["line", "module", "operator", "instruction"] as const;
+export type Axis = (typeof AXES)[number];
+
+// A row of any of the tables. Its index in the table is its number.
+export interface Row extends Time {
+  name: string;
+  says: string; // smaller, below the name
+  lines: readonly number[]; // rows of the table of lines
+}
+
+const RUNS = 1e9; // nanoseconds of a second
+
+export const place = (line: { file: string; cell: number | null; line: number }): string =>
+  line.cell === null ? `${line.file.split("/").pop() ?? line.file}:${line.line}` : `cell [${line.cell}], line ${line.line}`;
+
+// The tree's nodes in the order in which they are written, but for the root, each with its path.
+export function flat(tree: Branch): (Branch & { path: string; depth: number })[] {
+  const found: (Branch & { path: string; depth: number })[] = [];
+  const walk = (node: Branch, path: string, depth: number): void => {
+    for (const child of node.children) {
+      const own = path ? `${path}/${child.name}` : child.name;
+      found.push({ ...child, path: own, depth });
+      walk(child, own, depth + 1);
+    }
+  };
+  walk(tree, "", 0);
+  return found;
+}
+
+export function tablesOf(data: ProfileData): Record<Axis, Row[]> {
+  return {
+    line: data.lines.map((l, i) => ({ ...l, name: l.source.trim() || place(l), says: place(l), lines: [i] })),
+    module: flat(data.tree).map((n) => ({ ...n, name: n.path, says: "", lines: [] })),
+    operator: data.operators.map((o) => ({ ...o, says: "", lines: [] })),
+    instruction: data.instructions.map((n) => ({
+      ...n,
+      says: `${n.opcode} of ${n.program}${n.number === null ? "" : ` (%jax hlo ${n.number})`}`,
+    })),
+  };
+}
+
+// For each event, its row in each table (-1: none), as far as the kernel says.
+export function rowsOfEvents(data: ProfileData): Partial<Record<Axis, readonly number[]>> {
+  const { events, names, instructions } = data;
+  const named = new Map<string, number>();
+  instructions.forEach((row, i) => named.set(row.name, named.has(row.name) ? -1 : i)); // two programs may share a name
+  return {
+    line: events.line,
+    module: events.module,
+    operator: events.operator,
+    instruction: events.instruction ?? events.name.map((name) => named.get(names[name]!) ?? -1),
+  };
+}
+
+export interface Chosen {
+  axis: Axis;
+  row: number;
+}
+
+// The rows of each table that belong to the same events (or the same line) as what is chosen.
+export function linkedTo(
+  chosen: Chosen,
+  of: Partial<Record<Axis, readonly number[]>>,
+  tables: Record<Axis, readonly Row[]>,
+): Record<Axis, Set<number>> {
+  const found = Object.fromEntries(AXES.map((axis) => [axis, new Set<number>()])) as Record<Axis, Set<number>>;
+  const own = of[chosen.axis];
+  own?.forEach((row, event) => {
+    if (row !== chosen.row) return;
+    for (const axis of AXES) {
+      const other = of[axis]?.[event] ?? -1;
+      if (other >= 0) found[axis].add(other);
+    }
+  });
+  if (chosen.axis === "instruction") for (const line of tables.instruction[chosen.row]?.lines ?? []) found.line.add(line);
+  if (chosen.axis === "line") {
+    tables.instruction.forEach((row, i) => row.lines.includes(chosen.row) && found.instruction.add(i));
+  }
+  found[chosen.axis].clear();
+  found[chosen.axis].add(chosen.row);
+  return found;
+}
+
+export const columns = <R extends Row>(first: string, whole: number): Column<R>[] => [
+  {
+    key: "name",
+    label: first,
+    value: (r) => r.name,
+    draw: (r) => (
+      <>
+        <span class="mono">{r.name}</span>
+        {r.says && <div class="dim">{r.says}</div>}
+      </>
+    ),
+  },
+  {
+    key: "seconds",
+    label: "Time",
+    kind: "seconds",
+    value: (r) => r.total / RUNS,
+    draw: (r) => (
+      <span title={r.inferred ? `${seconds(r.inferred / RUNS)} of it inferred: a fusion's time, split by the cost of what is fused` : "measured"}>
+        {r.inferred > 0.05 * r.total && "~"}
+        {seconds(r.total / RUNS)}
+      </span>
+    ),
+  },
+  {
+    key: "share",
+    label: "Share",
+    kind: "share",
+    value: (r) => r.total / (whole || 1),
+    draw: (r) => (
+      <>
+        <span class="share wide" aria-hidden="true" style={{ width: `${Math.max((r.total / (whole || 1)) * 60, 1)}px` }} />{" "}
+        {share(r.total / (whole || 1))}
+      </>
+    ),
+  },
+  { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
+  { key: "backward", label: "Backward", kind: "seconds", wide: true, value: (r) => r.backward / RUNS },
+  { key: "count", label: "Runs", kind: "count", wide: true, value: (r) => Math.round(r.count) },
+  { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r.flops || null },
+  { key: "bytes", label: "Bytes", kind: "bytes", wide: true, value: (r) => r.bytes || null },
+];
+
+const LABELS: Record<Axis, string> = { line: "Line", module: "Module", operator: "Operator", instruction: "HLO instruction" };
+
+export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
+  const [tab, setTab] = useKept<string>(client, "tab", "line");
+  const [filter, setFilter] = useKept(client, "filter", "");
+  const [chosen, setChosen] = useKept<Chosen | null>(client, "chosen", null);
+  const [event, setEvent] = useKept<number | null>(client, "event", null);
+  const [span, setSpan] = useKept<Span | null>(client, "span", null);
+  const tables = useMemo(() => tablesOf(data), [data]);
+  const of = useMemo(() => rowsOfEvents(data), [data]);
+  const events = useMemo(
+    () => ({
+      ...data.events,
+      start: data.events.start.map((t) => t / RUNS),
+      duration: data.events.duration.map((t) => t / RUNS),
+    }),
+    [data],
+  );
+  const linked = useMemo(() => chosen && linkedTo(chosen, of, tables), [chosen, of, tables]);
+  const marked = useMemo(() => {
+    if (!chosen || !linked) return undefined;
+    const own = of[chosen.axis];
+    if (own) return (i: number) => own[i] === chosen.row;
+    return undefined; // the kernel does not say which events these are
+  }, [chosen, linked, of]);
+  // Of a selected time, the rows whose events lie in it.
+  const within = useMemo(() => {
+    if (!span) return null;
+    const found = new Map<Axis, Set<number>>(AXES.filter((axis) => of[axis]).map((axis) => [axis, new Set()]));
+    events.start.forEach((start, i) => {
+      if (start + events.duration[i]! < span.from || start > span.to) return;
+      for (const [axis, rows] of found) if ((of[axis]![i] ?? -1) >= 0) rows.add(of[axis]![i]!);
+    });
+    return found;
+  }, [span, events, of]);
+
+  const select = (i: number | null): void => {
+    setEvent(i);
+    const axis = AXES.find((a) => a === tab && of[a]) ?? "line";
+    const row = i === null ? -1 : (of[axis]?.[i] ?? -1);
+    setChosen(row < 0 ? null : { axis, row });
+  };
+  const table = (axis: Axis) => {
+    const all = tables[axis];
+    const inSpan = within?.get(axis);
+    const numbers = all.map((_, i) => i).filter((i) => !inSpan || inSpan.has(i));
+    const shown = columns<Row & { at: number }>(LABELS[axis], data.device).filter(
+      (c) => c.key === "name" || all.some((r) => c.value({ ...r, at: 0 })),
+    );
+    return (
+      <>
+        <Table
+          client={client}
+          name={`Time by ${axis}`}
+          rows={numbers.map((at) => ({ ...all[at]!, at }))}
+          id={(r) => r.at}
+          filter={filter}
+          words={(r) => r.says}
+          sort={{ key: "seconds", down: true }}
+          selected={(r) => linked?.[axis].has(r.at) ?? false}
+          onSelect={(r) => setChosen(chosen?.axis === axis && chosen.row === r.at ? null : { axis, row: r.at })}
+          columns={shown}
+        />
+        {axis === "line" && data.unattributed.total > 0 && (
+          <p class="dim">
+            {seconds(data.unattributed.total / RUNS)} ({share(data.unattributed.total / (data.device || 1))}) belong to no line.
+          </p>
+        )}
+      </>
+    );
+  };
+  const told = event === null ? [] : AXES.flatMap((axis) => tables[axis][of[axis]?.[event] ?? -1]?.name ?? []);
+  return (
+    <>
+      <div class="bar">
+        <span class="title">{data.title || "Profile"}</span>
+        <span class="badge">
+          {data.repeat > 1 ? `${data.repeat} runs, each ` : ""}
+          {seconds(data.wall / RUNS)}
+        </span>
+        <span class="badge">{seconds(data.device / RUNS)} of work on the device</span>
+        <span class="badge">{share(data.attributed)} of it known by line</span>
+        {data.memory && <span class="badge">{bytes(data.memory.peak)} memory at most</span>}
+      </div>
+      <Phases data={data} />
+      <Timeline
+        events={events}
+        lanes={data.lanes}
+        names={data.names}
+        marked={marked}
+        selected={event}
+        onSelect={select}
+        span={span}
+        onSpan={setSpan}
+        label="Timeline"
+        theme={colours}
+      />
+      {told.length > 0 && <p class="dim mono">{told.join(" · ")}</p>}
+      <div class="bar">
+        <Filter value={filter} set={setFilter} of="rows" />
+        {(chosen || span) && (
+          <button type="button" onClick={() => (setChosen(null), setSpan(null), setEvent(null))}>
+            show all
+          </button>
+        )}
+      </div>
+      <Tabs
+        label="Time by"
+        at={tab}
+        set={setTab}
+        tabs={[
+          ...AXES.map((axis) => ({ key: axis, label: LABELS[axis], body: () => table(axis) })),
+          {
+            key: "flame",
+            label: "Flame graph",
+            body: () => (
+              <Flames
+                tree={data.tree}
+                at={chosen?.axis === "module" ? (tables.module[chosen.row]?.name ?? null) : null}
+                onSelect={(path) => {
+                  const row = tables.module.findIndex((r) => r.name === path);
+                  setChosen(row < 0 ? null : { axis: "module", row });
+                }}
+              />
+            ),
+          },
+          ...(data.peak ? [{ key: "roofline", label: "Roofline", body: () => <Roofline rows={tables.line} peak={data.peak!} /> }] : []),
+        ]}
+      />
+    </>
+  );
+}
+
+// Forward and backward apart, or both together.
+function Flames({ tree, at, onSelect }: { tree: Branch; at: string | null; onSelect: (path: string | null) => void }) {
+  const [which, setWhich] = useState<"all" | "forward" | "backward">("all");
+  const time = (node: Branch): number =>
+    which === "all" ? node.total : which === "backward" ? node.backward : node.total - node.backward;
+  const cut = (node: Branch): { name: string; seconds: number; children: never[] } => ({
+    name: node.name || "all",
+    seconds: time(node) / RUNS,
+    children: node.children.map(cut) as never[],
+  });
+  return (
+    <>
+      <div class="bar">
+        {(["all", "forward", "backward"] as const).map((one) => (
+          <button type="button" key={one} aria-pressed={which === one} onClick={() => setWhich(one)}>
+            {one}
+          </button>
+        ))}
+        <span class="dim wide">a press marks a module in the timeline, a double press widens it</span>
+      </div>
+      <Flame tree={cut(tree)} label={`Time by module path, ${which}`} at={at} onSelect={onSelect} />
+    </>
+  );
+}
+
+const COLOURS = ["#4c78a8", "#d67a1c", "#54a24b", "#a2679a", "#c9443f", "#4f9e98", "#8d6a52"];
+
+// What the time was: of the device, and of the thread that ran the code. A bar each, its parts named below.
+function Phases({ data }: { data: ProfileData }) {
+  const { host } = data;
+  const bars: [string, [string, number][]][] = [
+    ["device", [["busy", data.busy], ["idle", data.idle]]],
+    [
+      "this thread",
+      [
+        ["compiling", host.compile],
+        ["launching", host.dispatch],
+        ["transfers", host.transfer],
+        ["waiting", host.waiting],
+        ["Python", host.python],
+      ],
+    ],
+  ];
+  let colour = 0;
+  return (
+    <div class="phases">
+      {bars.map(([who, parts]) => {
+        const total = parts.reduce((sum, [, time]) => sum + time, 0) || 1;
+        const shown = parts.filter(([, time]) => time > 0).map(([name, time]) => ({ name, time, colour: COLOURS[colour++ % COLOURS.length] }));
+        return (
+          <div key={who}>
+            <span class="dim">{who}</span>
+            <div class="stack" aria-hidden="true">
+              {shown.map((part) => (
+                <span key={part.name} style={{ flexGrow: part.time / total, background: part.colour }} />
+              ))}
+            </div>
+            <ul class="legend" aria-label={`What the time of ${who} was`}>
+              {shown.map((part) => (
+                <li key={part.name}>
+                  <span class="dot" style={{ background: part.colour }} aria-hidden="true" /> {part.name} {seconds(part.time / RUNS)}{" "}
+                  <span class="dim">{share(part.time / total)}</span>
+                </li>
+              ))}
+            </ul>
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+// Where each line lies under the device's two limits; both axes are logarithmic.
+function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<ProfileData["peak"]> }) {
+  const points = rows
+    .filter((r) => r.flops > 0 && r.bytes > 0 && r.total > 0)
+    .map((r) => ({ name: r.says, intensity: r.flops / r.bytes, speed: r.flops / (r.total / RUNS) }));
+  if (points.length === 0) return <p class="dim">No line has a known number of FLOPs.</p>;
+  const [width, height, pad] = [520, 260, 40];
+  const ridge = peak.flops / peak.bandwidth;
+  const lowest = Math.min(ridge, ...points.map((p) => p.intensity)) / 3;
+  const highest = Math.max(ridge, ...points.map((p) => p.intensity)) * 3;
+  const slowest = Math.min(peak.flops, ...points.map((p) => p.speed)) / 3;
+  const along = (v: number, low: number, high: number, from: number, to: number): number =>
+    from + ((Math.log10(v) - Math.log10(low)) / (Math.log10(high) - Math.log10(low))) * (to - from);
+  const x = (v: number): number => along(v, lowest, highest, pad, width - 8);
+  const y = (v: number): number => along(v, slowest, peak.flops * 2, height - pad, 8);
+  const limit = (v: number): number => Math.min(peak.flops, v * peak.bandwidth);
+  const roof = [lowest, ridge, highest].map((v) => `${x(v)},${y(Math.max(limit(v), slowest))}`).join(" ");
+  return (
+    <figure class="roofline">
+      <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`Roofline of ${peak.name}`}>
+        <polyline points={roof} fill="none" stroke="var(--fg)" stroke-width="1.5" />
+        <line x1={pad} y1={height - pad} x2={width - 8} y2={height - pad} stroke="var(--line)" />
+        <line x1={pad} y1={8} x2={pad} y2={height - pad} stroke="var(--line)" />
+        {points.map((p, i) => (
+          <circle key={i} cx={x(p.intensity)} cy={y(p.speed)} r="4" fill="var(--accent)" fill-opacity="0.7">
+            <title>{`${p.name}: ${flops(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
+          </circle>
+        ))}
+        <text x={width / 2} y={height - 12} text-anchor="middle" fill="var(--dim)" font-size="11">
+          FLOPs a byte
+        </text>
+        <text x={14} y={height / 2} text-anchor="middle" fill="var(--dim)" font-size="11" transform={`rotate(-90 14 ${height / 2})`}>
+          FLOP/s
+        </text>
+      </svg>
+      <figcaption class="dim">
+        {peak.name}: {flops(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
+      </figcaption>
+    </figure>
+  );
+}
