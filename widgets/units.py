@@ -53,9 +53,10 @@ def share(part: float, whole: float) -> str:
 def _scaled(number: float, steps: Sequence[tuple[str, float]], whole: str) -> str:
     if not number:
         return "0"
-    unit, scale = max(
-        (s for s in steps if abs(number) >= s[1]), key=lambda s: s[1], default=steps[0]
-    )
+    unit, scale = steps[0]
+    for larger, start in steps[1:]:
+        if abs(number) >= start:
+            unit, scale = larger, start
     value = number / scale
     places = 0 if unit == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{places}f} {unit}".rstrip()
