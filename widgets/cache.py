@@ -298,7 +298,7 @@ def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
     marks = {True: "hit", False: "miss", None: ""}[info.persistent_hit]
     return (
         str(info.id),
-        _title(info) + (" (gone)" if _is_gone(info) else "") + (" (kept)" if kept(info) else ""),
+        _title(info) + ("" if info.alive else " (gone)") + (" (kept)" if kept(info) else ""),
         shortened(", ".join(info.signature), 80),
         _where(info.place),
         str(info.calls) if info.calls or info.kind not in ("eager", "jax.jit") else "",
@@ -310,11 +310,6 @@ def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
         "" if flops is None else amount(flops),
         marks,
     )
-
-
-def _is_gone(info: ProgramInfo) -> bool:
-    """Whether nobody can run it any more; of plain `jax.jit` that is not known."""
-    return not info.alive and info.kind not in ("jax.jit", "engine")
 
 
 def _title(info: ProgramInfo) -> str:
@@ -370,7 +365,7 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
         "flops": info.flops,
         "signature": list(info.signature),
         "persistent_hit": info.persistent_hit,
-        "alive": not _is_gone(info),
+        "alive": info.alive,
         "kept": kept(info),
         "reason": info.reason,
     }
