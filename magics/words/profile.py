@@ -91,8 +91,6 @@ def _view(kind: type[_V], call: Call) -> _V:
         raise recording.error
     if path is not None:
         _save(path, found, view)
-    if recording.result is not None:
-        display(recording.result)
     return view
 
 
