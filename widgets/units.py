@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def duration(nanoseconds: float) -> str:
     """A time in three figures.
@@ -19,8 +21,8 @@ def amount(number: float) -> str:
 
     Example:
         >>> from jaxtorch.widgets.units import amount
-        >>> amount(0), amount(17), amount(268_435_456), amount(1.5e12)
-        ('0', '17', '268 M', '1.50 T')
+        >>> amount(0), amount(17), amount(930), amount(268_435_456), amount(1.5e12)
+        ('0', '17', '930', '268 M', '1.50 T')
     """
     return _scaled(number, (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)), whole="")
 
@@ -48,13 +50,13 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def _scaled(number: float, steps: object, whole: str) -> str:
+def _scaled(number: float, steps: Sequence[tuple[str, float]], whole: str) -> str:
+    """In the largest unit that leaves at least 1; those of the unit `whole` have no fractions."""
     if not number:
         return "0"
-    chosen = ("", 1.0)
-    for unit, scale in steps:  # type: ignore[attr-defined]  # pairs
-        if (not chosen[0] and chosen[1] == 1.0) or abs(number) >= scale:
-            chosen = unit, scale
-    value = number / chosen[1]
-    places = 0 if chosen[0] == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
-    return f"{value:.{places}f} {chosen[0]}".rstrip()
+    unit, scale = max(
+        (s for s in steps if abs(number) >= s[1]), key=lambda s: s[1], default=steps[0]
+    )
+    value = number / scale
+    places = 0 if unit == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{places}f} {unit}".rstrip()
