@@ -21,8 +21,8 @@ def amount(number: float) -> str:
 
     Example:
         >>> from jaxtorch.widgets.units import amount
-        >>> amount(0), amount(17), amount(930), amount(268_435_456), amount(1.5e12)
-        ('0', '17', '930', '268 M', '1.50 T')
+        >>> amount(0), amount(17), amount(268_435_456), amount(1.5e12)
+        ('0', '17', '268 M', '1.50 T')
     """
     return _scaled(number, (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)), whole="")
 
@@ -51,12 +51,12 @@ def share(part: float, whole: float) -> str:
 
 
 def _scaled(number: float, steps: Sequence[tuple[str, float]], whole: str) -> str:
-    """In the largest unit that leaves at least 1; those of the unit `whole` have no fractions."""
     if not number:
         return "0"
-    unit, scale = max(
-        (s for s in steps if abs(number) >= s[1]), key=lambda s: s[1], default=steps[0]
-    )
+    unit, scale = steps[0]
+    for larger, start in steps[1:]:
+        if abs(number) >= start:
+            unit, scale = larger, start
     value = number / scale
     places = 0 if unit == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{places}f} {unit}".rstrip()

@@ -7,6 +7,8 @@ The order of the imports is the order in which help and completion show them.
 from . import session  # noqa: F401  # registers its words
 from . import config  # noqa: F401
 from . import cache  # noqa: F401
+from . import memory  # noqa: F401
+from . import devices  # noqa: F401
 from . import hlo  # noqa: F401
 from . import profile  # noqa: F401
 

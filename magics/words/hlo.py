@@ -15,7 +15,8 @@ from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, program, programs
 from jaxtorch.widgets.diff import DiffView
-from jaxtorch.widgets.hlo import HloView, full_text
+from jaxtorch.widgets.hlo import HloView
+from jaxtorch.widgets.hlo_words import full_text
 from jaxtorch.widgets.view import View
 
 from .table import Call, word

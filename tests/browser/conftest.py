@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
 
 from .lab import Lab
+from .training import Training
 
 FLAGS = [
     "--headless",
@@ -94,21 +95,28 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def context(browser: Browser, server: tuple[str, str, Path]) -> Iterator[BrowserContext]:
-    """A browser that never goes beyond this machine: a view that needed the network would fail."""
+def offline(browser: Browser, server: tuple[str, str, Path], outside: list[str]) -> BrowserContext:
+    """A window that never goes beyond this machine; what it asked for elsewhere is put into `outside`."""
     address, token, _ = server
     context = browser.new_context(
-        viewport={"width": 1280, "height": 900},
+        viewport={"width": 1280, "height": 1000},
         extra_http_headers={"Authorization": f"token {token}"},
+        permissions=["clipboard-read", "clipboard-write"],
     )
-    outside: list[str] = []
 
-    def refuse(route):  # type: ignore[no-untyped-def]
+    def refuse(route: Route) -> None:
         outside.append(route.request.url)
         route.abort()
 
-    context.route(lambda url: not url.startswith((address, "blob:", "data:")), refuse)
+    context.route(lambda url: not url.startswith((address, "blob:", "data:", "file:")), refuse)
+    return context
+
+
+@pytest.fixture
+def context(browser: Browser, server: tuple[str, str, Path]) -> Iterator[BrowserContext]:
+    """A window of its own."""
+    outside: list[str] = []
+    context = offline(browser, server, outside)
     yield context
     context.close()
     assert not outside
@@ -129,5 +137,19 @@ def lab(
 
     yield open_notebook
     for one in opened:
-        one.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+        one.shut_down()
         assert not one.errors
+
+
+@pytest.fixture(scope="session")
+def training(browser: Browser, server: tuple[str, str, Path]) -> Iterator[Training]:
+    """A notebook in which a model is trained, with every view open: once for the tests that only look and click."""
+    outside: list[str] = []
+    context = offline(browser, server, outside)
+    address, _, folder = server
+    notebook = Training(context.new_page(), address, folder)
+    yield notebook
+    notebook.shut_down()
+    context.close()
+    assert not notebook.errors
+    assert not outside

@@ -91,3 +91,13 @@ class Lab:
         self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
         )
+
+    def theme(self, name: str) -> None:
+        """One of JupyterLab's themes, "Light" or "Dark"."""
+        self.command("apputils:change-theme", theme=f"JupyterLab {name}")
+        light = str(name == "Light").lower()
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+
+    def shut_down(self) -> None:
+        """End every kernel."""
+        self.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")

@@ -119,7 +119,7 @@ def test_a_saved_notebook_has_the_html_alone_and_shows_it_without_a_kernel(
     [output] = saved["cells"][1]["outputs"]
     assert set(output["data"]) == {"text/plain", "text/html"}
     assert "widgets" not in saved["metadata"]
-    notebook.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    notebook.shut_down()
     notebook.open()
     expect(notebook.outputs(1).locator("td").first).to_have_text("conv")
     expect(notebook.outputs(1).locator(".view")).to_have_count(0)
@@ -137,3 +137,16 @@ def test_what_goes_wrong_in_the_kernel_is_said_in_the_view(lab: Callable[..., La
     notebook.run(3)
     expect(view.get_by_role("status")).to_have_text("KeyError: 'size'")
     assert len(names(view)) == 4
+
+
+def test_keys_that_are_typed_into_a_view_are_no_commands_of_the_notebook(
+    lab: Callable[..., Lab],
+) -> None:
+    notebook = lab(VIEW, "Rows()")
+    notebook.run(0)
+    notebook.run(1)
+    box = notebook.view(1).get_by_role("searchbox")
+    box.click()
+    notebook.page.keyboard.type("ddab")  # in JupyterLab: delete a cell, add one above, one below
+    expect(box).to_have_value("ddab")
+    expect(notebook.page.locator(".jp-Notebook .jp-Cell")).to_have_count(2)

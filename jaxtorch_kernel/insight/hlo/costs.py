@@ -201,6 +201,8 @@ class Costs:
         opcode, out = instruction.opcode, float(instruction.shape.bytes)
         if opcode in _FREE:
             return 0.0
+        if opcode == "copy-start":  # whose result names the source too
+            return 2.0 * self._operand(instruction, 0).bytes
         if opcode in _SLICES:
             return 2 * out + sum(
                 self._operand(instruction, i).bytes for i in range(1, len(instruction.operands))

@@ -3,6 +3,7 @@
 XLA and JAX number what they name, so that one instruction more renames all that follow. Lines are compared with every
 name replaced by what it is called without its number (in a jaxpr and in StableHLO: by one sign). Lines that are equal
 then must also mean the same: their names are paired, and a name that was paired with another before makes a difference.
+So of an operation put in between, the lines that read its result differ too, and none after them.
 """
 
 from __future__ import annotations

@@ -8,9 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+import torch
 from jax import lax
 
+import jaxtorch
 from jaxtorch.insight.hlo.costs import NOTHING, Cost, Costs, trips
+from jaxtorch.insight.hlo.source import Sources
+from tests.libtpu import missing
 
 from .programs import array, of_text, optimized
 
@@ -193,3 +197,26 @@ def test_the_parts_of_a_fusion_add_up_to_it(name: str) -> None:
             added = added.plus(cost)
         assert added == pytest.approx(costs.of(fusion))
     assert total == pytest.approx(costs.total)
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_tpus_program_is_read_and_counted_too() -> None:
+    """Of another compiler, with other fusions, copies that run beside the rest, and layouts in tiles."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    ).to("jax")
+    lowered = jaxtorch.pure(_program).lower(
+        model, torch.ones(8, 32, device="jax"), gradients=True, target="v5e:1x1"
+    )
+    executable = lowered.compile()
+    costs = Costs(of_text(executable.hlo))
+    told = executable.cost_analysis()
+    assert costs.total.flops == told["flops"] > 2 * 8 * 32 * 64
+    assert costs.total.transcendentals == told["transcendentals"]
+    dots = [i for i in costs.module.instructions.values() if i.op_name.endswith("/tanh")]
+    lines = {place.line for i in dots for place in Sources(costs.module).spanned(i)}
+    assert lines == {_program.__code__.co_firstlineno + 1}
+
+
+def _program(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(model(x)).sum()

@@ -171,7 +171,7 @@ export function Code(props: CodeProps) {
           look,
           marks,
           EditorState.readOnly.of(true),
-          EditorView.contentAttributes.of({ "aria-label": props.label, "aria-readonly": "true" }),
+          EditorView.contentAttributes.of({ "aria-label": props.label, "aria-readonly": "true", tabindex: "0" }),
           keymap.of([...searchKeymap, ...foldKeymap, ...defaultKeymap]),
           EditorView.updateListener.of((update) => {
             if (!update.selectionSet || quiet.current) return;

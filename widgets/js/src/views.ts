@@ -26,6 +26,9 @@ function clientOf(model: Model): Client {
 
 // Draws in the shadow of `element`: what stands in it is hidden, and styles of the page do not reach in.
 export function show(model: Model, element: HTMLElement): () => void {
+  // JupyterLab looks at every key first, and sees of a shadow only the element around it: without this it would take the
+  // letters that are typed into a view for its own commands.
+  element.dataset["lmSuppressShortcuts"] = "true";
   return draw(clientOf(model), element.shadowRoot ?? element.attachShadow({ mode: "open" }));
 }
 

@@ -18,7 +18,7 @@ const COLUMNS: Column<CachedFunction>[] = [
         <span class="mono">{f.name}</span>
         {f.programs.length + f.left_out > 1 && <span class="dim"> ({count(f.programs.length + f.left_out)})</span>}
         {f.keeps > 0 && <span class="badge">HLO kept</span>}
-        {f.place && <div class="dim">{f.place}</div>}
+        {f.place && <div class="dim under">{where(f)}</div>}
       </>
     ),
   },
@@ -36,10 +36,13 @@ const COLUMNS: Column<CachedFunction>[] = [
   { key: "lowering", label: "Lowering", kind: "seconds", wide: true, value: (f) => f.lowering },
   { key: "xla", label: "XLA", kind: "seconds", value: (f) => f.xla },
   { key: "seconds", label: "All", kind: "seconds", says: "trace, lowering and XLA", value: (f) => f.seconds },
-  { key: "code", label: "Code", kind: "bytes", wide: true, value: (f) => f.code },
+  { key: "code", label: "Code", kind: "bytes", wide: true, value: (f) => f.code || null },
   { key: "memory", label: "Memory", kind: "bytes", wide: true, says: "the most that a run of it takes", value: (f) => f.memory },
   { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (f) => f.flops },
 ];
+
+const where = ({ place, cell, line }: Pick<Total, "place" | "cell" | "line">): string | null =>
+  cell === null ? place : line === null ? `cell [${cell}]` : `cell [${cell}], line ${line}`;
 
 const PROGRAMS = (client: Client): Column<CachedProgram>[] => [
   {
@@ -67,7 +70,7 @@ const PROGRAMS = (client: Client): Column<CachedProgram>[] => [
       </span>
     ),
   },
-  { key: "code", label: "Code", kind: "bytes", wide: true, value: (p) => p.code },
+  { key: "code", label: "Code", kind: "bytes", wide: true, value: (p) => p.code || null },
   { key: "memory", label: "Memory", kind: "bytes", wide: true, value: (p) => p.memory },
   { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (p) => p.flops },
   {
@@ -145,7 +148,7 @@ function Totals(props: { name: string; rows: Total[]; client: Client; filter: st
       {...props}
       id={(t) => t.id}
       columns={[
-        { key: "place", label: "Where", value: (t) => t.place ?? "elsewhere" },
+        { key: "place", label: "Where", value: (t) => where(t) ?? "elsewhere" },
         { key: "programs", label: "Programs", kind: "count", value: (t) => t.programs },
         { key: "seconds", label: "Compile time", kind: "seconds", value: (t) => t.seconds },
       ]}

@@ -1,0 +1,99 @@
+"""`%jax cache`, clicked through."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, expect
+
+from .training import MARKUP, Training
+
+
+def names(view: Locator) -> list[str]:
+    return view.locator("tbody td.name .mono").all_inner_texts()
+
+
+def column(view: Locator, title: str) -> list[str]:
+    heads = [text.strip(" ▾▴") for text in view.locator("thead th").all_inner_texts()]
+    return view.locator(f"tbody tr td:nth-child({heads.index(title) + 1})").all_inner_texts()
+
+
+def test_each_function_is_a_row_and_eager_operators_are_one(training: Training) -> None:
+    view = training.of("cache")
+    kinds = dict(zip(names(view), column(view, "Kind"), strict=True))
+    assert kinds["train"] == "jit"
+    assert kinds[MARKUP] == "pure"
+    assert list(kinds.values()).count("eager") == 1
+    calls = dict(zip(names(view), column(view, "Calls"), strict=True))
+    assert int(calls["train"]) >= 4
+
+
+def test_a_press_on_a_head_sorts_and_another_turns_the_order(training: Training) -> None:
+    view = training.of("cache")
+    head = view.get_by_role("columnheader", name="Name")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    up = names(view)
+    head.get_by_role("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert names(view) == up[::-1]
+    assert len(set(up)) == len(up) >= 3
+
+
+def test_a_filter_leaves_the_rows_that_have_its_words(training: Training) -> None:
+    view = training.of("cache")
+    box = view.get_by_role("searchbox")
+    box.fill("jit train")
+    assert names(view) == ["train"]
+    box.fill("-train -eager")
+    assert "train" not in names(view)
+    box.press("Escape")
+    assert "train" in names(view)
+    assert training.page.locator(".jp-mod-editMode").count() == 0  # JupyterLab took no key of it
+
+
+def test_what_was_traced_again_says_why_and_what_to_do(training: Training) -> None:
+    view = training.of("cache")
+    button = view.get_by_role("button", name="Details of train")
+    button.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
+    said = view.locator("tr.detail .notice").first
+    expect(said).to_contain_text("512")
+    expect(said).to_contain_text("256")
+    inner = view.get_by_role("table", name="Programs of train")
+    inputs = inner.locator("tbody td:nth-child(2)").all_inner_texts()
+    assert {i.split(",")[0] for i in inputs} == {"float32[512", "float32[256"}
+    button.press("Enter")
+    expect(inner).to_have_count(0)
+
+
+def test_names_that_are_markup_are_text(training: Training) -> None:
+    view = training.of("cache")
+    expect(view.get_by_text(MARKUP, exact=True)).to_be_visible()
+    assert training.page.locator("img[src='x']").count() == 0
+    assert view.locator("img").count() == 0
+
+
+def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
+    training: Training,
+) -> None:
+    view = training.of("cache")
+    assert "even" not in names(view)
+    training.run(training.number("later"))
+    view = training.of("cache")
+    button = view.get_by_role("button", name="Details of even")
+    button.click()
+    inner = view.get_by_role("table", name="Programs of even")
+    inner.get_by_role("button", name="Keep").first.click()
+    expect(inner.get_by_text("kept").first).to_be_visible()
+    view.get_by_role("button", name="Clear even").click()
+    expect(button).to_have_count(0)
+    assert "train" in names(view)
+
+
+def test_the_totals_name_the_cell(training: Training) -> None:
+    view = training.of("cache")
+    view.get_by_role("tab", name="By cell").click()
+    number = training.cell(training.number("train")).locator(".jp-InputPrompt").inner_text()
+    expect(view.get_by_role("table")).to_contain_text(f"cell {number.rstrip(':')}")
+    view.get_by_role("tab", name="By cell").press("ArrowLeft")
+    expect(view.get_by_role("tab", name="By function")).to_be_focused()
+    assert "train" in names(view)

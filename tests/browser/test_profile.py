@@ -1,0 +1,118 @@
+"""`%%jax profile` and `%%jax lines`, clicked through."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from .training import LINES, Training
+
+
+@pytest.fixture
+def view(training: Training) -> Locator:
+    view = training.of("profile")
+    view.get_by_role("button", name="all", exact=True).first.click()
+    return view
+
+
+def sight(view: Locator) -> tuple[float, float]:
+    canvas = view.locator("canvas")
+    return float(canvas.get_attribute("data-from") or 0), float(
+        canvas.get_attribute("data-to") or 0
+    )
+
+
+def test_the_timeline_zooms_and_pans(view: Locator) -> None:
+    canvas = view.locator("canvas")
+    whole = sight(view)
+    view.get_by_role("button", name="Zoom in").click()
+    half = sight(view)
+    assert half[1] - half[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    canvas.focus()
+    canvas.press("ArrowRight")
+    assert sight(view)[0] > half[0]
+    box = canvas.bounding_box()
+    assert box is not None
+    mouse = view.page.mouse
+    before = sight(view)
+    mouse.move(box["x"] + 300, box["y"] + 10)
+    mouse.wheel(0, -300)
+    expect(canvas).not_to_have_attribute("data-from", str(before[0]))
+    near = sight(view)
+    assert near[1] - near[0] < before[1] - before[0]
+    mouse.down()
+    mouse.move(box["x"] + 400, box["y"] + 10, steps=4)
+    mouse.up()
+    assert sight(view)[0] < near[0]
+    canvas.press("0")
+    assert sight(view) == whole
+
+
+def test_a_line_is_linked_to_its_instructions_and_an_event_to_its_line(view: Locator) -> None:
+    rows = view.get_by_role("table", name="Time by line")
+    view.get_by_role("tab", name="Line").click()
+    rows.get_by_role("button", name="loss.backward()").click()
+    expect(rows.locator("tr[aria-selected='true']")).to_have_count(1)
+    view.get_by_role("tab", name="HLO instruction").click()
+    linked = view.get_by_role("table", name="Time by instruction").locator(
+        "tr[aria-selected='true']"
+    )
+    expect(linked.first).to_be_attached()
+    view.get_by_role("button", name="show all").click()
+    expect(linked).to_have_count(0)
+    view.get_by_role("tab", name="Line").click()
+    canvas = view.locator("canvas")
+    canvas.focus()
+    for _ in range(3):
+        canvas.press("n")
+    expect(view.locator(".told")).to_contain_text(" at ")
+    canvas.press("Escape")
+    expect(view.locator(".told")).to_contain_text("in sight")
+
+
+def test_a_selected_time_leaves_the_rows_that_ran_in_it(view: Locator) -> None:
+    view.get_by_role("tab", name="Line").click()
+    rows = view.get_by_role("table", name="Time by line").locator("tbody tr")
+    every = rows.count()
+    box = view.locator("canvas").bounding_box()
+    assert box is not None
+    mouse = view.page.mouse
+    view.page.keyboard.down("Shift")
+    mouse.move(box["x"] + 2, box["y"] + 10)
+    mouse.down()
+    mouse.move(box["x"] + 12, box["y"] + 10, steps=3)
+    mouse.up()
+    view.page.keyboard.up("Shift")
+    expect(view.locator(".told")).to_contain_text("selected")
+    assert rows.count() < every
+    view.get_by_role("button", name="show all").click()
+    expect(rows).to_have_count(every)
+
+
+def test_the_flame_graph_has_the_modules_and_marks_one(view: Locator) -> None:
+    view.get_by_role("tab", name="Flame graph").click()
+    bar = view.get_by_role("button", name="Sequential: ")
+    bar.click()
+    expect(bar).to_have_attribute("aria-pressed", "true")
+    inner = [view.locator(".flamebar", has_text=name).first for name in ("0", "1", "2")]
+    outer = bar.bounding_box()
+    assert outer is not None
+    for one in inner:
+        box = one.bounding_box()
+        assert box is not None
+        assert outer["x"] - 1 <= box["x"]
+        assert box["x"] + box["width"] <= outer["x"] + outer["width"] + 1
+    view.get_by_role("button", name="backward", exact=True).click()
+    expect(view.get_by_role("button", name="Sequential: ")).to_be_visible()
+
+
+def test_lines_are_the_cells_and_the_slow_one_is_told(training: Training) -> None:
+    view = training.of("lines")
+    texts = view.locator("tr[data-line] code.text").all_inner_texts()
+    assert [t.strip() for t in texts] == LINES.strip().split("\n")
+    shares = {
+        row.get_attribute("data-line"): row.locator("td").nth(2).inner_text()
+        for row in view.locator("tr[data-line]").all()
+    }
+    slowest = max(shares, key=lambda n: float((shares[n] or "0").rstrip("%") or 0))
+    assert slowest == str(LINES.split("\n").index("b = a @ a @ a @ a @ a @ a") + 1)
