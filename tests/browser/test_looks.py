@@ -64,7 +64,8 @@ def test_a_narrow_cell_is_no_wider_than_its_page(training: Training) -> None:
             view = training.of(name)
             wide = view.evaluate("""view => {
                 const right = view.getBoundingClientRect().right;
-                const clipped = e => e !== view && (getComputedStyle(e).overflowX !== "visible" || clipped(e.parentElement));
+                const hides = e => getComputedStyle(e).overflowX !== "visible";
+                const clipped = e => e !== view && (hides(e) || clipped(e.parentElement));
                 return [...view.querySelectorAll("*")]
                     .filter(e => e.getBoundingClientRect().right > right + 1 && !clipped(e))
                     .map(e => e.outerHTML.slice(0, 100));
