@@ -27,7 +27,7 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 
 test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
-	$(CACHE) $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
+	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
@@ -48,6 +48,10 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
+
+docs: .venv/docs.stamp ## the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
+	@echo build/site/index.html
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -21,7 +21,8 @@ def print(fmt: str, *args: Any, **kwargs: Any) -> None:
 
     Args:
         fmt: a format string, as `str.format`'s.
-        args, kwargs: what it is filled with. Tensors of the device appear as arrays (NumPy's format).
+        *args: what it is filled with. Tensors of the device appear as arrays (NumPy's format).
+        **kwargs: the same by name.
 
     Example:
         >>> import torch, jaxtorch

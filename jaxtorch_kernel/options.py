@@ -52,6 +52,10 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 }
 
 
+# What `update` takes besides: of the process, and no part of any program's key.
+_PROCESS = ("compile_cache", "max_traces")
+
+
 _interned: dict[tuple[Any, ...], Options] = {}
 
 
@@ -115,7 +119,7 @@ class Config:
         'warn'
     """
 
-    # Of the process, and no part of any program's key: a trace past it warns (`capture/retraces.py`).
+    # A trace past it warns (`capture/retraces.py`).
     max_traces: int | None = 32
 
     def __init__(self) -> None:
@@ -140,23 +144,23 @@ class Config:
         (`compile_cache.py`), False stops that; `max_traces` is how often one function may be traced before a warning
         says why it is (32; None is never).
         """
-        if "max_traces" in changes:
-            limit = changes.pop("max_traces")
-            if limit is not None and (type(limit) is not int or limit < 1):
-                raise ValueError(
-                    f"jaxtorch.config: max_traces is a whole number from 1 on or None, not {limit!r}."
-                )
+        own = {name: changes.pop(name) for name in _PROCESS if name in changes}
+        self._check(changes)
+        limit, cached = own.get("max_traces"), own.get("compile_cache", False)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(
+                f"jaxtorch.config: max_traces is a whole number from 1 on or None, not {limit!r}."
+            )
+        if cached not in (True, False):
+            raise ValueError(
+                f"jaxtorch.config: compile_cache is one of True, False, not {cached!r}."
+            )
+        if "max_traces" in own:
             self.max_traces = limit
-        if "compile_cache" in changes:
+        if "compile_cache" in own:
             from .compile_cache import compile_cache
 
-            wanted = changes.pop("compile_cache")
-            if wanted not in (True, False):
-                raise ValueError(
-                    f"jaxtorch.config: compile_cache is one of True, False, not {wanted!r}."
-                )
-            (compile_cache.on if wanted else compile_cache.off)("config")
-        self._check(changes)
+            (compile_cache.on if cached else compile_cache.off)("config")
         with self._lock:
             self._base = _changed(self._base, changes)
 
@@ -181,9 +185,10 @@ class Config:
     def _check(self, changes: dict[str, Any], values: bool = True) -> None:
         for name in changes:
             if name not in _ALLOWED:
-                near = difflib.get_close_matches(name, _ALLOWED, 1, 0.4)
+                names = (*_ALLOWED, *_PROCESS) if values else tuple(_ALLOWED)
+                near = difflib.get_close_matches(name, names, 1, 0.4)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
-                known = ", ".join(sorted(_ALLOWED))
+                known = ", ".join(sorted(names))
                 raise AttributeError(f"jaxtorch.config has no `{name}`.{hint} It knows: {known}.")
         if values:
             Options(**changes)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
-from jaxtorch.insight import events
+from jaxtorch.insight import events, memory
 from jaxtorch.insight.programs import cell_of_file
 from jaxtorch.widgets import live
 
+from . import progress
 from .cell_magics import CellMagics
 from .completion import complete_jax
 from .jax_magic import JaxMagics
@@ -31,6 +32,7 @@ def load(shell: InteractiveShell) -> None:
     shell.events.register("post_run_cell", _after_cell)
     cell_of_file[:] = [_Numbers(shell.compile)]
     events.start()
+    progress.start(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -40,6 +42,7 @@ def unload(shell: InteractiveShell) -> None:
     _remove(shell)
     cell_of_file.clear()
     events.stop()
+    progress.stop()
 
 
 def _remove(shell: InteractiveShell) -> None:
@@ -69,19 +72,32 @@ class _Numbers:
         return self._table.get(file)
 
 
+_memory: list[Any] = []  # where the cells that run began
 _interruptible: Any = None  # the cell for which SIGINT was taken over; a cell may run others
 
 
 def _before_cell(info: Any) -> None:
     """A kernel gives SIGINT to Python's own handler for each cell anew."""
     global _interruptible
+    _memory.append((info, memory.begin()))
     if interrupts.install():
         _interruptible = info
 
 
 def _after_cell(result: Any) -> None:
     global _interruptible
+    _count_memory(result)
     live.flush()
     if result is None or result.info is _interruptible:  # None: Ctrl-C came before the cell began
         _interruptible = None
         interrupts.restore()
+
+
+def _count_memory(result: Any) -> None:
+    """What the cell held at most; where Ctrl-C came before a cell, its beginning is dropped."""
+    info = None if result is None else result.info
+    while _memory:
+        own, started = _memory.pop()
+        if own is info or info is None:
+            memory.end(started, None if result is None else result.execution_count)
+            return

@@ -9,7 +9,8 @@ from jaxtorch.insight.hlo.diff import Diff, Hunk, compare
 from jaxtorch.insight.hlo.listing import Listing, short
 from jaxtorch.insight.hlo.reading import Reading
 
-from .hlo import TITLES, count, program_title
+from .hlo_words import TITLES, program_title
+from .units import amount, size
 from .view import View
 
 _CONTEXT = 3  # lines around a difference
@@ -100,7 +101,7 @@ class DiffView(View):
         one, two = self.first.costs.total, self.second.costs.total
         return (
             f"{TITLES[self.stage]}: {diff.removed} lines removed, {diff.added} added; "
-            f"{count(one.flops)} -> {count(two.flops)} flops, {count(one.bytes)}B -> {count(two.bytes)}B moved"
+            f"{amount(one.flops)} -> {amount(two.flops)} flops, {size(one.bytes)} -> {size(two.bytes)} moved"
         )
 
     def _near(self) -> list[Hunk | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtorch.insight.profile.sources import Source, annotate, text_of
+from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
 
 from . import profile_page
 from .profile_data import packed
@@ -122,7 +122,7 @@ def _lines(profile: Profile) -> str:
             duration(row.time.backward) if row.time.backward else "",
             amount(row.time.flops),
             size(row.time.bytes),
-            f"{row.name}: {text_of(row.place)}" if row.place is not None else row.name,
+            f"{where(row.place)}: {text_of(row.place)}" if row.place is not None else row.name,
         ]
         for row in sorted(profile.lines, key=lambda r: -r.time.total)[:_ROWS]
     ]
@@ -161,7 +161,7 @@ def _ranking(kind: str, rows: Sequence[Row], whole: float) -> str:
 def _instructions(profile: Profile) -> str:
     rows = []
     for row in profile.instructions[: _ROWS // 2]:
-        places = ", ".join(map(str, row.places[:2])) + (" ..." if len(row.places) > 2 else "")
+        places = "; ".join(map(where, row.places[:2])) + (" ..." if len(row.places) > 2 else "")
         name = f"{row.instruction} of {row.program}"
         rows.append([*_times(row.time.total, profile.device), row.opcode, name, places])
     return table(("device", "share", "opcode", "instruction", "from"), rows)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from jaxtorch.insight.profile.sources import where
+
 from .timeline import timeline
 from .units import amount, duration, share, size
 
@@ -232,7 +234,7 @@ def _instructions(profile: Profile) -> str:
         cells += [
             escape(row.program),
             escape(row.instruction) + opcode,
-            "<br>".join(escape(str(place)) for place in row.places[:3]),
+            "<br>".join(escape(where(place)) for place in row.places[:3]),
         ]
         rows.append(cells)
     return _rows(names, rows, len(profile.instructions), 3)

@@ -65,11 +65,12 @@ def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tup
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]
     drawn, rest = np.sort(rows[:most]), rows[most:]
-    depths = 1 + int(events.depth[drawn].max(initial=0))
+    least = int(events.depth[rows].min(initial=4))
+    depths = 1 + int(events.depth[drawn].max(initial=least)) - least
     pieces = []
     for i in drawn.tolist():
         x, width = (events.start[i] - begin) * scale, max(0.4, events.duration[i] * scale)
-        y, name = events.depth[i] * _ROW, events.names[events.name[i]]
+        y, name = (events.depth[i] - least) * _ROW, events.names[events.name[i]]
         colour = _COLOURS[events.name[i] % len(_COLOURS)] if events.program[i] >= 0 else "#8888"
         label = ""
         if width > 7 * min(len(name), 6):

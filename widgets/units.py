@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def duration(nanoseconds: float) -> str:
     """A time in three figures.
@@ -48,13 +50,13 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def _scaled(number: float, steps: object, whole: str) -> str:
+def _scaled(number: float, steps: Sequence[tuple[str, float]], whole: str) -> str:
     if not number:
         return "0"
-    chosen = ("", 1.0)
-    for unit, scale in steps:  # type: ignore[attr-defined]  # pairs
-        if (not chosen[0] and chosen[1] == 1.0) or abs(number) >= scale:
-            chosen = unit, scale
-    value = number / chosen[1]
-    places = 0 if chosen[0] == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
-    return f"{value:.{places}f} {chosen[0]}".rstrip()
+    unit, scale = steps[0]
+    for larger, start in steps[1:]:
+        if abs(number) >= start:
+            unit, scale = larger, start
+    value = number / scale
+    places = 0 if unit == whole or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{places}f} {unit}".rstrip()

@@ -1,13 +1,15 @@
 """A torch function with a program for each signature it is called with: the lookup that `pure` and `jit` share.
 
 A call of tensors of the device alone is found by `quick_key`, without a pytree; every other by `key_of`. A program that
-is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again.
+is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again. A
+signature has a program for training and one for evaluating: one whose modules only changed their mode is kept.
 """
 
 from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -27,6 +29,7 @@ from .retraces import forget_old_states, state_of, warn_if_often, why
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
+_MOST_MODES = 8  # of one signature: modules may train and evaluate each for itself
 
 
 class CacheInfo(NamedTuple):
@@ -38,7 +41,7 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class Cached(Generic[R]):
+class Cached(ABC, Generic[R]):
     """A torch function or module, compiled for each signature.
 
     Args:
@@ -64,7 +67,9 @@ class Cached(Generic[R]):
         self._max_entries = max_entries
         self._static = Named(function, static)
         self._donate = Named(function, donate)
-        self._programs: OrderedDict[Any, R] = OrderedDict()
+        self._programs: OrderedDict[Any, list[R]] = (
+            OrderedDict()
+        )  # of a signature, the latest first
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
@@ -87,11 +92,11 @@ class Cached(Generic[R]):
         """The program of a call, traced if need be, and what `Replay.run` takes."""
         arguments = Arguments(args, kwargs, self._numbers, self._static)
         key = key_of(arguments)
-        replay = self._programs.get(key)
-        cells = None if replay is None or replay.provisional else replay.live_cells()
+        kept = self._programs.get(key, [])
+        replay, cells = _holding(kept)
         if replay is None or cells is None:
             try:
-                replay = self._traced(arguments, key, replay)
+                replay = self._traced(arguments, key, kept[0] if kept else None)
             except CaptureError:
                 if not self._numbers.fix(arguments.structure):
                     raise
@@ -129,11 +134,20 @@ class Cached(Generic[R]):
             raise
         trace.seconds = time.perf_counter() - started
         warn_if_often(self.source)
-        self._programs[key] = replay
-        self._programs.move_to_end(key)
-        if self._max_entries is not None and len(self._programs) > self._max_entries:
-            self._programs.popitem(last=False)
+        self._keep(key, replay)
         return replay
+
+    def _keep(self, key: Any, replay: R) -> None:
+        waiting = [old for old in self._programs.pop(key, []) if old.waits()]
+        self._programs[key] = [replay, *waiting][:_MOST_MODES]
+        while self._max_entries is not None and self._count() > self._max_entries:
+            oldest, programs = next(iter(self._programs.items()))
+            programs.pop()
+            if not programs:
+                del self._programs[oldest]
+
+    def _count(self) -> int:
+        return sum(map(len, self._programs.values()))
 
     def _opened(self, arguments: Arguments, previous: R | None) -> Trace:
         """The record of a trace that begins: why it is necessary."""
@@ -156,9 +170,9 @@ class Cached(Generic[R]):
         forget_old_states(source)
         return trace
 
+    @abstractmethod
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
         """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
-        raise NotImplementedError
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -168,7 +182,7 @@ class Cached(Generic[R]):
     def cache_info(self) -> CacheInfo:
         """Hits, misses, and how many programs are kept."""
         source = self.source
-        return CacheInfo(source.hits, source.traces, self._max_entries, len(self._programs))
+        return CacheInfo(source.hits, source.traces, self._max_entries, self._count())
 
     def clear_cache(self) -> None:
         """Forget every program."""
@@ -176,6 +190,14 @@ class Cached(Generic[R]):
         self._quick.clear()
         self.source.hits = self.source.traces = 0
         self.source.history.clear()
+
+
+def _holding(kept: list[R]) -> tuple[R | None, list[Any] | None]:
+    """The program that holds now, with its cells."""
+    for replay in kept:
+        if not replay.provisional and (cells := replay.live_cells()) is not None:
+            return replay, cells
+    return None, None
 
 
 def name_of(function: Any) -> str:

@@ -99,8 +99,9 @@ def export(
 
     Args:
         function: a torch function or module, on the CPU or the jax device.
-        args, kwargs: example arguments: tensors in tuples, lists and dicts become arrays of their shape and dtype,
+        args: example arguments: tensors in tuples, lists and dicts become arrays of their shape and dtype,
             anything else is part of the program, and `.call` takes None in its place.
+        kwargs: the same by name.
         weights: whether a module's parameters and buffers are in the artifact. If not, `.call` takes them first, as a
             dict by name.
         platforms: what it can run on, as `jax.export.export` has it ("cpu", "cuda", "tpu"); this process's by default.

@@ -89,11 +89,11 @@ class Guards:
         self.parts = _parts(self.modules)
         self.reachable.clear()  # or a program would keep a dropped model alive
 
-    def hold(self) -> bool:
-        """Whether nothing has changed."""
+    def hold(self, modes: bool = True) -> bool:
+        """Whether nothing has changed. `modes`: whether it matters that a module trains or evaluates."""
         for reference, training in self.modules:
             module = reference()
-            if module is None or module.training is not training:
+            if module is None or (module.training is not training and modes):
                 return False
         if self.epoch != _registrations:
             if _parts(self.modules) != self.parts:

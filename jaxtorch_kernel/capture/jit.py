@@ -51,7 +51,8 @@ def jit(
     Args:
         function: the step. Left out, `jit` is a decorator.
         name: what the program is called in profiles.
-        max_entries, static_argnames: as `pure`'s.
+        max_entries: as `pure`'s.
+        static_argnames: as `pure`'s.
         donate: arguments whose tensors are given up besides: their memory may be reused, and they must not be used
             after the call.
 

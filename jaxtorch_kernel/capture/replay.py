@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +18,7 @@ from .guards import Guards
 Tensor = torch.Tensor
 
 
-class Replay:
+class Replay(ABC):
     """A captured program and where its inputs come from.
 
     Args:
@@ -51,6 +52,15 @@ class Replay:
             return None
         return cells
 
+    def waits(self) -> bool:
+        """Whether it holds but for modules that train now and did not then, or the reverse: they may again."""
+        cells = [reference() for reference in self.references]
+        try:
+            same = [cell.spec for cell in cells] == self.specs
+        except AttributeError:
+            return False
+        return same and not self.provisional and self.guards.hold(modes=False)
+
     def holds(self) -> bool:
         """Whether what the trace depended on is as it was."""
         return self.guards.hold()
@@ -69,9 +79,9 @@ class Replay:
                 )
         return found
 
+    @abstractmethod
     def compile(self) -> None:
         """Compile what a run will need, so that the run itself only runs."""
-        raise NotImplementedError
 
     def run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool = False) -> Any:
         """The call, by the compiled program. `borrowed`: results go to the CPU."""
@@ -82,8 +92,9 @@ class Replay:
                 stack.enter_context(source.lock)
             return self._run(leaves, cells, borrowed)
 
+    @abstractmethod
     def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
-        raise NotImplementedError
+        """The call, where nobody else draws random numbers meanwhile."""
 
     def _result(self, tensor_of: Callable[[Output], Tensor], borrowed: bool) -> Any:
         """What the code returned, with this run's tensors."""

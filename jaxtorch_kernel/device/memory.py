@@ -54,14 +54,14 @@ def max_memory_allocated(device: Any = None) -> int:
     """
     from ..storage.buffer import usage
 
-    return max(usage.peak + usage.uncounted, memory_allocated(device))
+    return max(max(usage.peak, usage.before) + usage.uncounted, memory_allocated(device))
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Let `max_memory_allocated` start again from what is held now."""
     from ..storage.buffer import usage
 
-    usage.peak = usage.allocated
+    usage.peak, usage.before = usage.allocated, 0
     usage.uncounted = max(0, memory_allocated(device) - usage.allocated)
 
 

@@ -78,7 +78,8 @@ class Event(torch.Event):
 
     Args:
         enable_timing: whether `elapsed_time` may be asked.
-        blocking, interprocess: taken for compatibility; waiting always blocks, events stay in their process.
+        blocking: taken for compatibility; waiting always blocks.
+        interprocess: taken for compatibility; events stay in their process.
     """
 
     def __new__(

@@ -42,19 +42,22 @@ class Phase:
 
 
 phases: dict[int, list[Phase]] = {}  # thread -> those that are open, the innermost last
+opened: Callable[[], None] | None = None  # is called where a thread opens its first
 
 
 @contextmanager
 def phase(name: str, step: str = "trace") -> Iterator[Phase]:
     """Say for the length of a block that a program is traced or compiled."""
     thread = threading.get_ident()
-    opened = Phase(name, step)
+    own = Phase(name, step)
     stack = phases.setdefault(thread, [])
-    stack.append(opened)
+    stack.append(own)
+    if opened is not None and len(stack) == 1:
+        opened()
     try:
-        yield opened
+        yield own
     finally:
-        while stack and stack.pop() is not opened:  # an interrupt may have left one open
+        while stack and stack.pop() is not own:  # an interrupt may have left one open
             pass
         if not stack:
             phases.pop(thread, None)
@@ -90,10 +93,10 @@ def finish(
 ) -> tuple[Callable[..., Any], stats.Compiled]:
     """Compile a trace; returns what runs it, which takes flat arrays, and its record."""
     started = time.perf_counter()
-    with phase(name, "lowering") as opened, jax.enable_x64(True):
+    with phase(name, "lowering") as own, jax.enable_x64(True):
         lowered = traced.lower()
         middle = time.perf_counter()
-        opened.step = "XLA"
+        own.step = "XLA"
         executable = lowered.compile()
     done = time.perf_counter()
     call = fast_call(executable)
@@ -110,7 +113,7 @@ def finish(
         part,
         cause.site if found is None else site_of(found),
         avals,
-        persistent_hit=opened.found,
+        persistent_hit=own.found,
         handle=weakref.ref(handle),
     )
     cause.seconds = 0.0

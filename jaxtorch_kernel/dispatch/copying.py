@@ -15,6 +15,7 @@ from .factories import check_index
 from .operation import Operation
 from .read import host_array
 from .registry import kernel
+from .site import origin
 
 Tensor = torch.Tensor
 
@@ -26,6 +27,15 @@ def _resolved(x: Tensor) -> Tensor:
     if x.is_neg():
         x = torch.neg(torch._neg_view(x))
     return x
+
+
+class _Transfer:
+    """What computes a tensor that was copied to the device."""
+
+    name = "to"
+
+
+_TRANSFER = _Transfer()
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -81,6 +91,7 @@ def to_copy(
         result = cast(_resolved(self), dtype)
     else:
         result = to_device(self.to(dtype) if dtype != self.dtype else self)
+        buffer_of(result).origin = origin(_TRANSFER)
         if tracing.depth and (trace := tracing.current()) is not None:
             trace.add_born(buffer_of(result))
     if memory_format is None or memory_format == torch.preserve_format:

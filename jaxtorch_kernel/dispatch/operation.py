@@ -116,7 +116,7 @@ class Operation:
         program = self.prepare(program, call, operands)
         execute = program._call or program.compiled()
         if watching.watcher is not None:
-            watching.watcher(program)
+            watching.watcher.launched(program)
         try:
             outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
@@ -174,6 +174,8 @@ class Operation:
                 fresh = self._run_into(program, [source.array, *operands], targets, [source])
         for buffer in targets:
             buffer.origin = origin(program)
+            if watching.watcher is not None:
+                watching.watcher.made(buffer)
         return results_of(program, fresh, call.tensors)
 
     def _run_into(
@@ -185,7 +187,7 @@ class Operation:
         """
         execute = program._call or program.compiled()
         if watching.watcher is not None:
-            watching.watcher(program)
+            watching.watcher.launched(program)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
         old = [(b, b.array, b.spec) for b in targets]
         try:

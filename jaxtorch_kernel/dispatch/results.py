@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from . import watching
 from .schema import Signature
 from .site import origin
 
@@ -37,9 +38,10 @@ def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
     """A tensor over one output of a program."""
     assert leaf.spec is not None
     result = private.create_empty_tensor(leaf.size, leaf.dtype)
-    result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
-        array, leaf.spec, origin(program)
-    )
+    buffer = leaf.spec.buffer(array, leaf.spec, origin(program))
+    result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]
+    if watching.watcher is not None:
+        watching.watcher.made(buffer)
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 
 

@@ -31,8 +31,9 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Args:
         function: any JAX function of pytrees. A `jax.custom_vjp`, a Pallas kernel or a sharding constraint in it
             stays what it is.
-        args, kwargs: pytrees whose tensors become arrays of the same shape and dtype. Everything else is handed over
-            as it is and is part of the signature: a new value compiles anew.
+        *args: pytrees whose tensors become arrays of the same shape and dtype. Everything else is handed over as it
+            is and is part of the signature: a new value compiles anew.
+        **kwargs: the same by name.
 
     Returns:
         What the function returns, its arrays as tensors; gradients flow through them (`jax.vjp`), to any order.

@@ -66,13 +66,17 @@ def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Any) -> Spec:
 
 
 class Usage:
-    """Bytes held by large buffers, and their peak. Plain integers: two threads may lose an update of each other."""
+    """Bytes held by large buffers, and their peak. Plain integers: two threads may lose an update of each other.
 
-    __slots__ = ("allocated", "peak", "uncounted")
+    `peak` is that of a stretch (`insight/memory.py`: a cell), `before` the highest of the stretches before it.
+    """
+
+    __slots__ = ("allocated", "before", "peak", "uncounted")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.peak = 0
+        self.before = 0
         self.uncounted = 0  # everything else, when the peak was last reset
 
 

@@ -5,7 +5,10 @@ The order of the imports is the order in which help and completion show them.
 
 # isort: off
 from . import session  # noqa: F401  # registers its words
+from . import config  # noqa: F401
 from . import cache  # noqa: F401
+from . import memory  # noqa: F401
+from . import devices  # noqa: F401
 from . import hlo  # noqa: F401
 from . import profile  # noqa: F401
 

@@ -15,7 +15,8 @@ from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, program, programs
 from jaxtorch.widgets.diff import DiffView
-from jaxtorch.widgets.hlo import HloView, full_text
+from jaxtorch.widgets.hlo import HloView
+from jaxtorch.widgets.hlo_words import full_text
 from jaxtorch.widgets.view import View
 
 from .table import Call, word
@@ -115,6 +116,8 @@ def _sentence(error: LookupError) -> str:
 
 def _save(path: str, text: str) -> None:
     """Write a text into a file, and say so."""
+    if path[:1] in "'\"" and path[-1:] == path[:1]:  # a name with spaces
+        path = path[1:-1]
     try:
         Path(path).expanduser().write_text(text)
     except OSError as error:

@@ -58,6 +58,33 @@ def test_traced_once_and_trains_as_eager_torch_does() -> None:
     assert traces == 2
 
 
+def test_training_and_evaluating_keep_a_program_each() -> None:
+    model, (x, _) = network(), data()
+    model.insert(3, nn.Dropout(0.5))
+    pure = jaxtorch.pure(model)
+    for _ in range(3):
+        pure(x)
+        mean = model[1].running_mean.clone()
+        model.eval()
+        torch.testing.assert_close(pure(x), pure(x))  # no dropout
+        torch.testing.assert_close(model[1].running_mean, mean)
+        model.train()
+    assert pure.cache_info().misses == 2
+    assert pure.cache_info().currsize == 2
+    model[3] = nn.Identity()  # neither can hold again
+    pure(x)
+    assert pure.cache_info().currsize == 1
+
+
+def test_max_entries_counts_the_programs_of_every_mode() -> None:
+    model, (x, _) = network(), data()
+    pure = jaxtorch.pure(model, max_entries=1)
+    for training in (True, False, True):
+        pure(x)
+        model.train(not training)
+    assert (pure.cache_info().misses, pure.cache_info().currsize) == (3, 1)
+
+
 def test_gradients_reach_arguments_and_double_backward() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return ((x @ w).sin() * x.exp().sum(1, keepdim=True)).sum()

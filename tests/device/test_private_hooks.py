@@ -127,3 +127,56 @@ def test_who_stands_between_a_call_and_the_device() -> None:
     with torch.autograd.forward_ad.dual_level():
         seen.append(_torch_private.interposed([]))
     assert seen == [True, True]
+
+
+def test_a_checkpoint_under_our_policy_forgets_what_it_was_written_to_forget() -> None:
+    """`respect_checkpoints_within`: JAX's own rule asks the outer policy alone, which keeps the inner sines."""
+
+    def keep_all(primitive: Any, *_: Any, **__: Any) -> bool:
+        return True
+
+    def residuals(policy: Any) -> int:
+        def inner(x: jax.Array) -> jax.Array:
+            return jnp.sin(jnp.sin(jnp.sin(x)))
+
+        def outer(x: jax.Array) -> jax.Array:
+            return jax.checkpoint(inner)(x) * 2
+
+        checkpointed = jax.checkpoint(outer, policy=policy, prevent_cse=False)
+        # The leaves of a pullback are what the forward pass keeps.
+        return len(jax.tree.leaves(jax.vjp(checkpointed, jnp.ones(3))[1]))
+
+    before = residuals(keep_all)
+    _jax_private.respect_checkpoints_within(keep_all)
+    assert before > 1
+    assert residuals(keep_all) == 1  # the input
+
+
+def test_a_serialized_module_is_printed() -> None:
+    compiled = jax.jit(jnp.sin).lower(jnp.ones(3)).compile()
+    (module,) = compiled.runtime_executable().hlo_modules()  # type: ignore[union-attr]  # XLA's executable
+    text = _jax_private.hlo_text(module.as_serialized_hlo_module_proto())
+    assert text.startswith("HloModule jit_sin"), "hlo_text needs jaxlib's HloModule"
+    assert "StackFrames" in text, (
+        "XLA no longer prints the tables that insight/hlo/listing.py leaves out"
+    )
+    assert "sine(" in text
+
+
+def test_a_printed_jaxpr_says_which_line_is_of_which_traceback() -> None:
+    traced = jax.jit(lambda x: jnp.sin(x)).trace(jnp.ones(3))
+    spans: list[Any] = []
+    text = traced.jaxpr.pretty_print(source_map=spans, use_color=False)
+    (sine,) = [i for i, line in enumerate(text.splitlines()) if "= sin" in line]
+    assert len(spans) == len(text.splitlines())
+    ((_, _, traceback),) = spans[sine]
+    assert __file__ in {frame.file_name for frame in traceback.frames}, (
+        "the view of a jaxpr needs it"
+    )
+
+
+def test_the_layout_of_a_programs_memory_is_told() -> None:
+    compiled = jax.jit(jnp.sin).lower(jnp.ones(3)).compile()
+    assignment = compiled.memory_analysis().serialized_buffer_assignment_proto  # type: ignore[union-attr]
+    assert isinstance(assignment, bytes)
+    assert assignment, "without it `%jax hlo` shows no memory by buffer"

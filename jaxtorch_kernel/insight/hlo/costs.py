@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -82,6 +82,7 @@ class Costs:
     def __init__(self, module: Module):
         self.module = module
         self._known: dict[int, Cost] = {}
+        self._spread: dict[int, list[tuple[Instruction, Cost]]] = {}
 
     @cached_property
     def total(self) -> Cost:
@@ -124,21 +125,25 @@ class Costs:
             for instruction in self.module.computations[number].instructions:
                 yield instruction, times
 
-    def spread(self, instruction: Instruction) -> Iterator[tuple[Instruction, Cost]]:
+    def spread(self, instruction: Instruction) -> Sequence[tuple[Instruction, Cost]]:
         """The cost of one run by what is fused in it: reads go to who reads, the write to who makes the result.
 
         Of anything but a fusion, the instruction itself, without what it runs. The costs add up to its own.
         """
         if instruction.opcode != "fusion":
-            yield instruction, self._own(instruction)
-            return
-        fused = self.module.computations[instruction.calls[0]]
-        moved: dict[int, float] = {}
-        for inner, count in self._moved_by_fusion(fused):
-            moved[inner.id] = moved.get(inner.id, 0.0) + count
-        for inner in fused.instructions:
-            own = self._work(inner)
-            yield inner, Cost(own.flops, own.transcendentals, moved.get(inner.id, 0.0))
+            return [(instruction, self._own(instruction))]
+        found = self._spread.get(instruction.id)
+        if found is None:
+            fused = self.module.computations[instruction.calls[0]]
+            moved: dict[int, float] = {}
+            for inner, count in self._moved_by_fusion(fused):
+                moved[inner.id] = moved.get(inner.id, 0.0) + count
+            found = self._spread[instruction.id] = []
+            for inner in fused.instructions:
+                work = self._work(inner)
+                own = Cost(work.flops, work.transcendentals, moved.get(inner.id, 0.0))
+                found.append((inner, own))
+        return found
 
     @cached_property
     def unknown(self) -> list[Instruction]:
@@ -196,6 +201,8 @@ class Costs:
         opcode, out = instruction.opcode, float(instruction.shape.bytes)
         if opcode in _FREE:
             return 0.0
+        if opcode == "copy-start":  # whose result names the source too
+            return 2.0 * self._operand(instruction, 0).bytes
         if opcode in _SLICES:
             return 2 * out + sum(
                 self._operand(instruction, i).bytes for i in range(1, len(instruction.operands))

@@ -3,6 +3,7 @@
 XLA and JAX number what they name, so that one instruction more renames all that follow. Lines are compared with every
 name replaced by what it is called without its number (in a jaxpr and in StableHLO: by one sign). Lines that are equal
 then must also mean the same: their names are paired, and a name that was paired with another before makes a difference.
+So of an operation put in between, the lines that read its result differ too, and none after them.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ def compare(first: Listing, second: Listing) -> Diff:
         raise ValueError(f"a {first.stage} and a {second.stage} cannot be compared line by line")
     canonical = _CANONICAL[first.stage]
     one, two = canonical(first.lines), canonical(second.lines)
-    matcher = difflib.SequenceMatcher(None, [l.text for l in one], [l.text for l in two])
     pairs = _Pairs()
     hunks: list[Hunk] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag != "equal":
-            _add(hunks, False, range(i1, i2), range(j1, j2))
-            continue
-        for i, j in zip(range(i1, i2), range(j1, j2), strict=True):
+    at = 0, 0
+    for i1, j1, size in matches([l.text for l in one], [l.text for l in two]):
+        if (i1, j1) != at:
+            _add(hunks, False, range(at[0], i1), range(at[1], j1))
+        at = i1 + size, j1 + size
+        for i, j in zip(range(i1, at[0]), range(j1, at[1]), strict=True):
             if first.stage == "stablehlo" and "func.func" in one[i].text:
                 pairs = _Pairs()  # names count from 0 again
             same = pairs.fit(one[i].names, two[j].names)
@@ -83,6 +84,63 @@ def _add(hunks: list[Hunk], same: bool, first: range, second: range) -> None:
         last = hunks.pop()
         first, second = range(last.first.start, first.stop), range(last.second.start, second.stop)
     hunks.append(Hunk(same, first, second))
+
+
+_MOST_EDITS = 1000
+
+
+def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int, int]]:
+    """The ranges that are equal, as (start, start in the second, length); an empty one at the end.
+
+    Thousands of lines of a program are the same again and again, which difflib takes hours for or gives up on. Two
+    versions of a program differ in few, and those are found in time that grows with the number of differences: the
+    furthest place that is reached with 0, 1, 2, ... edits on each diagonal of the table of all pairs (Myers, 1986).
+    Programs that differ in more are difflib's.
+
+    Example:
+        >>> from jaxtorch.insight.hlo.diff import matches
+        >>> matches("abcd", "bxcd")
+        [(1, 0, 1), (2, 2, 2), (4, 4, 0)]
+    """
+    codes: dict[str, int] = {}
+    a = [codes.setdefault(line, len(codes)) for line in first]
+    b = [codes.setdefault(line, len(codes)) for line in second]
+    n, m = len(a), len(b)
+    furthest = {1: 0}  # by diagonal: the place in the first
+    steps: list[dict[int, int]] = []
+    for edits in range(min(_MOST_EDITS, n + m) + 1):
+        steps.append(dict(furthest))
+        for diagonal in range(-edits, edits + 1, 2):
+            x, _ = _entered(furthest, diagonal, edits)
+            while x < n and x - diagonal < m and a[x] == b[x - diagonal]:
+                x += 1
+            furthest[diagonal] = x
+            if x >= n and x - diagonal >= m:
+                return [*_way_back(steps, n, m), (n, m, 0)]
+    matcher = difflib.SequenceMatcher(None, first, second)
+    return [(i, j, size) for i, j, size in matcher.get_matching_blocks()]
+
+
+def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
+    """Where a diagonal is entered with one edit more, and from which: by a line of the second, or of the first."""
+    above, left = furthest.get(diagonal + 1, -1), furthest.get(diagonal - 1, -1)
+    if diagonal == -edits or (diagonal != edits and left < above):
+        return above, diagonal + 1
+    return left + 1, diagonal - 1
+
+
+def _way_back(steps: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int, int]]:
+    """The equal ranges on the way that reached the end."""
+    found = []
+    for edits in range(len(steps) - 1, -1, -1):
+        diagonal = x - y
+        start, before = _entered(steps[edits], diagonal, edits)
+        if x > start:
+            found.append((start, start - diagonal, x - start))
+        if edits:
+            x = steps[edits][before]
+            y = x - before
+    return found[::-1]
 
 
 class _Pairs:

@@ -98,20 +98,24 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
     """
     work = [(i, times) for i, times in costs.executed() if i.opcode not in _HANDS_ON]
     paths = {i.id: _path(i) for i, _ in work}
-    deepest = max((len(path) for path, _ in paths.values()), default=0)
+    # What is fused counts where it belongs, which may be deeper than the fusion.
+    parts = [
+        (_path(inner) if inner.op_name else paths[instruction.id], inner, cost.times(times))
+        for instruction, times in work
+        for inner, cost in costs.spread(instruction)
+    ]
+    scopes = {path for path, _, _ in parts} | set(paths.values())
+    deepest = max((len(path) for path, _ in scopes), default=0)
     if depth is None:
         depth = deepest
-        while depth > 1 and len({(p[:depth], back) for p, back in paths.values()}) > most:
+        while depth > 1 and len({(path[:depth], back) for path, back in scopes}) > most:
             depth -= 1
     gathered: dict[tuple[tuple[str, ...], bool], _Folded] = {}
-    for instruction, times in work:
-        whole = paths[instruction.id]
-        for inner, cost in costs.spread(instruction):
-            path, backward = _path(inner) if inner.op_name else whole
-            key = path[:depth], backward
-            own = gathered.setdefault(key, _Folded(len(key[0])))
-            own.instructions += inner.opcode not in _HANDS_ON
-            own.cost = own.cost.plus(cost.times(times))
+    for (path, backward), inner, cost in parts:
+        key = path[:depth], backward
+        own = gathered.setdefault(key, _Folded(len(key[0])))
+        own.instructions += inner.opcode not in _HANDS_ON
+        own.cost = own.cost.plus(cost)
     kept = dict(sorted(gathered.items(), key=_weight)[:most])
     numbers = {key: i for i, key in enumerate(kept)}
     edges: dict[tuple[int, int], None] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..programs import Place
@@ -41,6 +42,11 @@ class Listing:
     def text(self) -> str:
         """All lines as one string."""
         return "\n".join(self.lines)
+
+    @cached_property
+    def all_places(self) -> list[Place]:
+        """Every line of the user's that it comes from, each once."""
+        return list(dict.fromkeys(p for places in dict.fromkeys(self.places) for p in places))
 
     def at(self, place: Place) -> list[int]:
         """The numbers (from 0) of the lines that come from a line of the user's."""
@@ -109,7 +115,7 @@ def list_stablehlo(text: str) -> Listing:
         if line.lstrip().startswith("}"):
             if names and (opened := opens.get(indent)) is not None and not places[opened]:
                 places[opened] = places[-1]
-        elif not names:
+        elif not names and line.lstrip().startswith("%"):
             opens[indent] = len(lines) - 1
     return Listing("stablehlo", tuple(lines), tuple(places))
 

@@ -205,7 +205,7 @@ def read_module(data: bytes) -> Module:
         >>> [i.shape.text for i in module.instructions.values() if i.opcode == "dot"]
         ['f32[4,4]']
     """
-    name, number, entry = "", 0, None
+    name, number, entry = "", 0, 0  # a number that is not there is 0
     memo = _Memo({}, {})
     computations: list[Computation] = []
     frames: list[tuple[Frame, int]] = []
@@ -220,8 +220,8 @@ def read_module(data: bytes) -> Module:
             computations.append(_computation(value, memo))
         elif key == 17:
             frames = _frames(value)
-    if entry is None or not computations:
-        raise ValueError("these bytes are no XLA module: they name no computation to begin with")
+    if entry not in {c.id for c in computations}:
+        raise ValueError("these bytes are no XLA module: they hold no computation to begin with")
     return Module(name, number, entry, computations, frames)
 
 
@@ -240,9 +240,11 @@ def _computation(data: bytes, memo: _Memo) -> Computation:
             raw.append(value)
         else:
             other[key] = value
-    own = other[5]
+    own = other.get(5, 0)
     instructions = tuple([_instruction(each, own, memo) for each in raw])
-    return Computation(own, other[1].decode(), instructions, other.get(6, 0), bool(other.get(7)))
+    return Computation(
+        own, other.get(1, b"").decode(), instructions, other.get(6, 0), bool(other.get(7))
+    )
 
 
 def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
@@ -260,8 +262,8 @@ def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
     operands, calls = own.pop(36, None), own.pop(38, None)
     return Instruction(
         own.pop(35, 0),
-        own.pop(1).decode(),
-        own.pop(2).decode(),
+        own.pop(1, b"").decode(),
+        own.pop(2, b"").decode(),
         shape,
         () if operands is None else tuple(numbers(operands)),
         () if calls is None else tuple(numbers(calls)),

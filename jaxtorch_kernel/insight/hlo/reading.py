@@ -231,7 +231,7 @@ class Reading:
         """Those of every stage that was read: XLA may have removed what a line became."""
         found = {(p.file, p.line): p for p in self.sources.places}
         for listing in self._listings.values():
-            found |= {(p.file, p.line): p for places in listing.places for p in places}
+            found |= {(p.file, p.line): p for p in listing.all_places}
         if not found and (own := self.program.place) is not None:
             found[own.file, own.line] = own
         return list(found.values())

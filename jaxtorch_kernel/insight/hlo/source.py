@@ -22,11 +22,7 @@ from .module import RUNS_INSIDE, Frame, Instruction, Module
 _KERNEL = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MACHINERY = frozenset(
     os.path.join(_KERNEL, *path)
-    for path in (
-        ("capture", "captured.py"),
-        ("interop", "compiled.py"),
-        ("dispatch", "compiling.py"),
-    )
+    for path in (("capture", "captured.py"), ("interop", "compiled.py"))
 )
 
 

@@ -117,7 +117,7 @@ def read(profile: Any) -> Events:
                 label = (
                     f"{plane.name.removeprefix('/device:')} {line.name}" if device else line.name
                 )
-                lanes.append(Lane(_lane_name(label), device or any(row[4] >= 0 for row in found)))
+                lanes.append(Lane(_lane_name(label), device or _mostly_device(found)))
                 rows += found
     return made(rows, tuple(lanes), tuple(names.numbers), tuple(programs.numbers))
 
@@ -143,6 +143,11 @@ def _row(event: Any, lane: int, names: _Table, programs: _Table) -> tuple[int, .
         return start, duration, lane, names(event.name), -1, 0
     program = programs(Program(int(stats["program_id"]), str(stats.get("hlo_module", ""))))
     return start, duration, lane, names(instruction), program, int(stats.get("run_id", 0))
+
+
+def _mostly_device(rows: list[tuple[int, ...]]) -> bool:
+    """Whether a thread is there for the device; a host's thread may run a small program, too."""
+    return 2 * sum(row[4] >= 0 for row in rows) > len(rows)
 
 
 def _lane_name(name: str) -> str:

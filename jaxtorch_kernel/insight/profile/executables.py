@@ -9,6 +9,7 @@ code), the one that has the instructions of the events is meant.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -116,17 +117,21 @@ def _groups(events: Events, alive: dict[str, list[Any]]) -> list[tuple[np.ndarra
         name = program.name.removeprefix("jit_")
         own: dict[Any, list[int]] = defaultdict(list)
         for run in np.unique(events.run[rows]).tolist():
-            fitting = [
-                c
-                for c in alive.get(program.name, ())
-                if (first := first_run(c.fingerprint or b"")) is None
-                or nth_run(run, first) is not None
-            ]
-            own[tuple(fitting)].append(run)
+            own[_nearest(alive.get(program.name, ()), run)].append(run)
         for candidates, runs in own.items():
             group = rows[np.isin(events.run[rows], runs)]
             groups.append((group, _meant(candidates, events, group), name))
     return groups
+
+
+def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
+    """Those whose numbers begin closest below a run; and those whose numbers are not known."""
+    begin = {c: first_run(c.fingerprint or b"") for c in candidates}
+    nth = {c: nth_run(run, first) for c, first in begin.items() if first is not None}
+    least = min((n for n in nth.values() if n is not None), default=None)
+    if least is not None:
+        return tuple(c for c, n in nth.items() if n == least)
+    return tuple(c for c, first in begin.items() if first is None)
 
 
 def _meant(candidates: tuple[Any, ...], events: Events, group: np.ndarray) -> Any:

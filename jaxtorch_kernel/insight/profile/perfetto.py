@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .sources import text_of
+from .sources import text_of, where
 from .summary import Profile
 
 _HOST, _DEVICE, _LINES = 1, 2, 3
@@ -36,7 +36,7 @@ def _tracks(profile: Profile) -> Iterator[dict[str, Any]]:
         for process in (_HOST, _DEVICE):
             yield _name("thread_name", process, i + 1, lane.name)
     for i, place in enumerate(profile.attribution.places):
-        yield _name("thread_name", _LINES, i + 1, f"{place}: {text_of(place)}")
+        yield _name("thread_name", _LINES, i + 1, f"{where(place)}: {text_of(place)}")
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

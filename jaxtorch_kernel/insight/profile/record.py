@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from ...device import streams
-from ...dispatch.watching import watching
+from ...dispatch.watching import Watcher, watching
 from ...storage.buffer import usage
 from .events import Events, read
 from .launches import Launch, Launches
@@ -102,16 +102,17 @@ def record(
     """
     if repeat < 1 or warmup < 0:
         raise ValueError(f"a profile runs at least once, not repeat={repeat}, warmup={warmup}")
-    for _ in range(warmup):
-        function()
-    streams.synchronize()
+    with watching(lambda program: None) as watcher:
+        for _ in range(warmup):
+            function()
+        _rest(watcher)
     launches = Launches()
     compilations: list[tuple[str, str, float, float]] = []
     result, error = None, None
     before = usage.allocated
     with _profiler() as profile, ExitStack() as scope:
         scope.enter_context(_compilations(compilations))
-        scope.enter_context(watching(launches.launched))
+        watcher = scope.enter_context(watching(launches.launched))
         scope.enter_context(launches.following())
         scope.enter_context(_peak(memory))
         try:
@@ -119,10 +120,11 @@ def record(
                 with jax.profiler.TraceAnnotation(f"{RUN} {i + 1}"):
                     result = function()
                     with jax.profiler.TraceAnnotation(WAITING):
-                        streams.synchronize()
+                        _rest(watcher)
         except BaseException as caught:
             error = caught
-            _settle()
+            with suppress(Exception):  # the first error is the one to be told
+                _rest(watcher)
         most = usage.peak
     data = profile()
     events, zero = read(data), _began(data)
@@ -162,17 +164,15 @@ def _profiler() -> Iterator[Callable[[], Any]]:
         try:
             yield lambda: found[0]
         finally:
-            _surely(jax.profiler.stop_trace)
+            stopped = _surely(jax.profiler.stop_trace)
+        if not stopped:
+            raise ProfileError("the profile was stopped by the code that was profiled")
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        if not files:
-            raise ProfileError(
-                "JAX's profiler wrote nothing: was it stopped by the code that was profiled?"
-            )
         found.append(jax.profiler.ProfileData.from_file(str(files[-1])))
 
 
-def _surely(stop: Callable[[], None]) -> None:
-    """Stop even if Ctrl-C comes meanwhile; what the profiled code has stopped itself is no error."""
+def _surely(stop: Callable[[], None]) -> bool:
+    """Stop, even if Ctrl-C comes meanwhile; False where nothing was left to stop."""
     try:
         try:
             stop()
@@ -180,13 +180,14 @@ def _surely(stop: Callable[[], None]) -> None:
             stop()
             raise
     except RuntimeError:
-        pass
+        return False
+    return True
 
 
-def _settle() -> None:
-    """Let the device come to rest after an error, which is the one to be told."""
-    with suppress(Exception):
-        streams.synchronize()
+def _rest(watcher: Watcher) -> None:
+    """Wait until the device has nothing left to do, of what is still held and of what was dropped."""
+    watcher.wait()
+    streams.synchronize()
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import linecache
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..programs import Place
 from .summary import Profile, Time
@@ -64,6 +65,16 @@ def _source(file: str, cell: int | None, times: dict[int, Time]) -> Source:
     ]
     lines = tuple(Line(n, text[n - 1] if n <= len(text) else "", times.get(n)) for n in shown)
     return Source(file, cell, sum(t.total for t in times.values()), lines)
+
+
+def where(place: Place) -> str:
+    """A line as a table names it: its cell, or its file without the folders.
+
+    Example:
+        >>> where(Place("/home/me/models.py", 43))
+        'models.py, line 43'
+    """
+    return str(place if place.cell is not None else replace(place, file=Path(place.file).name))
 
 
 def text_of(place: Place) -> str:

@@ -1,0 +1,201 @@
+"""What lives on the device now, who made it and under which name, and how much each cell held at most.
+
+JAX lists its live arrays. The Buffer that holds one (`storage/buffer.py`) remembers the line that computed it; what a
+backward pass made has no line, for its thread has none. A name is found by walking from a namespace, through modules,
+optimizers and containers: what has none is kept alive by something else (`keepers.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from ..dispatch.site import site_of
+from ..storage.buffer import Buffer, usage
+from .programs import Place, place_of
+
+_DEPTH = 5  # of containers within containers that are walked for names
+_ITEMS = 2000  # of one container
+
+
+@dataclass(frozen=True)
+class LiveArray:
+    """An array that lives on the device.
+
+    Attributes:
+        id: a number that no other live array has.
+        nbytes: on all devices together.
+        made_by: the operator or function that computed it; "" where nobody knows.
+        place: the line that asked for it.
+        name: how a person reaches it, such as "model.0.weight.grad"; None where no name leads to it.
+        tensor: whether it is behind a torch tensor; JAX's own otherwise.
+    """
+
+    id: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    devices: str
+    made_by: str
+    place: Place | None
+    name: str | None
+    tensor: bool
+
+
+@dataclass(frozen=True)
+class CellMemory:
+    """What tensors of at least 32 KiB held in one cell, in bytes.
+
+    Attributes:
+        seconds: when it began, since the first of them.
+    """
+
+    cell: int | None
+    seconds: float
+    before: int
+    peak: int
+    after: int
+
+
+_cells: list[CellMemory] = []
+_MOST_CELLS = 1000
+
+
+def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
+    """Everything that lives on the device, the largest first.
+
+    Args:
+        namespace: where names are looked for.
+
+    Example:
+        >>> import torch
+        >>> from jaxtorch.insight.memory import live_arrays
+        >>> kept = {"batch": [torch.zeros(77, 13, device="jax")]}
+        >>> [(a.name, a.nbytes) for a in live_arrays(kept) if a.shape == (77, 13)]
+        [('batch[0]', 4004)]
+    """
+    named = names(namespace or {})
+    buffers = _buffers()
+    found = []
+    for array in jax.live_arrays():
+        if array.is_deleted():
+            continue
+        buffer = buffers.get(id(array))
+        origin = None if buffer is None else buffer.origin
+        found.append(
+            LiveArray(
+                id(array),
+                array.nbytes,
+                tuple(array.shape),
+                str(array.dtype),
+                ", ".join(sorted(map(str, array.sharding.device_set))),
+                "" if origin is None else str(getattr(origin[0], "name", "")),
+                None if origin is None else place_of(site_of(origin)),
+                named.get(id(array)),
+                buffer is not None,
+            )
+        )
+    return sorted(found, key=lambda a: (-a.nbytes, a.id))
+
+
+def _buffers() -> dict[int, Buffer]:
+    """The Buffer of each array that has one."""
+    kinds = {Buffer, *Buffer.__subclasses__()}
+    found = [each for each in gc.get_objects() if type(each) in kinds]
+    return {id(b.array): b for b in found if isinstance(b.array, jax.Array)}
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def names(namespace: Mapping[str, Any]) -> dict[int, str]:
+    """`id` of an array -> the name that leads to it. A name of the user's goes before one of IPython's (`Out[3]`)."""
+    found: dict[int, str] = {}
+    own = [name for name in namespace if not name.startswith("_") and name not in ("In", "Out")]
+    for name in [*own, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
+        for array, path in _walk(name, namespace[name], _DEPTH, set()):
+            found.setdefault(id(array), path)
+    return found
+
+
+def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[Any, str]]:
+    if isinstance(value, torch.Tensor):
+        buffer = getattr(value.untyped_storage(), "buffer", None)
+        if buffer is not None:
+            yield buffer.array, path
+        if value.is_leaf and value.grad is not None:
+            yield from _walk(f"{path}.grad", value.grad, depth, seen)
+        return
+    if type(value).__module__.startswith("jax") and isinstance(value, jax.Array):
+        yield value, path
+        return
+    if depth == 0 or id(value) in seen:
+        return
+    seen.add(id(value))
+    for part, inner in _parts(value):
+        yield from _walk(path + part, inner, depth - 1, seen)
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What an object holds: how it is written after the object's name, and the thing itself."""
+    if isinstance(value, torch.nn.Module):
+        tensors = [*value.named_parameters(), *value.named_buffers()]
+        return [(f".{name}", t) for name, t in tensors]
+    if isinstance(value, torch.optim.Optimizer):
+        states = [s for s in value.state.values() if isinstance(s, dict)]
+        return [(f".state[{i}][{k!r}]", t) for i, s in enumerate(states) for k, t in s.items()]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", v) for key, v in list(value.items())[:_ITEMS] if _short(key)]
+    if isinstance(value, list | tuple):
+        return [(f"[{i}]", v) for i, v in enumerate(value[:_ITEMS])]
+    if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
+        return [(f".{name}", v) for name, v in vars(value).items()]
+    return []
+
+
+def _short(key: Any) -> bool:
+    return isinstance(key, int | float | bool) or (isinstance(key, str) and len(key) < 60)
+
+
+# -- cells --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watching(cell: int | None) -> Iterator[None]:
+    """Record what a block holds at most, as a cell. One inside of another counts for both."""
+    before = begin()
+    try:
+        yield
+    finally:
+        end(before, cell)
+
+
+def begin() -> tuple[int, int, float]:
+    """The start of a stretch; `end` takes what this returns."""
+    outer = usage.peak
+    usage.before = max(usage.before, outer)
+    usage.peak = usage.allocated
+    return outer, usage.allocated, time.monotonic()
+
+
+def end(started: tuple[int, int, float], cell: int | None) -> None:
+    """The end of a stretch."""
+    outer, before, moment = started
+    _cells.append(CellMemory(cell, moment, before, usage.peak, usage.allocated))
+    del _cells[:-_MOST_CELLS]
+    usage.peak = max(outer, usage.peak)
+
+
+def cells() -> list[CellMemory]:
+    """What each cell held, the oldest first; the latest thousand."""
+    if not _cells:
+        return []
+    first = _cells[0].seconds
+    return [CellMemory(c.cell, c.seconds - first, c.before, c.peak, c.after) for c in _cells]

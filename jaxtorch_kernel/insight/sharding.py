@@ -1,0 +1,154 @@
+"""The devices behind torch's `jax`, and which part of an array lies on which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from ..storage import placement
+from ..storage.buffer import buffer_of
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device of JAX's.
+
+    Attributes:
+        id: JAX's number of it.
+        kind: the chip.
+        process: which process it belongs to.
+        here: whether that is this one.
+        used, limit: bytes, by XLA where it tells (not on the CPU).
+    """
+
+    id: int
+    name: str
+    platform: str
+    kind: str
+    process: int
+    here: bool
+    used: int | None
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An array cut into the parts that its devices hold, along the two axes that are cut (the last two if none is).
+
+    Attributes:
+        spec: how it is placed, in JAX's words.
+        mesh: name and size of each axis of the mesh; empty where there is none.
+        axes: the two axes that are drawn: rows and columns; None for an axis that an array of fewer has not.
+        rows, columns: (from, to) along them.
+        parts: `parts[row][column]`: the ids of the devices that hold it, several where it is replicated.
+        left_out: other axes that are cut too.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    spec: str
+    mesh: tuple[tuple[str, int], ...]
+    axes: tuple[int | None, int | None]
+    rows: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[tuple[int, ...], ...], ...]
+    left_out: tuple[int, ...]
+
+
+def devices() -> list[DeviceInfo]:
+    """The devices of this session.
+
+    Example:
+        >>> from jaxtorch.insight.sharding import devices
+        >>> devices()[0].here
+        True
+    """
+    found = []
+    for device in placement.devices():
+        here = device.process_index == jax.process_index()
+        stats = (device.memory_stats() or {}) if here else {}
+        found.append(
+            DeviceInfo(
+                device.id,
+                str(device),
+                device.platform,
+                device.device_kind,
+                device.process_index,
+                here,
+                stats.get("bytes_in_use"),
+                stats.get("bytes_limit"),
+            )
+        )
+    return found
+
+
+def sharding_of(value: Any) -> Drawing:
+    """How a tensor of the device, or a `jax.Array`, lies on the devices.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "jax":
+            raise TypeError(
+                f"the tensor is on {value.device}: only one on jax lies on JAX's devices"
+            )
+        array = buffer_of(value).array
+    else:
+        array = value
+    if not isinstance(array, jax.Array):
+        raise TypeError(f"{type(value).__name__} is neither a tensor of the device nor a jax.Array")
+    return drawing(array.sharding, tuple(array.shape), str(array.dtype))
+
+
+def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Drawing:
+    """How an array of this shape lies on the devices of a sharding."""
+    where = {
+        device.id: tuple(
+            (index.start or 0, size if index.stop is None else index.stop)
+            for index, size in zip(indices, shape, strict=True)
+        )
+        for device, indices in sharding.devices_indices_map(shape).items()
+    }
+    cut = [axis for axis in range(len(shape)) if len({part[axis] for part in where.values()}) > 1]
+    drawn = (cut or list(range(len(shape)))[-2:])[:2]
+    if len(drawn) == 1 and len(shape) > 1:  # the other axis beside the one that is cut, in order
+        other = drawn[0] + 1 if drawn[0] == 0 else drawn[0] - 1
+        drawn = sorted([drawn[0], other])
+    # A vector is a row.
+    row, column = (None, None) if not drawn else (None, drawn[0]) if len(drawn) == 1 else drawn
+    rows, columns = _cuts(where, row), _cuts(where, column)
+    parts = tuple(
+        tuple(
+            tuple(
+                sorted(
+                    device
+                    for device, part in where.items()
+                    if (row is None or part[row] == r) and (column is None or part[column] == c)
+                )
+            )
+            for c in columns
+        )
+        for r in rows
+    )
+    mesh = getattr(sharding, "mesh", None)
+    return Drawing(
+        shape,
+        dtype,
+        str(getattr(sharding, "spec", "")) or type(sharding).__name__,
+        tuple(mesh.shape.items()) if mesh is not None else (),
+        (row, column),
+        rows,
+        columns,
+        parts,
+        tuple(axis for axis in cut if axis not in drawn),
+    )
+
+
+def _cuts(where: dict[int, Any], axis: int | None) -> tuple[tuple[int, int], ...]:
+    if axis is None:
+        return ((0, 1),)
+    return tuple(sorted({part[axis] for part in where.values()}))

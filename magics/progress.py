@@ -1,0 +1,157 @@
+"""What is compiled, shown while it takes long: one line with what is done and for how long, gone when it is over.
+
+The engine says when a thread begins to trace or to compile (`dispatch/compiling.py`). A thread of ours then looks every
+tenth of a second at what is open. After half a second without a pause it shows a line, and it ends with what it looks
+at. A session that compiles nothing has no such thread. The cell's own thread does nothing for this, and can be
+interrupted as always: tracing at once, XLA's own work when it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jaxtorch.dispatch import compiling
+from jaxtorch.dispatch.compiling import Phase
+from jaxtorch.widgets.hosts import host
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+PATIENCE = 0.5  # seconds, before anything is shown
+PAUSE = 0.3  # seconds, after which the next compilation is another
+LOOK = 0.1
+OFF = "JAXTORCH_PROGRESS"  # an environment variable: 0 shows nothing
+
+_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
+
+
+class Sink(Protocol):
+    """Where a line is shown."""
+
+    def show(self, line: str) -> None:
+        """Show it in the place of the one before."""
+
+    def clear(self) -> None:
+        """Take it away."""
+
+
+class Terminal:
+    """The last line of a terminal."""
+
+    def show(self, line: str) -> None:
+        sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # there is one: it is a terminal
+        sys.__stderr__.flush()  # type: ignore[union-attr]
+
+    def clear(self) -> None:
+        self.show("")
+
+
+class Output:
+    """An output of the cell that runs."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, line: str) -> None:
+        page = f'<div role="status" style="opacity:0.7;font-size:13px">{escape(line)}</div>'
+        self._display({"text/plain": line, "text/html": page})
+
+    def clear(self) -> None:
+        self._display({"text/plain": "", "text/html": ""})
+        self._handle = None
+
+    def _display(self, data: dict[str, str]) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+
+class Progress:
+    """The line of one stretch of compilations, and the thread that writes it."""
+
+    def __init__(self, sink: Sink):
+        self.sink = sink
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Something is being compiled: look from now on."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="jaxtorch-progress", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        shown = False
+        try:
+            started = seen = time.monotonic()
+            done: set[int] = set()
+            while True:
+                now = time.monotonic()
+                phase = outermost()
+                if phase is not None:
+                    seen = now
+                    done.add(id(phase))
+                    if now - started > PATIENCE:
+                        shown = True
+                        self.sink.show(line_of(phase, len(done), now - started))
+                if now - seen > PAUSE:
+                    return
+                time.sleep(LOOK)
+        finally:
+            with self._lock:
+                self._thread = None
+            if shown:
+                self.sink.clear()
+
+
+def outermost() -> Phase | None:
+    """What a thread is compiling that a person waits for: not the small programs inside of its trace."""
+    for stack in list(compiling.phases.values()):
+        if stack:
+            return stack[0]
+    return None
+
+
+def line_of(phase: Phase, count: int, seconds: float) -> str:
+    """
+    Example:
+        >>> line_of(Phase("step", "XLA"), 1, 12.34)
+        'Compiling step: XLA, 12.3 s'
+        >>> line_of(Phase("mm", "lowering"), 57, 3.0)
+        'Compiling mm: lowering, 3.0 s for 57 programs and their parts so far'
+    """
+    more = f" for {count} programs and their parts so far" if count > 3 else ""
+    return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
+
+
+def start(shell: InteractiveShell) -> None:
+    """Show long compilations of this session, where it can be done."""
+    compiling.opened = None
+    sink = _sink(shell)
+    if sink is not None:
+        compiling.opened = Progress(sink).begin
+
+
+def stop() -> None:
+    """Show none any more."""
+    compiling.opened = None
+
+
+def _sink(shell: InteractiveShell) -> Sink | None:
+    if os.environ.get(OFF) == "0":
+        return None
+    found = host(shell)
+    if found.name == "terminal":
+        return Terminal() if sys.__stderr__ is not None and sys.__stderr__.isatty() else None
+    return None if found.flush else Output()

@@ -1,0 +1,73 @@
+"""`%jax memory`: live arrays, what keeps one alive, a program's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+
+from jaxtorch.insight.hlo.reading import Reading
+from jaxtorch.insight.keepers import keepers
+from jaxtorch.insight.memory import LiveArray, live_arrays
+from jaxtorch.insight.programs import program, programs
+from jaxtorch.storage.buffer import buffer_of
+from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
+from jaxtorch.widgets.view import View
+
+from .table import Call, nearest, word
+
+
+def _names() -> Iterable[str]:
+    return dict.fromkeys(p.name for p in programs() if p.kind != "eager")
+
+
+@word(
+    "memory",
+    argument("program", nargs="?", help="a compiled program, to see its memory by buffer"),
+    argument(
+        "--why",
+        metavar="TENSOR",
+        help="what keeps a tensor alive: model.weight, or its number in the table",
+    ),
+    example="memory",
+    says="what lives on the device, by size and by the line that made it",
+    names=_names,
+)
+def memory(call: Call) -> View:
+    """The live arrays of the session, or the memory of a program."""
+    arguments = call.arguments
+    names = call.shell.user_ns
+    if arguments.why is not None:
+        if arguments.program is not None:
+            raise UsageError("`%jax memory` takes a program or --why TENSOR, not both at once.")
+        found = _array(arguments.why, names)
+        return KeptView(found, keepers(found.id, names))
+    if arguments.program is None:
+        return MemoryView(names)
+    try:
+        info = program(arguments.program)
+    except LookupError as error:
+        raise UsageError(f"`%jax memory`: {error}.") from None
+    return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
+
+
+def _array(text: str, names: dict[str, Any]) -> LiveArray:
+    """The array that is meant: by a name that the table shows, or by an expression for a tensor."""
+    found = live_arrays(names)
+    if text.isdigit() and 1 <= int(text) <= len(found):
+        return found[int(text) - 1]
+    for array in found:
+        if array.name == text:
+            return array
+    try:
+        value = eval(text, dict(names))
+        wanted = id(buffer_of(value).array)
+    except Exception:
+        known = [a.name for a in found if a.name]
+        near = f" The nearest is `{nearest(text, known)}`." if known else ""
+        raise UsageError(
+            f"`%jax memory --why`: {text!r} is no tensor of the device.{near}"
+        ) from None
+    return next(a for a in found if a.id == wanted)

@@ -1,0 +1,226 @@
+"""What lives on the device: known tensors are found with their line and name, and what keeps them alive."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.insight.keepers import NOBODY, keepers
+from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
+from jaxtorch.insight.programs import Place
+
+SIZE = (97, 101)  # of no other tensor
+BYTES = 97 * 101 * 4
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_earlier_tests() -> None:
+    gc.collect()
+
+
+def line() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def ours(namespace: dict[str, Any] | None = None) -> list[LiveArray]:
+    return [a for a in live_arrays(namespace) if a.shape == SIZE]
+
+
+def test_an_array_has_the_line_that_made_it() -> None:
+    here, x = line(), torch.zeros(SIZE, device="jax")
+    (found,) = ours()
+    assert (found.nbytes, found.dtype, found.place) == (BYTES, "float32", Place(__file__, here))
+    assert found.tensor
+    assert found.made_by.startswith("zeros")
+    del x
+    assert not ours()
+
+
+def test_so_has_one_that_was_copied_to_the_device() -> None:
+    here, x = line(), torch.zeros(SIZE).to("jax")
+    assert [(a.place, a.made_by) for a in ours()] == [(Place(__file__, here), "to")]
+    del x
+
+
+def test_a_result_of_a_captured_function_has_the_line_of_the_call() -> None:
+    f = jaxtorch.pure(lambda x: x + 1, name="makes_it")
+    x = torch.zeros(SIZE, device="jax")
+    here, y = line(), f(x)
+    assert {a.place.line for a in ours({"y": y}) if a.name == "y" and a.place} == {here}
+
+
+def test_names_lead_through_modules_optimizers_and_containers() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(101, 97, bias=False)).to("jax")
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 101, device="jax")).sum().backward()
+    optimizer.step()
+    kept = {"deep": [(torch.ones(SIZE, device="jax"),)]}
+    array = jnp.ones(SIZE)
+    names = {a.name for a in ours({"m": model, "o": optimizer, "kept": kept, "array": array})}
+    assert names == {
+        "m.0.weight",
+        "m.0.weight.grad",
+        "o.state[0]['exp_avg']",
+        "o.state[0]['exp_avg_sq']",
+        "kept['deep'][0][0]",
+        "array",
+    }
+
+
+def test_a_view_is_the_array_it_looks_at_and_both_names_are_one() -> None:
+    base = torch.zeros(SIZE, device="jax")
+    view = base[3:5]
+    del base
+    assert [a.name for a in ours({"view": view})] == ["view"]
+
+
+def test_a_container_that_holds_itself_ends() -> None:
+    loop: list[Any] = [torch.zeros(SIZE, device="jax")]
+    loop.append(loop)
+    assert [a.name for a in ours({"loop": loop})] == ["loop[0]"]
+
+
+class Holder:
+    pass
+
+
+def why(namespace: dict[str, Any]) -> list[str]:
+    (found,) = ours()
+    return keepers(found.id, namespace)
+
+
+def test_what_keeps_it_alive_is_a_way_from_a_name() -> None:
+    def namespace() -> dict[str, Any]:
+        holder = Holder()
+        holder.history = [{"loss": torch.zeros(SIZE, device="jax")}]  # type: ignore[attr-defined]
+        return {"holder": holder}
+
+    assert why(namespace()) == ["holder.history[0]['loss']"]
+
+
+def test_a_closure_keeps_it_alive() -> None:
+    def make() -> Any:
+        x = torch.zeros(SIZE, device="jax")
+        return lambda: x
+
+    (way,) = why({"f": make()})
+    assert way.startswith("f (in the closure of ")
+    assert "make.<locals>.<lambda>" in way
+
+
+def test_a_module_keeps_it_alive() -> None:
+    namespace = {"model": torch.nn.Sequential(torch.nn.Linear(101, 97, bias=False)).to("jax")}
+    assert why(namespace) == ["model.0.weight"]
+
+
+def test_a_gradient_is_kept_by_its_leaf() -> None:
+    def namespace() -> dict[str, Any]:
+        leaf = torch.zeros(SIZE, device="jax", requires_grad=True)
+        leaf.sum().backward()
+        return {"leaf": leaf}
+
+    names = namespace()
+    gradient = next(a for a in ours(names) if a.name == "leaf.grad")
+    assert keepers(gradient.id, names) == ["leaf.grad"]
+
+
+def test_a_variable_of_a_running_function_keeps_it_alive() -> None:
+    kept = torch.zeros(SIZE, device="jax")
+    (way,) = why({})
+    assert way.startswith("kept, a local variable of ")
+    assert "test_a_variable_of_a_running_function" in way
+    del kept
+
+
+def test_an_output_that_ipython_keeps_is_called_so() -> None:
+    (way,) = why({"_5": torch.zeros(SIZE, device="jax")})
+    assert way.startswith("Out[5], which IPython keeps")
+
+
+def test_what_only_a_graph_holds_is_said() -> None:
+    def loss() -> torch.Tensor:
+        x = torch.zeros(SIZE, device="jax", requires_grad=True)
+        return (x * 2).cos().sum()
+
+    kept = loss()
+    gc.collect()
+    held = [a for a in ours() if a.made_by.startswith("mul")]
+    assert len(held) == 1
+    assert keepers(held[0].id, {}) == [NOBODY]
+    del kept
+
+
+def test_what_is_gone_is_an_error() -> None:
+    x = torch.zeros(SIZE, device="jax")
+    (found,) = ours()
+    del x
+    with pytest.raises(LookupError, match="no such array"):
+        keepers(found.id)
+
+
+def test_asking_keeps_nothing_alive() -> None:
+    x = torch.zeros(SIZE, device="jax")
+    (found,) = ours({"x": x})
+    keepers(found.id, {"x": x})
+    del x
+    gc.collect()
+    assert not ours()
+
+
+def test_a_cell_has_its_peak_and_the_session_keeps_its_own() -> None:
+    large = 1 << 20
+    torch.jax.reset_peak_memory_stats()  # type: ignore[attr-defined]
+    start = torch.jax.memory_allocated()  # type: ignore[attr-defined]
+    first = torch.zeros(8 * large // 4, device="jax")
+    del first
+    with watching(7):
+        second = torch.zeros(2 * large // 4, device="jax")
+        del second
+        third = torch.zeros(large // 4, device="jax")
+    cell = cells()[-1]
+    assert (cell.cell, cell.peak - cell.before, cell.after - cell.before) == (
+        7,
+        2 * large,
+        large,
+    )
+    assert torch.jax.max_memory_allocated() >= start + 8 * large  # type: ignore[attr-defined]
+    torch.jax.reset_peak_memory_stats()  # type: ignore[attr-defined]
+    assert torch.jax.max_memory_allocated() < start + 4 * large  # type: ignore[attr-defined]
+    del third
+
+
+def test_the_peak_of_the_session_is_right_within_a_cell_too() -> None:
+    large = 1 << 20
+    torch.jax.reset_peak_memory_stats()  # type: ignore[attr-defined]
+    first = torch.zeros(8 * large // 4, device="jax")
+    before = torch.jax.max_memory_allocated()  # type: ignore[attr-defined]
+    del first
+    with watching(None):
+        assert torch.jax.max_memory_allocated() == before  # type: ignore[attr-defined]
+        torch.jax.reset_peak_memory_stats()  # type: ignore[attr-defined]
+        assert torch.jax.max_memory_allocated() < before  # type: ignore[attr-defined]
+
+
+def test_cells_within_cells() -> None:
+    large = 1 << 20
+    outer = begin()
+    first = torch.zeros(large // 4, device="jax")
+    inner = begin()
+    second = torch.zeros(4 * large // 4, device="jax")
+    del second
+    end(inner, 2)
+    end(outer, 1)
+    two, one = cells()[-2:]
+    assert two.peak - two.before == 4 * large
+    assert one.peak - one.before == 5 * large
+    assert one.after - one.before == large
+    del first

@@ -1,0 +1,152 @@
+"""`%jax config`, and the line that is shown while something is compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+import jaxtorch
+from jaxtorch.dispatch import compiling
+from jaxtorch.magics import progress
+
+
+@pytest.fixture(autouse=True)
+def options() -> Iterator[None]:
+    before = {
+        "fallback": jaxtorch.config.fallback,
+        "matmul_precision": jaxtorch.config.matmul_precision,
+        "max_traces": jaxtorch.config.max_traces,
+    }
+    yield
+    jaxtorch.config.update(**before)
+
+
+def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> None:
+    shell.run_line_magic("jax", "config max_traces=5 fallback=silent")
+    assert (jaxtorch.config.max_traces, jaxtorch.config.fallback) == (5, "silent")
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines()] == ["max_traces=5", "fallback='silent'"]
+    shell.run_line_magic("jax", "config max_traces=None")
+    assert jaxtorch.config.max_traces is None
+    capsys.readouterr()
+    shell.run_line_magic("jax", "config")
+    shown = capsys.readouterr().out
+    for setting in ("fallback='silent'", "max_traces=None", "matmul_precision=", "compile_cache="):
+        assert setting in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("max_trace=3", "Did you mean `max_traces`"),
+        ("max_traces=0", "whole number"),
+        ("fallback=loud", "'warn', 'silent', 'error'"),
+        ("max_traces", "OPTION=VALUE"),
+        ("max_traces=7 fallback=loud", "fallback is one of"),
+        ("fallback=silent max_traces=x", "whole number"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(shell: Any, line: str, says: str) -> None:
+    before = jaxtorch.config.max_traces, jaxtorch.config.fallback
+    with pytest.raises(UsageError, match=says) as caught:
+        shell.run_line_magic("jax", f"config {line}")
+    assert "\n" not in str(caught.value)
+    assert (jaxtorch.config.max_traces, jaxtorch.config.fallback) == before
+
+
+class Seen:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.shown, self.gone = threading.Event(), threading.Event()
+
+    def show(self, line: str) -> None:
+        self.lines.append(line)
+        self.shown.set()
+
+    def clear(self) -> None:
+        self.gone.set()
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    sink = Seen()
+    monkeypatch.setattr(compiling, "opened", progress.Progress(sink).begin)
+    return sink
+
+
+def test_a_long_trace_is_shown_and_then_gone(seen: Seen) -> None:
+    @jaxtorch.pure(name="takes_long")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        assert seen.shown.wait(60)
+        return x * 2
+
+    f(torch.ones(3, device="jax"))
+    assert seen.lines[0].startswith("Compiling takes_long: tracing, ")
+    assert seen.gone.wait(60)
+
+
+def test_what_is_short_shows_nothing(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 3600)
+    torch.ones(3, 31, device="jax").logit()
+    for thread in threading.enumerate():
+        if thread.name == "jaxtorch-progress":
+            thread.join(60)
+            assert not thread.is_alive()
+    assert not seen.lines
+    assert not seen.gone.is_set()
+
+
+def test_a_trace_that_is_interrupted_leaves_no_line(seen: Seen) -> None:
+    @jaxtorch.pure(name="interrupted")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        assert seen.shown.wait(60)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        f(torch.ones(3, device="jax"))
+    assert seen.gone.wait(60)
+    assert not compiling.phases
+
+
+def test_a_notebooks_line_is_one_output_that_ends_empty(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[dict[str, str], Any, bool]] = []
+
+    def publish(data: Any, metadata: Any = None, **more: Any) -> None:
+        sent.append((data, more["transient"]["display_id"], more.get("update", False)))
+
+    monkeypatch.setattr(shell.display_pub, "publish", publish)
+    monkeypatch.setattr(type(shell), "instance", classmethod(lambda cls: shell))
+    monkeypatch.setattr(type(shell), "initialized", classmethod(lambda cls: True))
+    sink = progress.Output()
+    sink.show("Compiling <b>: XLA")
+    sink.show("Compiling <b>: XLA, 1 s")
+    sink.clear()
+    assert [update for _, _, update in sent] == [False, True, True]
+    assert len({name for _, name, _ in sent}) == 1
+    assert "&lt;b&gt;" in sent[0][0]["text/html"]
+    assert sent[-1][0] == {"text/plain": "", "text/html": ""}
+
+
+def test_a_session_without_a_terminal_shows_nothing(shell: Any) -> None:
+    assert compiling.opened is None  # pytest's stderr is none
+
+
+def test_a_terminal_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import sys
+
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "__stderr__", written)
+    sink = progress.Terminal()
+    sink.show("Compiling f: XLA, 1.0 s")
+    sink.clear()
+    assert written.getvalue() == "\r\x1b[2KCompiling f: XLA, 1.0 s\r\x1b[2K"

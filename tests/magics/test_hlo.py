@@ -1,0 +1,210 @@
+"""`%jax hlo` and `%%jax hlo` in a real shell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+from jaxtorch.insight.programs import programs
+from jaxtorch.widgets.diff import DiffView
+from jaxtorch.widgets.hlo import HloView
+
+from .cells import SETUP, fails, run
+
+CELL = """\
+h = images @ weight
+h = torch.tanh(h)
+score = h.sum()
+"""
+
+NAMES = """
+weight = torch.randn(4, 7)
+"""
+
+
+@pytest.fixture
+def ready(shell: Any) -> Any:
+    run(shell, SETUP)
+    run(shell, NAMES)
+    return shell
+
+
+def line_of(view: HloView, opcode: str) -> int:
+    """The cell's line of the only line that has this opcode."""
+    reading = view.reading
+    found = {
+        place
+        for i in reading.module.instructions.values()
+        if i.opcode == opcode and (place := reading.sources.of(i)) is not None
+    }
+    (place,) = found
+    (source,) = [s for s in reading.texts() if s.file == place.file]
+    assert source.lines[1:4] == tuple(CELL.splitlines())
+    return place.line
+
+
+def test_over_a_cell_it_runs_it_once_and_shows_its_program(ready: Any) -> None:
+    view = run(ready, f"%%jax hlo\n{CELL}")
+    assert isinstance(view, HloView)
+    assert (line_of(view, "dot"), line_of(view, "tanh"), line_of(view, "reduce")) == (2, 3, 4)
+    names = ready.user_ns
+    expected = torch.tanh(names["images"].cpu() @ names["weight"].cpu()).sum()
+    assert names["score"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert view.reading.program.kind == "cell"
+
+
+def test_a_cell_that_says_how_is_run_as_it_says(ready: Any) -> None:
+    view = run(ready, f"%%jax hlo\n%%pure --name shown -q\n{CELL}")
+    assert (view.reading.program.name, view.reading.program.kind) == ("shown", "cell")
+    assert (line_of(view, "dot"), line_of(view, "tanh")) == (2, 3)
+    again = run(ready, f"%%jax hlo\n%%pure --name shown -q\n{CELL}")
+    assert again.reading.program.id == view.reading.program.id
+
+
+def test_a_cell_with_effects_is_a_whole_step(ready: Any) -> None:
+    run(
+        ready,
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\nbefore = model[0].weight.clone()",
+    )
+    cell = """%%jax hlo
+optimizer.zero_grad()
+loss = F.cross_entropy(model(images), labels)
+loss.backward()
+optimizer.step()
+"""
+    view = run(ready, cell)
+    assert not torch.equal(
+        ready.user_ns["before"].cpu(), ready.user_ns["model"][0].weight.detach().cpu()
+    )
+    lines = {r.place.line for r in view.reading.lines if r.place is not None and r.cost.flops}
+    assert lines == {3, 4, 5}
+    run(ready, "stepped = model[0].weight.clone()")
+    run(ready, cell)
+    assert not torch.equal(
+        ready.user_ns["stepped"].cpu(), ready.user_ns["model"][0].weight.detach().cpu()
+    )
+
+
+def test_the_value_of_a_cell_is_shown_before_its_program(ready: Any, capsys: Any) -> None:
+    run(ready, f"%%jax hlo\n{CELL}score * 0 + 42")
+    assert "tensor(42." in capsys.readouterr().out
+
+
+def test_a_line_shows_a_program_by_name_by_number_or_the_latest(ready: Any) -> None:
+    run(ready, f"%%pure -q --name first\n{CELL}")
+    run(ready, f"%%pure -q --name second\n{CELL}last = score + 1")
+    latest = run(ready, "%jax hlo")
+    assert latest.reading.program.name == "second"
+    first = run(ready, "%jax hlo first")
+    assert first.reading.program.name == "first"
+    number = first.reading.program.id
+    assert run(ready, f"%jax hlo {number}").reading.program.id == number
+    assert run(ready, f"%jax hlo #{number}").reading.program.id == number
+
+
+def test_the_program_of_the_gradients(ready: Any, capsys: Any) -> None:
+    run(ready, "weight.requires_grad_()")
+    run(ready, f"%%pure -q --name graded\n{CELL}")
+    assert "has no program for its gradients yet" in fails(
+        ready, capsys, "%jax hlo graded --backward"
+    )
+    run(ready, "score.backward()")
+    view = run(ready, "%jax hlo graded --backward")
+    assert view.reading.program.part == "backward"
+    assert {r.place.line for r in view.reading.lines if r.place is not None} == {2, 3, 4}
+    assert run(ready, "%jax hlo graded").reading.program.part == "saving"
+
+
+def test_two_versions_of_a_cell_differ_where_it_was_changed(ready: Any) -> None:
+    run(ready, f"%%pure -q --name versions\n{CELL}")
+    same = run(ready, f"%%pure -q --name versions\n{CELL}\n# the same") or run(
+        ready, "%jax hlo --diff versions"
+    )
+    assert isinstance(same, DiffView)
+    assert (same.diff.added, same.diff.removed) == (0, 0)
+    assert "no difference" in same.text()
+    run(ready, f"%%pure -q --name versions\n{CELL.replace('tanh', 'sin')}")
+    view = run(ready, "%jax hlo --diff versions")
+    text = view.text()
+    assert re.search(r"^- .* tanh\(", text, re.MULTILINE)
+    assert re.search(r"^\+ .* sine\(", text, re.MULTILINE)
+    assert not re.search(r"^[-+] .* dot\(", text, re.MULTILINE)
+    ids = view.first.program.id, view.second.program.id
+    again = run(ready, f"%jax hlo {ids[0]} {ids[1]} --stage jaxpr")
+    assert re.search(r"^- .*= tanh", again.text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("stage", ["jaxpr", "stablehlo", "hlo"])
+def test_saved_texts_are_whole(ready: Any, tmp_path: Path, stage: str, capsys: Any) -> None:
+    run(ready, f"%%pure -q\n{CELL}")
+    file = tmp_path / "text with spaces"
+    assert run(ready, f"%jax hlo --stage {stage} --save '{file}'") is None
+    text = file.read_text()
+    assert "tanh" in text
+    assert f"{len(text.splitlines())} lines" in capsys.readouterr().out
+    if stage == "hlo":
+        from jaxlib._hlo import hlo_module_from_text
+
+        assert hlo_module_from_text(text).name.startswith("jit_cell")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("scor", "'score'"),
+        ("#999999", "#999999"),
+        ("a b c", "one program or compares two"),
+        ("--stage llvm", "llvm"),
+        ("--line two", "two"),
+        ("--grap x", "--grep"),
+        ("--save /nowhere/at/all", "No such file"),
+    ],
+)
+def test_a_mistake_gets_one_line(ready: Any, capsys: Any, line: str, hint: str) -> None:
+    run(ready, f"%%pure -q --name score\n{CELL}")
+    message = fails(ready, capsys, f"%jax hlo {line}")
+    assert hint in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", ["name", "--diff"])
+def test_over_a_cell_no_program_is_named(ready: Any, options: str) -> None:
+    with pytest.raises(UsageError, match="shows the cell's own program"):
+        ready.run_cell_magic("jax", f"hlo {options}", CELL)
+    assert "score" not in ready.user_ns
+
+
+def test_a_cell_that_fails_changes_nothing(ready: Any, capsys: Any) -> None:
+    message = fails(ready, capsys, f"%%jax hlo\n{CELL}if score > 0:\n    score = -score\n")
+    assert "line 5" in message
+    message = fails(ready, capsys, f"%%jax hlo\n{CELL}raise ValueError('mine')\n")
+    assert "mine" in message
+
+
+def test_one_program_cannot_be_compared(ready: Any, capsys: Any) -> None:
+    run(ready, f"%%pure -q --name lonely\n{CELL}")
+    message = fails(ready, capsys, "%jax hlo lonely --diff")
+    assert "There is one program of 'lonely': nothing to compare" in message
+
+
+def test_a_cell_that_computes_nothing_is_a_program_without_work(ready: Any) -> None:
+    view = run(ready, "%%jax hlo\nnothing = 1 + 1\n")
+    assert ready.user_ns["nothing"] == 2
+    assert view.reading.costs.total == (0, 0, 0)
+    assert "0 flops" in view.text()
+    assert view.data()["fusions"] == []
+
+
+def test_names_complete(ready: Any) -> None:
+    run(ready, f"%%pure -q --name completed\n{CELL}")
+    from IPython.core.completer import provisionalcompleter
+
+    line = "%jax hlo comp"
+    with provisionalcompleter():
+        assert [c.text for c in ready.Completer.completions(line, len(line))] == ["completed"]
+    assert "completed" in {p.name for p in programs()}

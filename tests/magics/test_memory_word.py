@@ -1,0 +1,74 @@
+"""`%jax memory` and `%jax devices` in a real shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from jaxtorch.insight.memory import cells
+
+
+def run(shell: Any, code: str) -> Any:
+    result = shell.run_cell(code, store_history=True)
+    result.raise_error()
+    return result
+
+
+def test_a_tensor_is_listed_by_the_line_of_its_cell(shell: Any) -> None:
+    run(shell, "import torch")
+    number = run(shell, "# a comment\nx = torch.ones(83, 107, device='jax')").execution_count
+    (row,) = [
+        r for r in shell.run_line_magic("jax", "memory").data()["arrays"] if r["shape"] == [83, 107]
+    ]
+    assert (row["name"], row["cell"], row["line"]) == ("x", number, 2)
+    assert (cells()[-1].cell, cells()[-1].after - cells()[-1].before) == (number, 83 * 107 * 4)
+
+
+def test_why(shell: Any) -> None:
+    run(shell, "import torch\nhistory = [torch.ones(81, 109, device='jax')]")
+    view = shell.run_line_magic("jax", "memory --why history[0]")
+    assert view.ways == ["history[0]"]
+    shown = run(shell, "history[0] * 2").execution_count
+    (row,) = [
+        r
+        for r in shell.run_line_magic("jax", "memory").data()["arrays"]
+        if r["shape"] == [81, 109] and r["name"] != "history[0]"
+    ]
+    assert row["name"] == f"Out[{shown}]"
+    ways = shell.run_line_magic("jax", f"memory --why Out[{shown}]").ways
+    assert any(way.startswith(f"Out[{shown}]") for way in ways)
+
+
+def test_a_cell_that_raises_and_one_within_another_are_counted(shell: Any) -> None:
+    run(shell, "import torch")
+    before = len(cells())
+    shell.run_cell("x = torch.ones(83, 107, device='jax')\n1 / 0", store_history=True)
+    run(shell, "get_ipython().run_cell('y = x + 1')")
+    assert len(cells()) == before + 3
+
+
+def test_programs_and_devices(shell: Any) -> None:
+    run(shell, "import torch, jaxtorch\nf = jaxtorch.pure(lambda x: x.sin(), name='in_memory')")
+    run(shell, "x = torch.ones(83, 107, device='jax'); y = f(x)")
+    assert "argument" in repr(shell.run_line_magic("jax", "memory in_memory"))
+    assert "cpu" in repr(shell.run_line_magic("jax", "devices")).lower()
+    assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("memory nosuchprogram", "nearest is"),
+        ("memory --why nosuchname", "no tensor of the device"),
+        ("memory f --why x", "not both"),
+        ("devices nosuchname", "not defined"),
+        ("devices 3", "neither a tensor"),
+    ],
+)
+def test_a_mistake_is_one_line(shell: Any, line: str, says: str) -> None:
+    run(shell, "import torch\nx = torch.ones(3, device='jax')")
+    with pytest.raises(UsageError, match=says) as caught:
+        shell.run_line_magic("jax", line)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,273 @@
+"""`%%jax profile`, `%jax profile statement`, `%%jax lines` in a real shell."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+from jaxtorch.dispatch import tracing, watching
+
+from .cells import fails, pressing, run
+
+N = 64
+SETUP = f"""
+import torch
+%jax on
+torch.manual_seed(0)
+a, b = torch.randn({N}, {N}), torch.randn({N}, {N})
+"""
+
+CELL = """%%jax profile
+x = a @ b
+
+for _ in range(10):
+    y = x @ b
+y.sum()
+"""
+
+
+class Page(HTMLParser):
+    """The tags and the text of a page; each tag is closed."""
+
+    VOID = frozenset(("br", "meta"))
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.words = ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture
+def session(shell: Any) -> Any:
+    """A shell with two matrices."""
+    run(shell, SETUP)
+    return shell
+
+
+def by_line(view: Any) -> dict[int, Any]:
+    """The times of the profiled cell."""
+    return {row.place.line: row.time for row in view.profile.lines if row.place.file == view.first}
+
+
+def test_a_cells_lines_are_numbered_as_they_stand(session: Any) -> None:
+    view = run(session, CELL)
+    times = by_line(view)
+    assert times.keys() == {2, 5, 6}
+    assert times[2].flops == 2 * N**3
+    assert times[5].flops == 10 * 2 * N**3
+    assert view.profile.attributed == 1.0
+    assert session.user_ns["y"].shape == (N, N)  # the names of the cell are set
+
+
+def test_functions_of_other_cells_have_their_lines_there(session: Any) -> None:
+    run(session, "def f(x):\n    return x @ b\n")
+    view = run(session, "%%jax profile\nz = f(a)\n\nz = f(z)")
+    assert not by_line(view)
+    (row,) = view.profile.lines
+    assert (row.place.line, row.time.flops) == (2, 2 * 2 * N**3)
+    titles = [source.file for source in view.sources()]
+    assert titles == [view.first, row.place.file]  # the profiled cell first
+
+
+def test_a_statement(session: Any, capsys: Any) -> None:
+    view = session.run_line_magic("jax", "profile --warmup 1 --repeat 2 (a @ b).sum()")
+    assert view.profile.repeat == 2
+    assert sum(row.time.flops for row in view.profile.lines) == pytest.approx(2 * N**3, rel=0.05)
+    assert "(a @ b).sum()" in view.text()
+    assert "tensor(" in capsys.readouterr().out  # the value of the statement is shown
+
+
+def test_repeat_and_warmup_run_the_cell_so_often(session: Any) -> None:
+    session.user_ns["count"] = []
+    view = run(session, "%%jax profile --repeat 3 --warmup 2\ncount.append(1)\nx = a + b")
+    assert len(session.user_ns["count"]) == 5
+    assert view.profile.repeat == 3
+    assert by_line(view)[3].count == 1  # of one run
+
+
+def test_memory(session: Any) -> None:
+    view = run(session, "%%jax profile --memory\nbig = torch.randn(256, 256)\ndel big")
+    assert view.profile.recording.memory.peak >= 256 * 256 * 4
+    assert "at most" in view.text()
+    assert "memory" not in run(session, "%%jax profile\nx = a + b").text()
+
+
+@pytest.mark.parametrize("magic", ["%%jit", "%%pure", "%%pure -q --name mine"])
+def test_a_cell_under_another_magic(session: Any, magic: str) -> None:
+    view = run(session, f"%%jax profile --warmup 1\n{magic}\nx = a @ b\n\ny = torch.sort(x).values")
+    found = {row.place.line: row.time for row in view.profile.lines}
+    assert found[2].flops == pytest.approx(2 * N**3, rel=0.1)
+    assert "sort" in {
+        s.origin.operator for s in view.profile.attribution.shares if s.origin.place.line == 4
+    }
+    assert session.user_ns["y"].shape == (N, N)
+
+
+def test_lines_show_the_code(session: Any) -> None:
+    view = run(session, CELL.replace("profile", "lines"))
+    rows = [row.split(maxsplit=1) for row in view.text().splitlines()]
+    code = {int(r[0]): r[1] for r in rows if len(r) == 2 and r[0].isdigit()}
+    assert code[2].endswith("x = a @ b")
+    assert "%" in code[2]
+    assert code[4] == "for _ in range(10):"
+    assert code[5].endswith("    y = x @ b")
+    (source,) = view.data()["sources"]
+    times = {line["number"]: line["time"] for line in source["lines"]}
+    assert times[4] is None
+    assert times[5]["flops"] == 10 * times[2]["flops"]
+    assert "y = x @ b" in Page(view.html()).words
+
+
+def test_what_is_shown_is_text_and_never_markup(session: Any) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    view = run(
+        session,
+        f"""%%jax profile
+class Net(torch.nn.Module):
+    def forward(self, x):
+        with torch.profiler.record_function("{evil}"):
+            return x @ b  # {evil}
+Net.__name__ = "{evil}"
+x = Net()(a)
+""",
+    )
+    scope = {s.origin.scope for s in view.profile.attribution.shares}
+    assert scope == {(evil, evil)}
+    for page in (view.html(), run(session, f"%%jax lines\nx = a @ b  # {evil}").html()):
+        parsed = Page(page)
+        assert not parsed.tags & {"img", "script", "a", "iframe"}
+        assert evil in parsed.words
+    assert evil in view.text()
+
+
+def test_data_is_json_with_columns_of_one_length(session: Any) -> None:
+    view = run(session, CELL)
+    data = json.loads(json.dumps(view.data()))
+    events = data["events"]
+    (length,) = {len(column) for column in events.values()}
+    assert length == len(view.profile.recording.events) > 0
+    assert set(events["name"]) <= set(range(len(data["names"])))
+    assert set(events["lane"]) <= set(range(len(data["lanes"])))
+    ids = {row["id"]: row for row in data["lines"]}
+    assert set(events["line"]) <= {-1, *ids}
+    own = {ids[i]["line"] for i in set(events["line"]) - {-1}}
+    assert own == {2, 5, 6}
+    assert {row["source"] for row in data["lines"]} == {"x = a @ b", "y = x @ b", "y.sum()"}
+    assert all(set(row["lines"]) <= set(ids) for row in data["instructions"])
+    assert data["tree"]["total"] == pytest.approx(data["device"])
+    assert view.kind == "profile"
+
+
+def test_a_trace_for_perfetto(session: Any, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "out.json"
+    view = run(session, CELL.replace("profile", f"profile --save {file}"))
+    assert str(file) in capsys.readouterr().out
+    trace = json.loads(file.read_text())["traceEvents"]
+    slices = [event for event in trace if event["ph"] == "X"]
+    assert all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in slices)
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace if e["name"] == "thread_name"}
+    lines = [tracks[e["pid"], e["tid"]] for e in slices if e["pid"] == 3]
+    assert sum("y = x @ b" in name for name in lines) == 10 * sum("x = a @ b" in n for n in lines)
+    events = view.profile.recording.events
+    assert len(slices) == len(events) + len(lines)
+    assert {e["pid"] for e in slices} == {1, 2, 3}
+
+
+def test_a_page_of_its_own(session: Any, tmp_path: Path) -> None:
+    file = tmp_path / "out.html"
+    run(session, CELL.replace("profile", f"profile --save {file}"))
+    page = file.read_text()
+    parsed = Page(page.removeprefix("<!doctype html>"))
+    assert "y = x @ b" in parsed.words
+    assert not parsed.tags & {"script", "link", "img", "iframe"}
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("profile", "Nothing to run"),
+        ("profile --repeat 2", "Nothing to run"),
+        ("profile --repeat 0 a @ b", "at least 1"),
+        ("profile --repeat x a @ b", "--repeat"),
+        ("profile --save out.txt a @ b", "ending in .json"),
+        ("profile --tepeat 2 a @ b", "--repeat"),
+        ("lines", "Nothing to run"),
+    ],
+)
+def test_a_mistake_is_one_line(session: Any, capsys: Any, line: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        session.run_line_magic("jax", line)
+    assert len(fails(session, capsys, f"%jax {line}").splitlines()) == 1
+
+
+def test_words_over_a_cell_are_options(session: Any, capsys: Any) -> None:
+    assert "options alone" in fails(session, capsys, "%%jax profile a @ b\nx = 1")
+    assert "Nothing to run" in fails(session, capsys, "%%jax profile\n\n")
+    assert "no Python" in fails(session, capsys, "%%jax profile\nx = (")
+
+
+def test_a_file_that_cannot_be_written_is_one_line(session: Any, capsys: Any) -> None:
+    said = fails(session, capsys, "%jax profile --save /nowhere/at/all.json a @ b")
+    assert len([line for line in said.splitlines() if "/nowhere" in line]) == 1
+
+
+def test_an_error_of_the_cell_is_shown_as_always(session: Any, capsys: Any) -> None:
+    said = fails(session, capsys, "%%jax profile\na @ b\n\nundefined\n")
+    assert "NameError" in said
+    assert "undefined" in said
+    assert "record.py" not in said  # frames of ours say nothing about it
+    assert watching.watcher is None
+    assert tracing.depth == 0
+    assert by_line(run(session, CELL))
+
+
+def test_ctrl_c_shows_what_ran_until_there(session: Any, capsys: Any) -> None:
+    session.user_ns["go"] = True
+    with pressing(1.0):
+        result = session.run_cell("%%jax profile\nwhile go:\n    x = a @ b\n", store_history=False)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "x = a @ b" in capsys.readouterr().out
+    assert watching.watcher is None
+    assert tracing.depth == 0
+
+
+def test_a_profile_that_runs_already_is_one_line(session: Any, capsys: Any, tmp_path: Path) -> None:
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with jax.profiler.trace(str(tmp_path), profiler_options=options):
+        said = fails(session, capsys, "%jax profile a @ b")
+    assert len(said.splitlines()) == 1
+    assert "stop_trace" in said
+
+
+def test_plain_cpu_code_has_an_empty_profile(session: Any) -> None:
+    view = run(session, "%%jax profile\nx = torch.ones(3, device='cpu') + 1\ny = sum(range(10))")
+    assert view.profile.device == 0
+    assert view.profile.attributed == 1.0
+    assert "0" in view.text()
+    Page(view.html())
+    assert json.dumps(view.data())
+    assert isinstance(session.user_ns["x"], torch.Tensor)

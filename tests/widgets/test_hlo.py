@@ -1,0 +1,220 @@
+"""The view of a program: what stands in its text, its page and its data, and that they agree with each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.insight.hlo.reading import Reading
+from jaxtorch.insight.programs import ProgramInfo, programs
+from jaxtorch.widgets.diff import DiffView
+from jaxtorch.widgets.hlo import HloView
+from jaxtorch.widgets.hlo_words import full_text
+from tests.insight.hlo.programs import run
+
+ODD = "<img src=x onerror=alert(1)>\"'&"
+
+SOURCE = f"""\
+def f(x, w):
+    y = x @ w
+    with torch.profiler.record_function({ODD!r}):
+        z = torch.sin(y) * 2
+    note = {ODD!r}
+    return (z + y).sum()
+"""
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each closed; its anchors and the links to them."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+        for name, value in attrs:
+            assert name in {"style", "id", "href", "title", "scope", "colspan", "open", "class"}, (
+                name
+            )
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href":
+                self.links.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def newest(name: str) -> ProgramInfo:
+    return [p for p in programs() if p.name == name][-1]
+
+
+@pytest.fixture(scope="module")
+def view() -> Iterator[HloView]:
+    captured = jaxtorch.pure(run(SOURCE, {"torch": torch})["f"], name=ODD)
+    with torch.no_grad():
+        captured(torch.randn(8, 16, device="jax"), torch.randn(16, 4, device="jax"))
+    yield HloView(Reading(newest(ODD)))
+    del captured
+
+
+def test_the_text_has_a_line_of_figures_for_each_line_of_code(view: HloView) -> None:
+    lines = view.text().splitlines()
+    (product,) = [n for n in lines if n.lstrip().startswith("2  ")]
+    assert " ".join(product.split()) == "2 y = x @ w 1 1.02 k 92 0 896 B"
+    (quiet,) = [n for n in lines if n.lstrip().startswith("5  ")]
+    assert quiet.strip() == f"5      note = {ODD!r}"[: len(quiet.strip())]
+    heading = next(n for n in lines if "moved" in n)
+    assert heading.startswith("1.12 k flops, 32 functions")
+    assert max(map(len, lines[1:])) <= 100
+
+
+def test_lines_and_words_choose_what_is_shown(view: HloView) -> None:
+    reading = view.reading
+    for stage, word in (("hlo", "sine"), ("stablehlo", "stablehlo.sine"), ("jaxpr", "sin")):
+        chosen = HloView(reading, stage, 4).text()
+        _, _, listing = chosen.partition("come from line 4")
+        assert word in listing
+        assert not re.search(r"\bdot(_general)?\b", listing)
+        grepped = HloView(reading, stage, None, "SIN").text()
+        _, _, listing = grepped.partition("contain 'SIN'")
+        shown = listing.splitlines()[1:]
+        assert len(shown) == len(reading.listing(stage).grep("sin")) > 0
+        assert all("sin" in line.lower() for line in shown)
+    assert "0 come from line 99" in HloView(reading, "hlo", 99).text()
+
+
+def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
+    html = view.html()
+    page = Tags(html)
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    rows = dict(re.findall(r'<tr id="([^"]*)">(.*?)</tr>', html, re.DOTALL))
+    (product,) = [row for row in rows.values() if "y = x @ w" in row]
+    rows |= dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
+    texts = [rows[link] for link in re.findall(r'href="#([^"]*)"', product)]
+    assert len(texts) == 3  # jaxpr, StableHLO, HLO: the first line of each that the product became
+    for word, code in ((" dot(", "y = x @ w"), (" sine(", "z = torch.sin(y) * 2")):
+        (text,) = [row for row in rows.values() if word in row]
+        (back,) = re.findall(r'href="#([^"]*)"', text)
+        assert code in rows[back]
+    (source,) = {link for text in texts for link in re.findall(r'href="#([^"]*)"', text)}
+    assert "y = x @ w" in rows[source]
+
+
+def test_names_are_text_and_never_markup(view: HloView) -> None:
+    html = view.html()
+    page = Tags(html)
+    assert not page.seen & {"img", "script", "iframe", "object", "link"}
+    assert ODD in "".join(page.words)
+    other = DiffView(view.reading, view.reading).html()
+    assert not Tags(other).seen & {"img", "script"}
+    assert ODD in "".join(Tags(other).words)
+
+
+def test_the_data_is_json_and_its_numbers_are_the_texts(view: HloView) -> None:
+    data = json.loads(json.dumps(view.data()))
+    assert data["program"]["name"] == ODD
+    table = data["table"]
+    assert len({len(column) for column in table.values()}) == 1
+    for column, total in zip(("flops", "transcendentals", "bytes"), data["total"], strict=True):
+        assert sum(table[column]) == pytest.approx(total)
+    codes = {}
+    for place, flops in zip(table["line"], table["flops"], strict=True):
+        if place >= 0:
+            source, line = data["lines"][place]
+            own = data["sources"][source]
+            codes[own["lines"][line - own["first"]].strip()] = flops
+    assert codes["y = x @ w"] == 2 * 8 * 16 * 4
+    assert codes["z = torch.sin(y) * 2"] == 8 * 4
+
+
+@pytest.mark.parametrize("stage", ["jaxpr", "stablehlo", "hlo"])
+def test_links_of_a_stage_lead_to_the_code(view: HloView, stage: str) -> None:
+    answer = json.loads(json.dumps(view.answer("stage", {"stage": stage})))
+    text = answer["text"].split("\n")
+    assert len(text) == len(answer["links"])
+    of_product = set()
+    for line, group in zip(text, answer["links"], strict=True):
+        if re.search(r"\bdot(_general)?\b[\[( ]", line) and "fusion" not in line and group >= 0:
+            for place in answer["groups"][group]:
+                source, number = answer["lines"][place]
+                own = answer["sources"][source]
+                of_product.add(own["lines"][number - own["first"]].strip())
+    assert of_product == {"y = x @ w"}
+
+
+def test_places_of_lines_stay_what_they_are_as_more_is_read(view: HloView) -> None:
+    fresh = HloView(Reading(view.reading.program))
+    before = fresh.data()["lines"]
+    sources = [s["file"] for s in fresh.data()["sources"]]
+    for stage in ("jaxpr", "stablehlo", "hlo"):
+        after = fresh.answer("stage", {"stage": stage})
+        assert after["lines"][: len(before)] == before
+        assert [s["file"] for s in after["sources"]][: len(sources)] == sources
+        before = after["lines"]
+
+
+def test_what_the_live_form_asks(view: HloView) -> None:
+    module = view.reading.module
+    dot = next(i for i in module.instructions.values() if i.opcode == "dot")
+    told = view.answer("instruction", {"name": dot.name})
+    _, line = view.data()["lines"][told["lines"][0]]
+    assert (told["opcode"], told["shape"], line) == ("dot", "f32[8,4]", 2)
+    assert told["cost"][0] == 2 * 8 * 16 * 4
+    around = view.answer("neighbourhood", {"instruction": dot.name, "hops": 1})
+    nodes = {n[0]: n for n in around["nodes"]}
+    assert nodes[dot.id][1:4] == [dot.name, "dot f32[8,4]", 0]
+    assert {edge[0] for edge in around["edges"] if edge[1] == dot.id} == set(dot.operands)
+    assert all(a in nodes and b in nodes for a, b in around["edges"])
+    scopes = view.answer("fold", {})
+    assert ODD in {n[1] for n in scopes["nodes"]}
+    file = view.answer("download", {"stage": "hlo"})
+    assert file["text"] == full_text(view.reading, "hlo")
+    assert re.fullmatch(r"[\w.\-]+\.hlo\.txt", file["name"])
+    json.dumps([told, around, scopes, file])
+    with pytest.raises(LookupError, match="does not know 'nonsense'"):
+        view.answer("nonsense", {})
+    with pytest.raises(LookupError, match="no instruction 'nobody'"):
+        view.answer("instruction", {"name": "nobody"})
+
+
+def test_the_memory_is_that_of_the_arguments_and_results(view: HloView) -> None:
+    data = view.data()
+    assert data["memory"]["arguments"] == 4 * (8 * 16 + 16 * 4)
+    assert data["memory"]["outputs"] == 4
+    sizes = [size for _, kind, size, _ in data["buffers"] if kind == "argument"]
+    assert sorted(sizes) == sorted([4 * 8 * 16, 4 * 16 * 4])
+    held = {
+        name for _, kind, _, values in data["buffers"] if kind == "argument" for name, *_ in values
+    }
+    parameters = {i.name for i in view.reading.module.entry.instructions if i.opcode == "parameter"}
+    assert held == parameters
+
+
+def test_a_program_that_is_gone_says_so() -> None:
+    captured = jaxtorch.pure(torch.cosh, name="soon gone")
+    captured(torch.ones(3, device="jax"))
+    info = newest("soon gone")
+    Reading(info)
+    del captured
+    with pytest.raises(LookupError, match=r"soon gone .* is gone: nobody can run it any more"):
+        Reading(info)

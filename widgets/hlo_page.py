@@ -1,0 +1,205 @@
+"""The page of a program: the code with its costs beside the texts, each line a link to the other; tables below.
+
+Links are anchors, and what is long is folded by `<details>`: nothing here needs a script. A notebook saves the page, so
+texts are `<pre>` and not tables: the style of the cells would be most of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from jaxtorch.insight.hlo.costs import Cost
+from jaxtorch.insight.hlo.listing import STAGES, Listing
+from jaxtorch.insight.hlo.reading import Reading, Source
+from jaxtorch.insight.hlo.scopes import scope_of
+from jaxtorch.insight.programs import Place
+
+from .hlo_words import (
+    COLUMNS,
+    TITLES,
+    cells,
+    chosen_lines,
+    heading,
+    parts_of,
+    shown_line,
+    source_title,
+)
+from .tables import details, html_table
+from .units import amount, size
+
+_MOST = 400  # lines of a text
+_LARGE = (
+    5000  # instructions from which on a page has one text alone: the others take seconds to make
+)
+_ROWS = 200  # of a table
+_GUTTER = 8  # for the numbers before a line
+
+_PANE = (
+    "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
+)
+_TEXT = "margin:2px 0;font-size:12px;line-height:1.4;white-space:pre;overflow:visible"
+_TABLE = "border-collapse:collapse;font-size:12px;line-height:1.4;width:100%"
+_HEAD = (
+    "padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap;text-align:"
+)
+_NUMBER = "text-align:right;padding:0 6px;vertical-align:top;white-space:nowrap"
+_CODE = (
+    "font-size:12px;text-align:left;padding:0 6px;vertical-align:top;font-family:monospace;"
+    "white-space:pre-wrap;overflow-wrap:anywhere;min-width:160px"
+)
+_SHORT = {"jaxpr": "jaxpr", "stablehlo": "stable", "hlo": "hlo"}
+_pages = itertools.count(1)
+
+
+class Page:
+    """One page. Its anchors have a number of their own, for a notebook holds several."""
+
+    def __init__(self, reading: Reading, stage: str, line: int | None, grep: str):
+        self.reading, self.stage = reading, stage
+        self._number = next(_pages)
+        self._files: dict[str, int] = {}  # for anchors, which must not hold names
+        large = len(reading.module.instructions) > _LARGE
+        stages = [stage, *(s for s in reversed(STAGES) if s != stage and not large)]
+        self._chosen = {s: chosen_lines(reading.listing(s), line, grep) for s in stages}
+
+    def html(self) -> str:
+        """All of it."""
+        above = "<br>".join(escape(line) for line in heading(self.reading))
+        texts = "".join(map(self._text, self._chosen))
+        return (
+            f'<div style="font-size:13px"><div style="margin:4px 0">{above}</div>'
+            '<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">'
+            f'<div style="{_PANE}">{self._code()}</div><div style="{_PANE}">{texts}</div></div>'
+            f"{_tables(self.reading)}</div>"
+        )
+
+    # -- the code -------------------------------------------------------------------------------------------------
+
+    def _code(self) -> str:
+        rows = {(r.place.file, r.place.line): r for r in self.reading.lines if r.place is not None}
+        total = self.reading.costs.total
+        first = {stage: self._first_lines(stage) for stage in self._chosen}
+        out = []
+        for source in self.reading.texts():
+            out.append(_head(source))
+            for number, code in enumerate(source.lines, source.first):
+                key = source.file, number
+                links = " ".join(
+                    f'<a href="#{self._anchor(stage, first[stage][key])}" title="{TITLES[stage]}">{name}</a>'
+                    for stage, name in _SHORT.items()
+                    if key in first.get(stage, ())
+                )
+                out.append(
+                    f'<tr id="{self._source_anchor(key)}"><td style="{_NUMBER};opacity:.6">{number}</td>'
+                    f'<td style="{_CODE}">{escape(code) or "&nbsp;"}</td>'
+                    f'{_numbers(cells(rows.get(key), total))}<td style="{_NUMBER}">{links}</td></tr>'
+                )
+        rest = next((r for r in self.reading.lines if r.place is None), None)
+        if rest is not None:
+            figures = _numbers(cells(rest, total))
+            out.append(f"<tr><td></td><td><i>no line of yours</i></td>{figures}<td></td></tr>")
+        return f'<table style="{_TABLE}">{"".join(out)}</table>'
+
+    def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
+        """The first line shown of a text that comes from each line of the user's."""
+        listing = self.reading.listing(stage)
+        found: dict[tuple[str, int], int] = {}
+        for i in self._chosen[stage][0][:_MOST]:
+            for place in listing.places[i]:
+                found.setdefault((place.file, place.line), i)
+        return found
+
+    # -- the texts ------------------------------------------------------------------------------------------------
+
+    def _text(self, stage: str) -> str:
+        listing = self.reading.listing(stage)
+        if not listing.lines:
+            return f"<details><summary>{TITLES[stage]}: gone</summary></details>"
+        chosen, why = self._chosen[stage]
+        note = f"{len(listing.lines)} lines" + (f"; {len(chosen)} {why}" if why else "")
+        if len(chosen) > _MOST:
+            note += f"; {_MOST} of them here"
+        lines = "".join(self._line(listing, i) for i in chosen[:_MOST])
+        opened = " open" if stage == self.stage else ""
+        return (
+            f"<details{opened}><summary><b>{TITLES[stage]}</b>, {escape(note)}</summary>"
+            f'<pre style="{_TEXT}">{lines}</pre></details>'
+        )
+
+    def _line(self, listing: Listing, i: int) -> str:
+        """The numbers of the lines that a line of a text comes from, as links, then itself."""
+        places = listing.places[i][:3]
+        links = ",".join(
+            f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>' for p in places
+        )
+        width = len(",".join(str(p.line) for p in places))
+        line = f"{' ' * (_GUTTER - width)}{links} {escape(shown_line(listing, i))}\n"
+        if not places:
+            return line
+        number = listing.instructions[i] if listing.instructions else None
+        path = (
+            ()
+            if number is None
+            else scope_of(self.reading.module.instructions[number].op_name).path
+        )
+        title = f' title="{escape("/".join(path))}"' if path else ""
+        return f'<span id="{self._anchor(listing.stage, i)}"{title}>{line}</span>'
+
+    def _anchor(self, stage: str, line: int) -> str:
+        return f"jaxtorch-{self._number}-{stage}-{line}"
+
+    def _source_anchor(self, key: tuple[str, int]) -> str:
+        file = self._files.setdefault(key[0], len(self._files))
+        return f"jaxtorch-{self._number}-source-{file}-{key[1]}"
+
+
+def _head(source: Source) -> str:
+    columns = "".join(f'<th scope="col" style="{_HEAD}right">{name}</th>' for name in COLUMNS)
+    return (
+        f'<tr><th colspan="2" scope="col" style="{_HEAD}left">{escape(source_title(source))}</th>'
+        f'{columns}<th scope="col" style="{_HEAD}left">became</th></tr>'
+    )
+
+
+def _numbers(figures: tuple[str, ...]) -> str:
+    return "".join(f'<td style="{_NUMBER}">{figure}</td>' for figure in figures)
+
+
+def _tables(reading: Reading) -> str:
+    """What is below: by kind, by fusion, by buffer."""
+    kinds = [
+        (k.opcode, str(k.number), str(k.fused), *_figures(k.cost), amount(k.cost.transcendentals))
+        for k in reading.kinds
+    ]
+    fusions = [
+        (f.instruction.name, f.kind, parts_of(f.parts), _lines(f.places), *_figures(f.cost))
+        for f in reading.fusions
+    ]
+    buffers = [
+        (b.kind, ", ".join(h.instruction for h in b.held[:8]), size(b.size))
+        for b in reading.buffers
+    ]
+    by_kind = "opcode", "number", "fused", "flops", "bytes", "functions"
+    by_fusion = "fusion", "kind", "of", "lines", "flops", "bytes"
+    return (
+        _table("Instructions by kind", by_kind, kinds, 1)
+        + _table("What was fused", by_fusion, fusions, 4)
+        + _table("Memory by buffer", ("kind", "holds", "bytes"), buffers, 2)
+    )
+
+
+def _figures(cost: Cost) -> tuple[str, str]:
+    return amount(cost.flops), size(cost.bytes)
+
+
+def _lines(places: Iterable[Place]) -> str:
+    return ", ".join(str(place.line) for place in places)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    if not rows:
+        return ""
+    shown = f"{len(rows)}" if len(rows) <= _ROWS else f"{_ROWS} of {len(rows)}"
+    return details(f"{title} ({shown})", html_table(columns, rows[:_ROWS], left))

@@ -1,0 +1,122 @@
+"""A program in words and figures: what its text in a terminal and its page share."""
+
+from __future__ import annotations
+
+from jaxtorch.insight.hlo.costs import Cost
+from jaxtorch.insight.hlo.listing import Listing, short
+from jaxtorch.insight.hlo.reading import LineCost, Reading, Source
+from jaxtorch.insight.programs import ProgramInfo, programs
+
+from .units import amount, size
+
+TITLES = {"jaxpr": "jaxpr", "stablehlo": "StableHLO (before XLA)", "hlo": "HLO (after XLA)"}
+COLUMNS = ("instr.", "flops", "%", "func.", "bytes")
+
+
+def program_title(info: ProgramInfo) -> str:
+    """A program in a few words."""
+    part = f", {info.part}" if info.part else ""
+    place = f", {info.place}" if info.place is not None else ""
+    return f"#{info.id} {info.name} ({info.kind}{part}{place})"
+
+
+def heading(reading: Reading) -> list[str]:
+    """What stands above everything: what it is, its totals, its memory, what is not known."""
+    info, total = reading.program, reading.costs.total
+    lines = [f"Program {program_title(info)}"]
+    others = [p for p in programs() if p.source == info.source and p.id != info.id]
+    if info.kind == "eager":
+        lines.append("All calls of the operator share it: the line shown is the first that ran it.")
+    elif others:
+        lines[0] += "; also " + ", ".join(f"#{p.id} {p.part or 'forward'}" for p in others[-4:])
+    fused = sum(sum(f.parts.values()) for f in reading.fusions)
+    lines.append(
+        f"{amount(total.flops)} flops, {amount(total.transcendentals)} functions, {size(total.bytes)} moved; "
+        f"{len(reading.fusions)} fusions of {fused} instructions"
+    )
+    memory = info.memory()
+    if memory is not None:
+        lines.append(
+            f"Memory: {size(memory.arguments)} arguments, {size(memory.outputs)} results"
+            + (f" ({size(memory.alias)} in place of arguments)" if memory.alias else "")
+            + f", {size(memory.temporary)} temporary"
+        )
+    unknown = [f"{i.name} ({_why_unknown(i.opcode)})" for i in reading.costs.unknown]
+    if unknown:
+        more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        lines.append(f"Not known: {', '.join(unknown[:4])}{more}")
+    return lines
+
+
+def _why_unknown(opcode: str) -> str:
+    return "how often it runs; counted once" if opcode == "while" else "a library's work"
+
+
+def source_title(source: Source) -> str:
+    """A cell or a file."""
+    return source.file if source.cell is None else f"Cell [{source.cell}]"
+
+
+def cells(row: LineCost | None, total: Cost) -> tuple[str, ...]:
+    """What stands under `COLUMNS`. Functions are what is no sum or product: `exp`, `sin`, ..."""
+    if row is None:
+        return ("",) * len(COLUMNS)
+    cost = row.cost
+    part = f"{100 * cost.flops / total.flops:.0f}" if total.flops else ""
+    return (
+        str(row.instructions),
+        amount(cost.flops),
+        part,
+        amount(cost.transcendentals),
+        size(cost.bytes),
+    )
+
+
+def parts_of(parts: dict[str, int]) -> str:
+    """What a fusion is made of.
+
+    Example:
+        >>> from jaxtorch.widgets.hlo_words import parts_of
+        >>> parts_of({"add": 2, "broadcast": 3, "dot": 1})
+        '2 add, 1 dot'
+    """
+    quiet = ("broadcast", "bitcast", "reshape", "tuple", "get-tuple-element", "copy")
+    told = {name: n for name, n in parts.items() if name not in quiet} or parts
+    return ", ".join(f"{n} {name}" for name, n in sorted(told.items(), key=lambda p: (-p[1], p[0])))
+
+
+def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[int], str]:
+    """The lines of a text to show, and why not all of them. Of HLO, what runs first comes first."""
+    chosen = list(range(len(listing.lines)))
+    why = []
+    if line is not None:
+        chosen = [i for i in chosen if any(p.line == line for p in listing.places[i])]
+        why.append(f"come from line {line}")
+    if grep:
+        found = set(listing.grep(grep))
+        chosen = [i for i in chosen if i in found]
+        why.append(f"contain {grep!r}")
+    if not why:
+        entry = next((i for i in chosen if listing.lines[i].startswith("ENTRY ")), 0)
+        chosen = chosen[entry:] + chosen[:entry]
+    return chosen, " and ".join(why)
+
+
+def shown_line(listing: Listing, i: int) -> str:
+    """A line of a text for a narrow place."""
+    return short(listing.lines[i]) if listing.stage == "hlo" else listing.lines[i]
+
+
+def file_name(info: ProgramInfo, stage: str) -> str:
+    """What a file with a program's text is called."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in info.name)
+    return f"{safe}.{info.id}.{'mlir' if stage == 'stablehlo' else stage + '.txt'}"
+
+
+def full_text(reading: Reading, stage: str) -> str:
+    """A text as JAX or XLA prints it, locations included."""
+    if stage == "hlo":
+        return reading.hlo_text
+    if stage == "stablehlo":
+        return reading.program.stablehlo() or ""
+    return reading.listing(stage).text

@@ -1,0 +1,346 @@
+"""`%jax memory`: what lives on the device, who made it, what each cell held, and what keeps an array alive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from html import escape
+from os.path import basename
+from typing import Any
+
+from jaxtorch.device.memory import max_memory_allocated, mem_get_info
+from jaxtorch.insight.keepers import keepers
+from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
+from jaxtorch.insight.programs import Memory, Place, ProgramInfo
+from jaxtorch.storage.buffer import usage
+
+from .tables import details, html_table, shortened, text_table
+from .units import size
+from .view import View
+
+_PERIOD = 2.0  # seconds
+_TEXT_ROWS, _HTML_ROWS, _DATA_ROWS = 20, 200, 2000
+
+
+class MemoryView(View):
+    """The live arrays of the session.
+
+    `data()`; sizes are bytes:
+
+    | key | what |
+    | --- | --- |
+    | total, peak | held by all arrays now, and at most |
+    | free, limit | of the device (on the CPU: of the machine) |
+    | arrays | rows: {id, bytes, shape: [...], dtype, devices, made_by, place, file, line, cell, name, tensor} |
+    | left_out | {arrays, bytes}: smaller ones that are not in `arrays` |
+    | lines | by the line that made them: {id, place, file, line, cell, arrays, bytes} |
+    | cells | what each cell held: {id, cell, seconds, before, peak, after} (tensors of 32 KiB and more) |
+
+    `name` is null where no name leads to an array, `place` "" where nobody knows its line.
+
+    `answer("why", {array: id})` is a list of texts: what keeps it alive.
+    """
+
+    kind = "memory"
+
+    def __init__(self, namespace: Mapping[str, Any] | None = None):
+        self.namespace = namespace or {}
+        self._looked = 0.0
+        self._seen: object = None
+
+    def text(self) -> str:
+        found = live_arrays(self.namespace)
+        lines = [_summary(found), ""]
+        rows = [_cells(i, a) for i, a in enumerate(found[:_TEXT_ROWS], 1)]
+        lines += text_table(_NAMES, rows, left=6)
+        left = found[_TEXT_ROWS:]
+        if left:
+            lines.append(f"and {len(left)} smaller ones of {size(sum(a.nbytes for a in left))}")
+        sums = _by_line(found)[:8]
+        lines += ["", *text_table(("by line", "arrays", "size"), map(_line_cells, sums))]
+        if cells():
+            lines += ["", *_cells_text(cells()[-12:])]
+        return "\n".join(line[:120] for line in lines)
+
+    def html(self) -> str:
+        found = live_arrays(self.namespace)
+        parts = [f'<p style="margin:4px 0">{escape(_summary(found))}</p>']
+        rows = [_cells(i, a, wide=True) for i, a in enumerate(found[:_HTML_ROWS], 1)]
+        left = found[_HTML_ROWS:]
+        caption = (
+            f"and {len(left)} smaller ones of {size(sum(a.nbytes for a in left))}" if left else ""
+        )
+        parts.append(details("By array", html_table(_NAMES, rows, 6, caption), opened=True))
+        columns = ("line", "arrays", "size")
+        parts.append(details("By line", html_table(columns, map(_line_cells, _by_line(found)))))
+        if cells():
+            parts.append(details("By cell", _curve(cells()) + _cells_table(cells()[-200:])))
+        return "".join(parts)
+
+    def revision(self) -> object:
+        # Drawing it looks at every object of the session: not ten times a second.
+        now = time.monotonic()
+        if now - self._looked > _PERIOD:
+            self._looked, self._seen = now, (usage.allocated, len(cells()))
+        return self._seen
+
+    def data(self) -> dict[str, Any]:
+        found = live_arrays(self.namespace)
+        free, limit = mem_get_info()
+        left = found[_DATA_ROWS:]
+        return {
+            "total": sum(a.nbytes for a in found),
+            "peak": max_memory_allocated(),
+            "free": free,
+            "limit": limit,
+            "arrays": [_array_data(a) for a in found[:_DATA_ROWS]],
+            "left_out": {"arrays": len(left), "bytes": sum(a.nbytes for a in left)},
+            "lines": [
+                {"id": _where(place), **_place_data(place), "arrays": count, "bytes": total}
+                for place, count, total in _by_line(found)
+            ],
+            "cells": [
+                {
+                    "id": i,
+                    "cell": c.cell,
+                    "seconds": c.seconds,
+                    "before": c.before,
+                    "peak": c.peak,
+                    "after": c.after,
+                }
+                for i, c in enumerate(cells())
+            ],
+        }
+
+    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+        if ask == "why":
+            return keepers(int(arguments["array"]), self.namespace)
+        return super().answer(ask, arguments)
+
+
+_NAMES = ("#", "name", "shape", "dtype", "made at", "by", "size")
+
+
+class KeptView(View):
+    """What keeps an array alive: `data()` is {array: as a row of `MemoryView`'s, ways: [...]}."""
+
+    kind = ""
+
+    def __init__(self, array: LiveArray, ways: Sequence[str]):
+        self.array, self.ways = array, list(ways)
+
+    def text(self) -> str:
+        return "\n".join([f"{_look(self.array)} is kept alive by", *(f"  {w}" for w in self.ways)])
+
+    def html(self) -> str:
+        ways = "".join(f"<li>{escape(way)}</li>" for way in self.ways)
+        return f"<p>{escape(_look(self.array))} is kept alive by</p><ul>{ways}</ul>"
+
+    def data(self) -> dict[str, Any]:
+        return {"array": _array_data(self.array), "ways": self.ways}
+
+
+class ProgramMemoryView(View):
+    """What one run of a program takes.
+
+    `data()`: {program: {id, name}, memory: {arguments, outputs, alias, temporary, code, peak} or null, buffers:
+    [{id, kind, bytes, holds: [{instruction, offset, bytes}, ...]}, ...]}, the largest first; `holds` is what lies there
+    at some time.
+    """
+
+    kind = ""
+
+    def __init__(self, program: ProgramInfo, buffers: Sequence[Any] = ()):
+        self.program, self.memory, self.buffers = program, program.memory(), list(buffers)
+
+    def text(self) -> str:
+        lines = [self._title(), ""]
+        if self.memory is not None:
+            lines += text_table(("what", "size"), _parts(self.memory))
+        if self.buffers:
+            rows = [(*r[:3], shortened(r[3], 60)) for r in map(_buffer, self.buffers[:30])]
+            lines += ["", *text_table(("buffer", "kind", "size", "what lies there"), rows, left=4)]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        parts = [f'<p style="margin:4px 0">{escape(self._title())}</p>']
+        if self.memory is not None:
+            parts.append(html_table(("what", "size"), _parts(self.memory)))
+        if self.buffers:
+            columns = ("buffer", "kind", "size", "what lies there, the largest first")
+            rows = map(_buffer, self.buffers[:_HTML_ROWS])
+            parts.append(details("By buffer", html_table(columns, rows, left=4), opened=True))
+        return "".join(parts)
+
+    def _title(self) -> str:
+        if self.memory is None:
+            return (
+                f"{self.program.name} (#{self.program.id}): XLA says nothing of its memory any more"
+            )
+        return (
+            f"{self.program.name} (#{self.program.id}): {size(self.memory.peak)} at most in one run"
+        )
+
+    def data(self) -> dict[str, Any]:
+        memory = self.memory
+        return {
+            "program": {"id": self.program.id, "name": self.program.name},
+            "memory": None
+            if memory is None
+            else {
+                "arguments": memory.arguments,
+                "outputs": memory.outputs,
+                "alias": memory.alias,
+                "temporary": memory.temporary,
+                "code": memory.code,
+                "peak": memory.peak,
+            },
+            "buffers": [
+                {
+                    "id": b.index,
+                    "kind": b.kind,
+                    "bytes": b.size,
+                    "holds": [
+                        {"instruction": h.instruction, "offset": h.offset, "bytes": h.size}
+                        for h in b.held
+                    ],
+                }
+                for b in self.buffers
+            ],
+        }
+
+
+def _parts(memory: Memory) -> list[tuple[str, str]]:
+    return [
+        ("arguments", size(memory.arguments)),
+        ("results", size(memory.outputs)),
+        ("of these in donated arguments", size(memory.alias)),
+        ("computed on the way", size(memory.temporary)),
+        ("the program itself", size(memory.code)),
+    ]
+
+
+def _buffer(buffer: Any) -> tuple[str, str, str, str]:
+    held = ", ".join(h.instruction for h in buffer.held[:20])
+    more = len(buffer.held) - 20
+    return (
+        str(buffer.index),
+        buffer.kind,
+        size(buffer.size),
+        held + (f", {more} more" if more > 0 else ""),
+    )
+
+
+def _summary(found: list[LiveArray]) -> str:
+    total = sum(a.nbytes for a in found)
+    nameless = [a for a in found if a.name is None and a.tensor]
+    text = f"{len(found)} arrays hold {size(total)}; the most was {size(max_memory_allocated())}"
+    if nameless:
+        text += f"; no name leads to {len(nameless)} of {size(sum(a.nbytes for a in nameless))}"
+    return text
+
+
+def _cells(number: int, array: LiveArray, wide: bool = False) -> tuple[str, ...]:
+    name = array.name or ("" if array.tensor else "(no tensor)")
+    return (
+        str(number),
+        name if wide else shortened(name, 40),
+        f"[{', '.join(map(str, array.shape))}]",
+        array.dtype,
+        _where(array.place),
+        shortened(array.made_by.split(".")[0], 24),
+        size(array.nbytes),
+    )
+
+
+def _by_line(found: list[LiveArray]) -> list[tuple[Place | None, int, int]]:
+    """(line, number of arrays, bytes), the largest first."""
+    sums: dict[Place | None, tuple[int, int]] = {}
+    for array in found:
+        count, total = sums.get(array.place, (0, 0))
+        sums[array.place] = count + 1, total + array.nbytes
+    return sorted(((p, *s) for p, s in sums.items()), key=lambda s: -s[2])
+
+
+def _line_cells(line: tuple[Place | None, int, int]) -> tuple[str, str, str]:
+    place, count, total = line
+    return _where(place) or "(a backward pass, or JAX)", str(count), size(total)
+
+
+def _cells_text(known: list[CellMemory]) -> list[str]:
+    most = max(c.peak for c in known) or 1
+    rows = [
+        (
+            "" if c.cell is None else f"[{c.cell}]",
+            "█" * round(30 * c.peak / most),
+            size(c.before),
+            size(c.peak),
+            size(c.after),
+        )
+        for c in known
+    ]
+    return text_table(("cell", "at most", "before", "peak", "after"), rows, left=2)
+
+
+def _cells_table(known: list[CellMemory]) -> str:
+    rows = [
+        ("" if c.cell is None else f"[{c.cell}]", size(c.before), size(c.peak), size(c.after))
+        for c in known
+    ]
+    return html_table(("cell", "before", "peak", "after"), rows)
+
+
+def _curve(known: list[CellMemory]) -> str:
+    """The peaks of the cells, one after the other, as bars; what a cell leaves is drawn full."""
+    most = max(c.peak for c in known) or 1
+    known = known[-120:]
+    width, height = 6, 60
+    bars = []
+    for i, c in enumerate(known):
+        for value, opacity in ((c.peak, 0.35), (c.after, 0.9)):
+            tall = height * value / most
+            bars.append(
+                f'<rect x="{i * width}" y="{height - tall:.1f}" width="{width - 1}" height="{tall:.1f}" '
+                f'fill="currentColor" opacity="{opacity}"><title>cell [{c.cell}]: {size(value)}</title></rect>'
+            )
+    return (
+        f'<svg role="img" aria-label="memory of the last {len(known)} cells, at most {size(most)}" '
+        f'width="{len(known) * width}" height="{height}" style="display:block;margin:4px 0">{"".join(bars)}</svg>'
+    )
+
+
+def _look(array: LiveArray) -> str:
+    name = f"`{array.name}` " if array.name else ""
+    made = f", made at {_where(array.place)}" if array.place is not None else ""
+    return f"{name}{array.dtype}[{','.join(map(str, array.shape))}] ({size(array.nbytes)}{made})"
+
+
+def _array_data(array: LiveArray) -> dict[str, Any]:
+    return {
+        "id": str(array.id),
+        "bytes": array.nbytes,
+        "shape": list(array.shape),
+        "dtype": array.dtype,
+        "devices": array.devices,
+        "made_by": array.made_by,
+        **_place_data(array.place),
+        "name": array.name,
+        "tensor": array.tensor,
+    }
+
+
+def _place_data(place: Place | None) -> dict[str, Any]:
+    return {
+        "place": _where(place),
+        "file": None if place is None else place.file,
+        "line": None if place is None else place.line,
+        "cell": None if place is None else place.cell,
+    }
+
+
+def _where(place: Place | None) -> str:
+    if place is None:
+        return ""
+    if place.cell is None:
+        return f"{basename(place.file)}:{place.line}"
+    return f"[{place.cell}]:{place.line}"
