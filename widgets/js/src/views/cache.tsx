@@ -2,7 +2,7 @@
 import { count, seconds } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import { Act, Filter, Tabs } from "../parts.tsx";
+import { Act, Filter, Tabs, where } from "../parts.tsx";
 import type { CacheData, CachedFunction, CachedProgram, Total } from "../shapes.ts";
 import { Table, type Column, type Sort } from "../table.tsx";
 
@@ -40,9 +40,6 @@ const COLUMNS: Column<CachedFunction>[] = [
   { key: "memory", label: "Memory", kind: "bytes", wide: true, says: "the most that a run of it takes", value: (f) => f.memory },
   { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (f) => f.flops },
 ];
-
-const where = ({ place, cell, line }: Pick<Total, "place" | "cell" | "line">): string | null =>
-  cell === null ? place : line === null ? `cell [${cell}]` : `cell [${cell}], line ${line}`;
 
 const PROGRAMS = (client: Client): Column<CachedProgram>[] => [
   {
