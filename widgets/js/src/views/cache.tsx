@@ -94,6 +94,7 @@ export function CacheView({ data, client }: ViewProps<CacheData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "rows");
   const { total } = data;
   const sort: Sort | null = data.sort ? { key: data.sort, down: data.sort !== "name" } : null;
+  const columns = COLUMNS.filter((c) => c.key === "name" || data.rows.some((f) => c.value(f) != null));
   const again = total.retraced === 1 ? "traced again once" : `traced again ${count(total.retraced)} times`;
   return (
     <>
@@ -122,7 +123,7 @@ export function CacheView({ data, client }: ViewProps<CacheData>) {
                 client={client}
                 name="What was compiled"
                 rows={data.rows}
-                columns={COLUMNS}
+                columns={columns}
                 id={(f) => f.id}
                 filter={filter}
                 words={(f) => [f.place, f.signature, ...f.why.flatMap((w) => w.what)].join(" ")}
