@@ -10,6 +10,7 @@ _HEAD = (
     "padding:3px 14px 3px 0;font-weight:600;text-align:{};white-space:nowrap;vertical-align:bottom"
 )
 _CELL = "padding:3px 14px 3px 0;text-align:{};vertical-align:top;border-top:1px solid #8884"
+_SPAN = "padding:0 0 4px 14px;text-align:left"  # a notebook's own style aligns at the right
 _DIM = "opacity:0.7"
 
 
@@ -49,14 +50,14 @@ def html_table(
     for row in rows:
         if isinstance(row, str):
             body.append(
-                f'<tr><td colspan="{len(names)}" style="padding:0 0 4px 14px">{row}</td></tr>'
+                f'<tr style="background:none"><td colspan="{len(names)}" style="{_SPAN}">{row}</td></tr>'
             )
             continue
         cells = "".join(
             f'<td style="{_CELL.format(side)}">{escape(cell)}</td>'
             for cell, side in zip(row, sides, strict=True)
         )
-        body.append(f"<tr>{cells}</tr>")
+        body.append(f'<tr style="background:none">{cells}</tr>')
     title = (
         f'<caption style="text-align:left;{_DIM}">{escape(caption)}</caption>' if caption else ""
     )
