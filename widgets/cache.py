@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from os.path import basename
 from textwrap import wrap
 from typing import Any
 
 from jaxtorch.dispatch import stats
 from jaxtorch.insight import events
-from jaxtorch.insight.programs import Place, ProgramInfo, keep, kept, program, programs
+from jaxtorch.insight.programs import ProgramInfo, keep, kept, program, programs
 from jaxtorch.insight.recompiles import (
     FunctionInfo,
     Retrace,
@@ -21,6 +20,7 @@ from jaxtorch.insight.recompiles import (
     totals,
 )
 
+from .places import place_data, where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size
 from .view import View
@@ -126,9 +126,7 @@ class CacheView(View):
             sums = totals(known, by_cell)[:_TOTALS]
             if sums:
                 columns = ("cell" if by_cell else "line", "programs", "compile time")
-                cells = [
-                    (_where(t.place, by_cell), str(t.programs), _time(t.seconds)) for t in sums
-                ]
+                cells = [(where(t.place, by_cell), str(t.programs), _time(t.seconds)) for t in sums]
                 parts.append(details(title, html_table(columns, cells)))
         return "".join(parts)
 
@@ -202,7 +200,7 @@ def _cells(function: FunctionInfo, wide: bool = False) -> tuple[str, ...]:
     return (
         name if wide else shortened(name, 20),
         function.kind,
-        _where(function.place) if wide else shortened(_where(function.place), 14),
+        where(function.place) if wide else shortened(where(function.place), 14),
         str(function.calls) if counted and function.kind != "jax.jit" else "",
         str(function.hits) if function.kind not in ("eager", "jax.jit") else "",
         str(function.traces) if function.traces else "",
@@ -288,8 +286,8 @@ def _reason(retrace: Retrace) -> str:
         for a in dict.fromkeys(retrace.advice)
         if a
     )
-    where = f" — {escape(_where(retrace.place))}" if retrace.place else ""
-    return f'<li value="{retrace.nth}">{escape(", ".join(retrace.what))}{where}{advice}</li>'
+    at = f" — {escape(where(retrace.place))}" if retrace.place else ""
+    return f'<li value="{retrace.nth}">{escape(", ".join(retrace.what))}{at}{advice}</li>'
 
 
 def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
@@ -300,7 +298,7 @@ def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
         str(info.id),
         _title(info) + ("" if info.alive else " (gone)") + (" (kept)" if kept(info) else ""),
         shortened(", ".join(info.signature), 80),
-        _where(info.place),
+        where(info.place),
         str(info.calls) if info.calls or info.kind not in ("eager", "jax.jit") else "",
         _time(info.trace_seconds),
         _time(info.lowering_seconds),
@@ -325,7 +323,7 @@ def _row(function: FunctionInfo) -> dict[str, Any]:
         "id": function.id,
         "name": function.name,
         "kind": function.kind,
-        **_place_data(function.place),
+        **place_data(function.place),
         "calls": function.calls if captured or function.calls else None,
         "hits": function.hits if captured else None,
         "traces": function.traces or None,
@@ -340,7 +338,7 @@ def _row(function: FunctionInfo) -> dict[str, Any]:
         "cached": sum(p.persistent_hit is True for p in known),
         "keeps": sum(map(kept, known)),
         "why": [
-            {"nth": r.nth, "place": _where(r.place), "what": list(r.what), "advice": list(r.advice)}
+            {"nth": r.nth, "place": where(r.place), "what": list(r.what), "advice": list(r.advice)}
             for r in function.retraces
         ],
         "programs": [_program_data(p) for p in known[-_MOST_PROGRAMS:]],
@@ -354,7 +352,7 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
         "id": info.id,
         "name": info.name,
         "part": info.part,
-        "place": _where(info.place),
+        "place": where(info.place),
         "calls": info.calls,
         "trace": info.trace_seconds,
         "lowering": info.lowering_seconds,
@@ -371,31 +369,13 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
     }
 
 
-def _place_data(place: Place | None) -> dict[str, Any]:
-    return {
-        "place": _where(place),
-        "file": None if place is None else place.file,
-        "line": None if place is None else place.line,
-        "cell": None if place is None else place.cell,
-    }
-
-
 def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
-    place = _place_data(total.place) | {"place": _where(total.place, by_cell)}
+    place = place_data(total.place) | {"place": where(total.place, by_cell)}
     return {"id": place["place"], **place, "programs": total.programs, "seconds": total.seconds}
 
 
-def _where(place: Place | None, by_cell: bool = False) -> str:
-    """A line in a few characters: "[3]:2" is line 2 of cell 3."""
-    if place is None:
-        return ""
-    if place.cell is None:
-        return f"{basename(place.file)}:{place.line}"
-    return f"[{place.cell}]" if by_cell else f"[{place.cell}]:{place.line}"
-
-
 def _total(total: Total) -> str:
-    return f"{_where(total.place, True)} {_time(total.seconds)}"
+    return f"{where(total.place, True)} {_time(total.seconds)}"
 
 
 def _time(seconds: float) -> str:
@@ -418,4 +398,4 @@ def _programs(found: list[FunctionInfo]) -> list[ProgramInfo]:
 def _words(function: FunctionInfo) -> str:
     """What a filter looks at."""
     names = {p.name for p in function.programs}
-    return " ".join([function.name, function.kind, _where(function.place), *names]).lower()
+    return " ".join([function.name, function.kind, where(function.place), *names]).lower()
