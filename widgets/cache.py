@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from html import escape
 from textwrap import wrap
@@ -9,7 +10,7 @@ from typing import Any
 
 from jaxtorch.dispatch import stats
 from jaxtorch.insight import events
-from jaxtorch.insight.programs import ProgramInfo, keep, kept, program, programs
+from jaxtorch.insight.programs import ProgramInfo, keep, kept, kept_count, program
 from jaxtorch.insight.recompiles import (
     FunctionInfo,
     Retrace,
@@ -41,6 +42,7 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
 }
 _MOST_PROGRAMS = 300  # of one function, in data and HTML: the latest
 _TOTALS = 12
+_PERIOD = 1.0  # seconds
 
 
 class CacheView(View):
@@ -80,6 +82,8 @@ class CacheView(View):
 
     def __init__(self, sort: str = "order", filter: str = "", all_of_them: bool = False):
         self.sort, self.filter, self.all_of_them = sort, filter, all_of_them
+        self._looked = 0.0
+        self._counts: object = None
 
     def functions(self) -> list[FunctionInfo]:
         """What is shown, in order."""
@@ -139,12 +143,13 @@ class CacheView(View):
 
     def revision(self) -> object:
         known = list(stats.compiled)
-        counts = sum(r.calls + r.cleared for r in known)
-        hits = {id(r.cause.source): r.cause.source.hits for r in known}
-        return len(known), counts, sum(hits.values()), sum(map(kept, self._keepable()))
-
-    def _keepable(self) -> list[ProgramInfo]:
-        return [p for p in programs() if p.kind != "eager"]
+        now = time.monotonic()
+        # What was compiled is shown at once, how often it runs once a second: drawing it takes milliseconds.
+        if now - self._looked > _PERIOD:
+            sources = {id(r.cause.source): r.cause.source for r in known}
+            hits = sum(source.hits for source in sources.values())
+            self._looked, self._counts = now, (sum(r.calls for r in known), hits)
+        return len(known), sum(r.cleared for r in known), kept_count(), self._counts
 
     def data(self) -> dict[str, Any]:
         found = functions(self.all_of_them)
