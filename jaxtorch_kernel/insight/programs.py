@@ -247,6 +247,11 @@ def kept(info: ProgramInfo) -> bool:
     return info._record in _kept
 
 
+def kept_count() -> int:
+    """How many programs are kept."""
+    return len(_kept)
+
+
 def _info(record: stats.Compiled) -> ProgramInfo:
     source = record.cause.source
     return ProgramInfo(

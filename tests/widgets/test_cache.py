@@ -10,6 +10,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.recompiles import clear, functions, named
+from jaxtorch.widgets import cache
 from jaxtorch.widgets.cache import CacheView
 
 from .pages import harmless
@@ -85,7 +86,10 @@ def test_sort_and_filter(evil: Any) -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_the_revision_changes_with_what_is_shown(evil: Any) -> None:
+def test_the_revision_changes_with_what_is_shown(
+    evil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_PERIOD", 0.0)
     view = CacheView()
     seen = view.revision()
     assert view.revision() == seen
@@ -110,8 +114,6 @@ def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
 def test_many_programs_of_one_function_stay_readable(
     monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
-    from jaxtorch.widgets import cache
-
     monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
     found = row(CacheView())
     assert (len(found["programs"]), found["left_out"]) == (1, 1)
