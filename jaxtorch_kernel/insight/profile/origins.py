@@ -90,7 +90,8 @@ class Origins:
         parts = []
         for origin, cost in costs.items():
             fraction = _weight(cost) / whole if whole else 1 / len(costs)
-            parts.append(Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1))
+            guessed = len(costs) > 1 or instruction.id in self.module.inferred
+            parts.append(Part(origin, fraction, cost.plus(rest.times(fraction)), guessed))
         return parts
 
     def _adopted(self, instruction: Instruction) -> Part:
