@@ -48,6 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
         "ServerApp.allow_root": True,
         "IdentityProvider.token": token,
         "LabApp.expose_app_in_browser": True,
+        "JupyterNotebookApp.expose_app_in_browser": True,
     }
     news = (
         home
@@ -130,8 +131,8 @@ def lab(
     address, _, folder = server
     opened: list[Lab] = []
 
-    def open_notebook(*cells: str, name: str = request.node.name) -> Lab:
-        lab = Lab(context.new_page(), address, folder, name, list(cells))
+    def open_notebook(*cells: str, name: str = request.node.name, kind: type[Lab] = Lab) -> Lab:
+        lab = kind(context.new_page(), address, folder, name, list(cells))
         opened.append(lab)
         return lab
 

@@ -92,8 +92,7 @@ def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
 def test_the_totals_name_the_cell(training: Training) -> None:
     view = training.of("cache")
     view.get_by_role("tab", name="By cell").click()
-    number = training.cell(training.number("train")).locator(".jp-InputPrompt").inner_text()
-    expect(view.get_by_role("table")).to_contain_text(f"cell {number.rstrip(':')}")
+    expect(view.get_by_role("table")).to_contain_text(f"cell {training.prompt('train')}")
     view.get_by_role("tab", name="By cell").press("ArrowLeft")
     expect(view.get_by_role("tab", name="By function")).to_be_focused()
     assert "train" in names(view)

@@ -65,7 +65,8 @@ def find(view: Locator, word: str) -> None:
     _, program = panes(view)
     program.get_by_role("button", name="search").click()
     box = program.locator(".cm-search input[name='search']")
-    box.fill(word)
+    box.clear()
+    box.press_sequentially(word)
     box.press("Enter")
     box.press("Escape")
     expect(program.locator(".cm-line", has_text=word).first).to_be_visible()
@@ -73,7 +74,7 @@ def find(view: Locator, word: str) -> None:
 
 def test_the_keyboard_goes_from_line_to_line(view: Locator) -> None:
     source, _ = panes(view)
-    line(source, "logits = model(x)").click()
+    line(source, "logits = model(x)").click(position=START)
     editor = source.get_by_role("textbox")
     editor.press("ArrowDown")
     expect(source.locator(".cm-linked")).to_have_text(["    loss = F.cross_entropy(logits, y)"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from .lab import Lab
+from .lab import Lab, Notebook7
 
 VIEW = """
 from html import escape
@@ -150,3 +150,48 @@ def test_keys_that_are_typed_into_a_view_are_no_commands_of_the_notebook(
     notebook.page.keyboard.type("ddab")  # in JupyterLab: delete a cell, add one above, one below
     expect(box).to_have_value("ddab")
     expect(notebook.page.locator(".jp-Notebook .jp-Cell")).to_have_count(2)
+
+
+def test_in_notebook_7_it_is_the_same(lab: Callable[..., Lab]) -> None:
+    notebook = lab(VIEW, "Rows()", LOOP, kind=Notebook7)
+    notebook.run(0)
+    notebook.run(1)
+    view = notebook.view(1)
+    view.get_by_role("button", name="Size").click()
+    assert names(view)[0] == "conv"
+    notebook.run(2)
+    expect(view.locator("tbody tr")).to_have_count(43)
+
+
+LONG = r"""
+from jaxtorch.widgets.view import View
+class Long(View):
+    kind = "hlo"
+    def text(self): return "long"
+    def html(self): return "<p>long</p>"
+    def data(self):
+        return dict(
+            program=dict(id=1, name="long", kind="jit", part="", title="long", signature=[]), others=[],
+            sources=[dict(file="f", title="f", cell=None, first=1, lines=["first", "second"])],
+            lines=[[0, 1], [0, 2]], total=[1, 0, 1], kinds=[], fusions=[], memory=None, buffers=[],
+            table={k: [] for k in ("line", "instructions", "flops", "transcendentals", "bytes")},
+            stages=["hlo"], stage="hlo", line=-1, grep="")
+    def answer(self, ask, arguments):
+        lines = [f"  %add.{i} = f32[8]{{0}} add(%p, %add.{i - 1}), metadata={{op_name=a}}" for i in range(50_000)]
+        return dict(self.data(), stage="hlo", title="HLO", text="\n".join(lines), groups=[[0], [1]],
+                    links=[int(i == 40_000) for i in range(50_000)])
+Long()
+"""
+
+
+def test_fifty_thousand_lines_are_drawn_only_where_they_are_seen(lab: Callable[..., Lab]) -> None:
+    notebook = lab(LONG)
+    notebook.run(0)
+    view = notebook.view(0)
+    program = view.locator(".side").nth(1)
+    expect(program.get_by_text("50,000 lines")).to_be_visible()
+    expect(program.locator(".cm-line").first).to_be_visible()
+    assert program.locator(".cm-line").count() < 500
+    view.locator(".side").nth(0).locator(".cm-line", has_text="second").click()
+    expect(program.locator(".cm-linked")).to_contain_text(["%add.40000 = "])
+    expect(program.get_by_role("status")).to_have_text("50,000 lines, 1 linked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from .lab import Lab
 
@@ -71,6 +71,7 @@ CELLS = {
     "hlo": "%jax hlo train",
     "profile": PROFILE,
     "lines": LINES,
+    "memory": "%jax memory",
     "later": "even = jaxtorch.pure(even)\neven(x)",
 }
 LATER = ("later",)  # run by the tests themselves
@@ -92,4 +93,10 @@ class Training(Lab):
         """The live view below the cell of this name, in sight."""
         view = self.view(self.number(name))
         view.scroll_into_view_if_needed()
+        self.page.wait_for_timeout(200)  # a notebook draws the cells that come into sight anew
+        expect(view.locator("table, canvas").first).to_be_visible()
         return view
+
+    def prompt(self, name: str) -> str:
+        """The number of the cell of this name: they were run in their order."""
+        return f"[{self.number(name) + 1}]"

@@ -65,7 +65,7 @@ export function Graph({ nodes, edges, at, onNode, label }: GraphProps) {
               key={node.id}
               class="node"
               role="button"
-              tabIndex={0}
+              tabindex={0} // of SVG, this spelling alone can be focused
               aria-pressed={node.id === at}
               aria-label={`${node.label} ${node.says ?? ""}`}
               transform={`translate(${box.x - box.width / 2} ${box.y - box.height / 2})`}

@@ -162,7 +162,7 @@ export interface TableData extends Data {
 
 // -- kind "cache" (widgets/cache.py); seconds and bytes -----------------------------------------------------------
 
-interface Site {
+export interface Site {
   place: Maybe<string>; // as text
   file: Maybe<string>;
   line: Maybe<number>;
@@ -224,14 +224,22 @@ export interface CacheData {
   sites: Total[];
 }
 
-// -- kind "memory" ------------------------------------------------------------------------------------------------
+// -- kind "memory" (widgets/memory.py); bytes ---------------------------------------------------------------------
 
-// Asks: why {id} -> string[]: what keeps an array alive, a path a line
 export interface MemoryData {
-  now: number;
+  total: number;
   peak: number;
-  history: { at: number[]; bytes: number[] };
-  arrays: { id: string | number; name: string; bytes: number; dtype: string; shape: string; place: Maybe<string> }[];
-  places: { id: string; name: string; bytes: number; count: number }[];
-  programs: { id: string | number; name: string; arguments: number; outputs: number; temporary: number; code: number }[];
+  free: number;
+  limit: number;
+  arrays: (Site & {
+    id: string;
+    bytes: number;
+    shape: number[];
+    dtype: string;
+    made_by: Maybe<string>;
+    name: Maybe<string>;
+  })[];
+  left_out: { arrays: number; bytes: number };
+  lines: (Site & { id: string; arrays: number; bytes: number })[];
+  cells: { id: number; cell: Maybe<number>; seconds: number; before: number; peak: number; after: number }[];
 }

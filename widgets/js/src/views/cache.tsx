@@ -2,7 +2,7 @@
 import { count, seconds } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import { Act, Filter, Tabs } from "../parts.tsx";
+import { Act, Filter, Tabs, where } from "../parts.tsx";
 import type { CacheData, CachedFunction, CachedProgram, Total } from "../shapes.ts";
 import { Table, type Column, type Sort } from "../table.tsx";
 
@@ -40,9 +40,6 @@ const COLUMNS: Column<CachedFunction>[] = [
   { key: "memory", label: "Memory", kind: "bytes", wide: true, says: "the most that a run of it takes", value: (f) => f.memory },
   { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (f) => f.flops },
 ];
-
-const where = ({ place, cell, line }: Pick<Total, "place" | "cell" | "line">): string | null =>
-  cell === null ? place : line === null ? `cell [${cell}]` : `cell [${cell}], line ${line}`;
 
 const PROGRAMS = (client: Client): Column<CachedProgram>[] => [
   {
@@ -97,6 +94,7 @@ export function CacheView({ data, client }: ViewProps<CacheData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "rows");
   const { total } = data;
   const sort: Sort | null = data.sort ? { key: data.sort, down: data.sort !== "name" } : null;
+  const columns = COLUMNS.filter((c) => c.key === "name" || data.rows.some((f) => c.value(f) != null));
   const again = total.retraced === 1 ? "traced again once" : `traced again ${count(total.retraced)} times`;
   return (
     <>
@@ -125,7 +123,7 @@ export function CacheView({ data, client }: ViewProps<CacheData>) {
                 client={client}
                 name="What was compiled"
                 rows={data.rows}
-                columns={COLUMNS}
+                columns={columns}
                 id={(f) => f.id}
                 filter={filter}
                 words={(f) => [f.place, f.signature, ...f.why.flatMap((w) => w.what)].join(" ")}

@@ -1,26 +1,31 @@
-// `%jax memory`: which arrays are alive, who made them, what keeps them.
+// `%jax memory`: which arrays are alive, which line made them, what keeps them.
 import { useState } from "preact/hooks";
-import { bytes, seconds } from "../format.ts";
+import { bytes, count, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import { Act, Filter, Tabs } from "../parts.tsx";
+import { Act, Filter, Tabs, where } from "../parts.tsx";
 import type { MemoryData } from "../shapes.ts";
 import { Table } from "../table.tsx";
 
+type Client = ViewProps["client"];
+
 export function MemoryView({ data, client }: ViewProps<MemoryData>) {
-  const [tab, setTab] = useKept(client, "tab", "arrays");
+  const [tab, setTab] = useKept<string>(client, "tab", "arrays");
   const [filter, setFilter] = useKept(client, "filter", "");
+  const { left_out: left } = data;
   return (
     <>
       <div class="bar">
         <span class="title">
-          {bytes(data.now)} in {data.arrays.length} arrays
+          {bytes(data.total)} in {count(data.arrays.length + left.arrays)} arrays
         </span>
         <span class="badge">peak {bytes(data.peak)}</span>
+        <span class="badge">
+          {bytes(data.free)} free of {bytes(data.limit)}
+        </span>
         <span class="space" />
         <Filter value={filter} set={setFilter} of="arrays" />
       </div>
-      <History {...data.history} />
       <Tabs
         label="Memory"
         at={tab}
@@ -30,61 +35,79 @@ export function MemoryView({ data, client }: ViewProps<MemoryData>) {
             key: "arrays",
             label: "Arrays",
             body: () => (
-              <Table
-                client={client}
-                name="Arrays alive"
-                rows={data.arrays}
-                id={(a) => a.id}
-                filter={filter}
-                sort={{ key: "bytes", down: true }}
-                detail={(a) => <Why client={client} id={a.id} />}
-                columns={[
-                  { key: "name", label: "Array", value: (a) => a.name },
-                  { key: "shape", label: "Shape", value: (a) => `${a.dtype}[${a.shape}]` },
-                  { key: "place", label: "Made at", wide: true, value: (a) => a.place },
-                  { key: "bytes", label: "Size", kind: "bytes", value: (a) => a.bytes },
-                ]}
-              />
+              <>
+                <Table
+                  client={client}
+                  name="Arrays alive"
+                  rows={data.arrays}
+                  id={(a) => a.id}
+                  filter={filter}
+                  detail={(a) => <Why client={client} id={a.id} />}
+                  columns={[
+                    {
+                      key: "name",
+                      label: "Array",
+                      value: (a) => a.name ?? "",
+                      draw: (a) => <span class="mono">{a.name ?? "(no name)"}</span>,
+                    },
+                    {
+                      key: "shape",
+                      label: "Shape",
+                      value: (a) => `${a.dtype}[${a.shape.join(",")}]`,
+                      draw: (a) => <span class="mono">{`${a.dtype}[${a.shape.join(",")}]`}</span>,
+                    },
+                    { key: "place", label: "Made at", value: (a) => where(a) },
+                    { key: "by", label: "By", wide: true, value: (a) => a.made_by },
+                    { key: "bytes", label: "Size", kind: "bytes", value: (a) => a.bytes },
+                    { key: "share", label: "Share", kind: "share", wide: true, value: (a) => a.bytes / (data.total || 1), draw: (a) => share(a.bytes / (data.total || 1)) },
+                  ]}
+                />
+                {left.arrays > 0 && (
+                  <p class="dim">
+                    {count(left.arrays)} smaller ones, {bytes(left.bytes)}, are not shown.
+                  </p>
+                )}
+              </>
             ),
           },
           {
-            key: "places",
+            key: "lines",
             label: "By line",
             body: () => (
               <Table
                 client={client}
                 name="Memory by line"
-                rows={data.places}
-                id={(p) => p.id}
+                rows={data.lines}
+                id={(l) => l.id}
                 filter={filter}
-                sort={{ key: "bytes", down: true }}
                 columns={[
-                  { key: "name", label: "Made at", value: (p) => p.name },
-                  { key: "count", label: "Arrays", kind: "count", value: (p) => p.count },
-                  { key: "bytes", label: "Size", kind: "bytes", value: (p) => p.bytes },
+                  { key: "place", label: "Made at", value: (l) => where(l) || "elsewhere" },
+                  { key: "arrays", label: "Arrays", kind: "count", value: (l) => l.arrays },
+                  { key: "bytes", label: "Size", kind: "bytes", value: (l) => l.bytes },
                 ]}
               />
             ),
           },
           {
-            key: "programs",
-            label: "Programs",
+            key: "cells",
+            label: "By cell",
             body: () => (
-              <Table
-                client={client}
-                name="Memory of a program's run"
-                rows={data.programs}
-                id={(p) => p.id}
-                filter={filter}
-                sort={{ key: "temporary", down: true }}
-                columns={[
-                  { key: "name", label: "Program", value: (p) => p.name },
-                  { key: "arguments", label: "Arguments", kind: "bytes", value: (p) => p.arguments },
-                  { key: "outputs", label: "Outputs", kind: "bytes", value: (p) => p.outputs },
-                  { key: "temporary", label: "Temporary", kind: "bytes", value: (p) => p.temporary },
-                  { key: "code", label: "Code", kind: "bytes", value: (p) => p.code },
-                ]}
-              />
+              <>
+                <Peaks cells={data.cells} />
+                <Table
+                  client={client}
+                  name="Memory by cell"
+                  rows={data.cells}
+                  id={(c) => c.id}
+                  columns={[
+                    { key: "cell", label: "Cell", value: (c) => c.cell, draw: (c) => (c.cell === null ? "elsewhere" : `[${c.cell}]`) },
+                    { key: "seconds", label: "Time", kind: "seconds", value: (c) => c.seconds },
+                    { key: "before", label: "Before", kind: "bytes", value: (c) => c.before },
+                    { key: "peak", label: "Peak", kind: "bytes", value: (c) => c.peak },
+                    { key: "after", label: "After", kind: "bytes", value: (c) => c.after },
+                  ]}
+                />
+              </>
             ),
           },
         ]}
@@ -93,35 +116,37 @@ export function MemoryView({ data, client }: ViewProps<MemoryData>) {
   );
 }
 
-function Why({ client, id }: { client: ViewProps["client"]; id: string | number }) {
-  const [paths, setPaths] = useState<string[] | null>(null);
+function Why({ client, id }: { client: Client; id: string }) {
+  const [ways, setWays] = useState<string[] | null>(null);
   return (
     <>
-      <Act run={async () => setPaths(await client.ask<string[]>("why", { id }))}>what keeps this alive</Act>
-      {paths && (
+      <Act run={async () => setWays(await client.ask<string[]>("why", { array: id }))}>what keeps it alive</Act>
+      {ways && (
         <ul class="mono">
-          {paths.length ? paths.map((path, i) => <li key={i}>{path}</li>) : <li>nothing that Python can see</li>}
+          {ways.length ? ways.map((way, i) => <li key={i}>{way}</li>) : <li>nothing that Python can see</li>}
         </ul>
       )}
     </>
   );
 }
 
-// Bytes over time, as steps.
-function History({ at, bytes: sizes }: MemoryData["history"]) {
-  if (at.length < 2) return null;
-  const [width, height] = [600, 60];
-  const [first, last] = [at[0]!, at.at(-1)!];
-  const most = Math.max(...sizes, 1);
-  const x = (t: number): number => ((t - first) / (last - first || 1)) * width;
-  const y = (b: number): number => height - (b / most) * (height - 4);
-  let path = `M0 ${height}`;
-  at.forEach((t, i) => (path += `H${x(t).toFixed(1)}V${y(sizes[i]!).toFixed(1)}`));
-  const said = `Memory over ${seconds(last - first)}, at most ${bytes(most)}`;
+// What each cell held, one bar a cell: up to its peak, and how much of that it left.
+function Peaks({ cells }: { cells: MemoryData["cells"] }) {
+  if (cells.length < 2) return null;
+  const shown = cells.slice(-60);
+  const most = Math.max(...shown.map((c) => c.peak), 1);
+  const [width, height] = [10 * shown.length, 60];
+  const tall = (size: number): number => (size / most) * (height - 2);
+  const said = `Memory of the last ${shown.length} cells, at most ${bytes(most)}`;
   return (
-    <svg class="history" viewBox={`0 0 ${width} ${height}`} preserveAspectRatio="none" role="img" aria-label={said}>
-      <title>{said}</title>
-      <path d={`${path}V${height}Z`} fill="var(--mark2)" stroke="var(--accent)" vector-effect="non-scaling-stroke" />
+    <svg class="peaks" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={said}>
+      {shown.map((c, i) => (
+        <g key={c.id}>
+          <title>{`cell [${c.cell}]: peak ${bytes(c.peak)}, after ${bytes(c.after)}, ${seconds(c.seconds)}`}</title>
+          <rect x={i * 10 + 1} width="8" y={height - tall(c.peak)} height={tall(c.peak)} fill="var(--mark2)" stroke="var(--line)" />
+          <rect x={i * 10 + 1} width="8" y={height - tall(c.after)} height={tall(c.after)} fill="var(--bar)" />
+        </g>
+      ))}
     </svg>
   );
 }

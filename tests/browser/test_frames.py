@@ -1,0 +1,109 @@
+"""VS Code and Colab put an output into a frame of its own and draw the widget that it names, by `render`.
+
+Neither can be reached, so their part is played: a page that has nothing but the shell, as anywidget calls it, and a
+model whose messages go to the kernel's side of a view in this process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from jaxtorch.widgets import live
+from jaxtorch.widgets.view import View
+
+FRAME = """
+async ([shell, hash]) => {
+  const url = URL.createObjectURL(new Blob([shell], {type: "text/javascript"}));
+  const module = await import(url);
+  if (Object.keys(module).join() !== "default") throw new Error("anywidget wants the default export alone");
+  const listeners = [];
+  const model = {
+    get: (name) => ({bundle: hash, place: "nowhere"})[name],
+    send: (content) => void toKernel(content),
+    on: (event, listener) => { if (event === "msg:custom") listeners.push(listener); },
+  };
+  window.fromKernel = (content, code) => {
+    const buffers = code === null ? [] : [new DataView(new TextEncoder().encode(code).buffer)];
+    for (const listener of [...listeners]) listener(content, buffers);
+  };
+  window.el = document.body.appendChild(document.createElement("div"));
+  module.default.initialize({model, signal: new AbortController().signal});
+  window.undo = module.default.render({model, el: window.el});
+}
+"""
+
+
+class Numbers(View):
+    kind = "table"
+    rows = ({"id": 1, "name": "one"}, {"id": 2, "name": "<b>two</b>"})
+    seen = 0
+
+    def text(self) -> str:
+        return "numbers"
+
+    def html(self) -> str:
+        return "<p>numbers</p>"
+
+    def revision(self) -> object:
+        return self.seen
+
+    def data(self) -> dict[str, Any]:
+        columns = [
+            {"key": "name", "label": "Name"},
+            {"key": "id", "label": "Number", "kind": "count"},
+        ]
+        return {"title": f"Seen {self.seen}", "columns": columns, "rows": list(self.rows)}
+
+
+class Frame:
+    """A page as such a front end makes it for one output."""
+
+    def __init__(self, page: Page, view: View, dark: bool):
+        self.page = page
+        self.connection = live.Connection(view, self)
+        self.place = "nowhere"
+        self._waiting: list[tuple[Any, Any]] = []
+        page.expose_function("toKernel", self.receive)
+        page.set_content(f"<html><body class='vscode-{'dark' if dark else 'light'}'></body></html>")
+        page.evaluate(FRAME, [(live._STATIC / "shell.js").read_text(), live._drawing()[0]])
+
+    def receive(self, content: Any) -> None:
+        self.connection.receive(None, content, [])
+
+    def send(self, content: Any, buffers: Any = None) -> None:
+        """What a widget does, at the end of a cell where that is all that the front end shows."""
+        self._waiting.append((content, buffers[0].decode() if buffers else None))
+
+    def close(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        for _ in range(100):
+            self.page.wait_for_timeout(20)
+            while self._waiting:
+                content, code = self._waiting.pop(0)
+                self.page.evaluate(
+                    "([content, code]) => fromKernel(content, code)", [content, code]
+                )
+            if self.page.locator(".view").count():
+                return
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_widget_in_a_frame_of_its_own(context: BrowserContext, dark: bool) -> None:
+    view = Numbers()
+    frame = Frame(context.new_page(), view, dark)
+    frame.flush()
+    shown = frame.page.locator(".view")
+    expect(shown.locator("td.name")).to_have_text(["one", "<b>two</b>"])
+    expect(shown).to_have_attribute("data-theme", "dark" if dark else "light")
+    view.seen = 1
+    frame.connection.look()
+    frame.flush()
+    expect(shown).to_contain_text("Seen 1")
+    frame.connection.end()
+    frame.page.evaluate("() => undo()")
+    expect(shown).to_have_count(0)
