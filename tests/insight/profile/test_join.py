@@ -321,8 +321,8 @@ def test_what_jax_runs_on_its_own_has_no_line_of_ours() -> None:
 
     x = jnp.ones((N, N))
     plain = jax.jit(lambda x: x @ x)
-    plain(x)
-    found = profile(lambda: plain(x))
+    plain(x).block_until_ready()
+    found = profile(lambda: plain(x).block_until_ready())
     (row,) = found.lines  # this test's lambda, by the HLO
     assert row.place is not None
     assert row.place.file == __file__
