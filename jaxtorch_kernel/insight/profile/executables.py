@@ -60,10 +60,9 @@ class Executable:
         """Its HLO; None where it is gone."""
         if self.running is None:
             return None
-        if self.info is None or self.kind == "eager":
-            return read_module(_proto(self.running))
-        module = read_module(self.info.hlo_proto() or _proto(self.running))
-        return found_again(module, self.info.stablehlo)
+        own = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
+        module = read_module(own or _proto(self.running))
+        return found_again(module, self.info.stablehlo if self.info is not None else lambda: None)
 
 
 def assign(
