@@ -1,6 +1,6 @@
 """`make bench`: every comparison, in one run.
 
-python -m benchmarks [dispatch|cpu_tensors|training|capture|models ...]
+python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|models ...]
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import sys
 def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compiling is timed too
-    names = sys.argv[1:] or ["dispatch", "cpu_tensors", "training", "capture", "models"]
+    names = sys.argv[1:] or [
+        "dispatch",
+        "recording",
+        "cpu_tensors",
+        "training",
+        "capture",
+        "models",
+    ]
     for name in names:
         print(f"# {name}", flush=True)
         for row in importlib.import_module(f"benchmarks.{name}").rows():

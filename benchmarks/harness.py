@@ -52,8 +52,12 @@ def compare(
     rounds: int = 25,
     limit: float | None = None,
     against: str = "",
+    prepare: Callable[[str], object] | None = None,
 ) -> Row:
-    """Time `calls` calls of each contestant in turn, `rounds` times over; `finish` waits for the device."""
+    """Time `calls` calls of each contestant in turn, `rounds` times over; `finish` waits for the device.
+
+    `prepare` is called with a contestant's name before its turn, and is not timed.
+    """
     for contestant in contestants.values():
         for _ in range(max(2, calls // 20)):
             contestant()
@@ -61,6 +65,8 @@ def compare(
     times: dict[str, list[float]] = {key: [] for key in contestants}
     for _ in range(rounds):
         for key, contestant in contestants.items():
+            if prepare is not None:
+                prepare(key)
             started = time.perf_counter()
             for _ in range(calls):
                 contestant()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 from jax._src import config
 from jax.extend import core
 from jax.interpreters import partial_eval
+from jaxlib import xla_client
 
 
 def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
@@ -71,6 +73,45 @@ def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
     """The optimized HLO of a program: a serialized `HloModuleProto`."""
     modules = compiled.runtime_executable().hlo_modules()  # type: ignore[union-attr]  # XLA's executable
     return modules[0].as_serialized_hlo_module_proto() if modules else None
+
+
+class LiveExecutable:
+    """An executable that JAX alone holds, with the questions of `jax.stages.Compiled`."""
+
+    def __init__(self, found: Any):
+        self._found = found
+
+    def runtime_executable(self) -> Any:
+        return self._found
+
+    def memory_analysis(self) -> Any:
+        return self._found.get_compiled_memory_stats()
+
+    def cost_analysis(self) -> Any:
+        return self._found.cost_analysis()
+
+
+def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | None:
+    """What tells the executable of a function just compiled by `jax.jit` from all others, and its inputs.
+
+    XLA's client lists what lives, the newest first; an executable itself cannot be referred to weakly.
+    """
+    for found in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
+        modules = found.hlo_modules()
+        if modules and modules[0].name == f"jit_{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}":
+            proto = modules[0].as_serialized_hlo_module_proto()
+            shapes = xla_client.XlaComputation(proto).program_shape().parameter_shapes()
+            return found.fingerprint, [
+                jax.ShapeDtypeStruct(s.dimensions(), s.numpy_dtype()) for s in shapes
+            ]
+    return None
+
+
+def find_executable(fingerprint: Any) -> LiveExecutable | None:
+    """The executable that `newest_executable` told apart, while it lives."""
+    live = jax.devices()[0].client.live_executables()
+    found = next((e for e in live if e.fingerprint == fingerprint), None)
+    return None if found is None else LiveExecutable(found)
 
 
 def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

@@ -87,6 +87,7 @@ def _before_cell(info: Any) -> None:
 def _after_cell(result: Any) -> None:
     global _interruptible
     _count_memory(result)
+    progress.settle()
     live.flush()
     if result is None or result.info is _interruptible:  # None: Ctrl-C came before the cell began
         _interruptible = None

@@ -81,6 +81,7 @@ class Progress:
         self.sink = sink
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._shown = False
 
     def begin(self) -> None:
         """Something is being compiled: look from now on."""
@@ -91,8 +92,22 @@ class Progress:
                 )
                 self._thread.start()
 
+    def settle(self) -> None:
+        """The cell is over, and its line goes with it: not every front end changes what an earlier cell has shown."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._shown = False
+            self.sink.clear()
+
+    def _show(self, line: str) -> None:
+        with self._lock:
+            self._shown = True
+            self.sink.show(line)
+
     def _run(self) -> None:
-        shown = False
         try:
             started = seen = time.monotonic()
             done: set[int] = set()
@@ -103,16 +118,14 @@ class Progress:
                     seen = now
                     done.add(id(phase))
                     if now - started > PATIENCE:
-                        shown = True
-                        self.sink.show(line_of(phase, len(done), now - started))
+                        self._show(line_of(phase, len(done), now - started))
                 if now - seen > PAUSE:
                     return
                 time.sleep(LOOK)
         finally:
             with self._lock:
                 self._thread = None
-            if shown:
-                self.sink.clear()
+                self._clear()
 
 
 def outermost() -> Phase | None:
@@ -135,17 +148,30 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
     return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
 
 
+_progress: Progress | None = None  # of the session
+
+
 def start(shell: InteractiveShell) -> None:
     """Show long compilations of this session, where it can be done."""
-    compiling.opened = None
+    global _progress
+    stop()
     sink = _sink(shell)
     if sink is not None:
-        compiling.opened = Progress(sink).begin
+        _progress = Progress(sink)
+        compiling.opened = _progress.begin
+
+
+def settle() -> None:
+    """A cell is over."""
+    if _progress is not None:
+        _progress.settle()
 
 
 def stop() -> None:
     """Show none any more."""
-    compiling.opened = None
+    global _progress
+    settle()
+    _progress = compiling.opened = None
 
 
 def _sink(shell: InteractiveShell) -> Sink | None:

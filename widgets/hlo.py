@@ -62,14 +62,15 @@ class HloView(View):
     | stage | stage | {stage, title, text, groups, links, sources, lines} |
     | neighbourhood | instruction (a name), hops | {nodes, edges: [[from, to], ...], cut} |
     | fold | depth, or null | the same, a node being a module path |
-    | instruction | name | {name, opcode, shape, path, backward, lines, stack, cost, runs, text} |
+    | instruction | name | {name, opcode, shape, path, backward, inferred, lines, stack, cost, runs, text} |
     | diff | stage, other (a program's id) | as `DiffView.data()` |
     | download | stage | {name, text}: a file |
 
     `groups` are lists of Ls, and `links` has for each line of `text` a place in `groups`, or -1. `sources` and `lines`
     take the place of what was there before: they may have grown at their ends. A node is [id, label, detail,
     distance, flops, bytes, L or -1]. A `path` is a list of names, `lines` one of Ls, `stack` one of
-    [file, line, function], the innermost first, and a `cost` [flops, transcendentals, bytes].
+    [file, line, function], the innermost first, and a `cost` [flops, transcendentals, bytes]. `inferred` says that
+    XLA gave no origin, and path and lines are guessed.
     """
 
     kind = "hlo"
@@ -289,6 +290,7 @@ class HloView(View):
             "shape": own.shape.text,
             "path": list(scope.path),
             "backward": scope.backward,
+            "inferred": own.id in reading.module.inferred,
             "lines": [self._l(p) for p in reading.sources.spanned(own)],
             "stack": [list(frame) for frame in reading.module.stack(own.frame)],
             "cost": list(cost),

@@ -41,6 +41,11 @@ def heading(reading: Reading) -> list[str]:
             + (f" ({size(memory.alias)} in place of arguments)" if memory.alias else "")
             + f", {size(memory.temporary)} temporary"
         )
+    guessed = len(reading.module.inferred)
+    if guessed:
+        lines.append(
+            f"XLA says of {guessed} instructions not where they come from: inferred from what they do."
+        )
     unknown = [f"{i.name} ({_why_unknown(i.opcode)})" for i in reading.costs.unknown]
     if unknown:
         more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""

@@ -19,6 +19,7 @@ from .units import size
 from .view import View
 
 _PERIOD = 2.0  # seconds
+_SMALL = 1024  # bytes
 _TEXT_ROWS, _HTML_ROWS, _DATA_ROWS = 20, 200, 2000
 
 
@@ -51,11 +52,8 @@ class MemoryView(View):
     def text(self) -> str:
         found = live_arrays(self.namespace)
         lines = [_summary(found), ""]
-        rows = [_cells(i, a) for i, a in enumerate(found[:_TEXT_ROWS], 1)]
-        lines += text_table(_NAMES, rows, left=6)
-        left = found[_TEXT_ROWS:]
-        if left:
-            lines.append(f"and {len(left)} smaller ones of {size(sum(a.nbytes for a in left))}")
+        rows, left = _table(found, _TEXT_ROWS)
+        lines += [*text_table(_NAMES, rows, left=6), *([left] if left else [])]
         sums = _by_line(found)[:8]
         lines += ["", *text_table(("by line", "arrays", "size"), map(_line_cells, sums))]
         if cells():
@@ -65,11 +63,7 @@ class MemoryView(View):
     def html(self) -> str:
         found = live_arrays(self.namespace)
         parts = [f'<p style="margin:4px 0">{escape(_summary(found))}</p>']
-        rows = [_cells(i, a, wide=True) for i, a in enumerate(found[:_HTML_ROWS], 1)]
-        left = found[_HTML_ROWS:]
-        caption = (
-            f"and {len(left)} smaller ones of {size(sum(a.nbytes for a in left))}" if left else ""
-        )
+        rows, caption = _table(found, _HTML_ROWS, wide=True)
         parts.append(details("By array", html_table(_NAMES, rows, 6, caption), opened=True))
         columns = ("line", "arrays", "size")
         parts.append(details("By line", html_table(columns, map(_line_cells, _by_line(found)))))
@@ -238,6 +232,17 @@ def _summary(found: list[LiveArray]) -> str:
     if nameless:
         text += f"; no name leads to {len(nameless)} of {size(sum(a.nbytes for a in nameless))}"
     return text
+
+
+def _table(
+    found: list[LiveArray], most: int, wide: bool = False
+) -> tuple[list[tuple[str, ...]], str]:
+    """Rows for the largest arrays, and how much is not in them: what is small and has no name never is."""
+    numbered = [(i, a) for i, a in enumerate(found, 1) if a.name or a.nbytes >= _SMALL][:most]
+    count = len(found) - len(numbered)
+    left = sum(a.nbytes for a in found) - sum(a.nbytes for _, a in numbered)
+    rows = [_cells(i, a, wide) for i, a in numbered]
+    return rows, f"and {count} smaller ones of {size(left)} together" if count else ""
 
 
 def _cells(number: int, array: LiveArray, wide: bool = False) -> tuple[str, ...]:

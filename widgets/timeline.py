@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Profile
 
 _WIDTH, _ROW, _NAMES = 1000, 14, 150
-_MOST = 500  # pieces drawn
+_MOST = 300  # pieces drawn
 _LANES = 12
 _COLOURS = ("#3b82f6", "#10b981", "#f59e0b", "#ec4899", "#8b5cf6", "#06b6d4", "#ef4444", "#84cc16")
 _OWN = "jaxtorch: run"

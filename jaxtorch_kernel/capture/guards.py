@@ -22,7 +22,7 @@ from ..storage.buffer import buffer_of
 
 _GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, type(None))
 
-_MODES = "train() and eval() are two programs, and only the latest is kept: make one `pure` for each of them."
+_MODES = "Each of the two has its program: this happens once for each."
 
 _registrations = 0
 

@@ -18,11 +18,14 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 from jax import monitoring
 
+from .._jax_private import find_executable, newest_executable
 from ..dispatch import compiling, program, stats
+from ..dispatch.compiling import Handle
 from ..dispatch.site import origin, own_first, site_of
 
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
@@ -125,6 +128,7 @@ def _compiled(step: str, seconds: float, name: str) -> None:
     site = None if place is None else site_of(place)
     source = _source(name, kind, site)
     source.traces += ("trace", name) in known
+    fingerprint, avals = newest_executable(name) or (None, [])
     stats.compiled.append(
         stats.Compiled(
             name,
@@ -133,9 +137,17 @@ def _compiled(step: str, seconds: float, name: str) -> None:
             known.get(("lowering", name), 0.0),
             stats.Trace(source, site),
             site=site,
+            avals=avals,
             persistent_hit=found,
+            handle=partial(_handle, fingerprint),
         )
     )
+
+
+def _handle(fingerprint: Any) -> Handle | None:
+    """The executable, while it lives; its trace is JAX's alone."""
+    found: Any = None if fingerprint is None else find_executable(fingerprint)
+    return None if found is None else Handle(found, None)
 
 
 _sources: dict[tuple[str, str, Any], stats.Source] = {}

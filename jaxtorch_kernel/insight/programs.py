@@ -132,10 +132,10 @@ class ProgramInfo:
         return self._record.handle() is not None
 
     def stablehlo(self) -> str | None:
-        """What was given to XLA, with locations; None where it is gone."""
+        """What was given to XLA, with locations; None where it is gone. Of plain `jax.jit` there is the HLO alone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
-        return _of_handle(self._record, lambda h: _lowered(h).as_text(debug_info=True))
+        return _of_handle(self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True))
 
     def hlo_proto(self) -> bytes | None:
         """What XLA made of it, a serialized `HloModuleProto`; None where it is gone."""
@@ -147,11 +147,11 @@ class ProgramInfo:
         """The trace, as JAX prints it; None where it is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.jaxpr
-        return _of_handle(self._record, lambda h: str(h.traced.jaxpr))
+        return _of_handle(self._record, lambda h: h.traced and str(h.traced.jaxpr))
 
     def trace(self) -> Any:
         """The trace itself, a `jax.core.ClosedJaxpr`; None where it is gone."""
-        return _of_handle(self._record, lambda h: h.traced.jaxpr)
+        return _of_handle(self._record, lambda h: h.traced and h.traced.jaxpr)
 
     def memory(self) -> Memory | None:
         """What a run of it takes; None where XLA does not say, or it was gone before anybody asked."""
@@ -306,7 +306,8 @@ def _lowered(handle: Any) -> Any:
 def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
     """The HLO with the lines of its own trace, under the number of the module that runs."""
     running = hlo_proto(handle.executable)
-    if running is None or record.persistent_hit is False or not _cache_in_use():
+    mine = record.persistent_hit is False or handle.traced is None
+    if running is None or mine or not _cache_in_use():
         return running
     if handle.own is None:
         with phase(record.name, "XLA"):

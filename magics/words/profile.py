@@ -18,7 +18,7 @@ from jaxtorch.widgets.lines import LinesView
 from jaxtorch.widgets.profile import ProfileView
 from jaxtorch.widgets.standalone import standalone
 
-from ..cells import SHOWN, compile_cell
+from ..cells import SHOWN, cell_number, compile_cell
 from ..report import show_from_cell, syntax_error
 from .table import Call, word
 
@@ -91,15 +91,13 @@ def _view(kind: type[_V], call: Call) -> _V:
         raise recording.error
     if path is not None:
         _save(path, found, view)
-    if recording.result is not None:
-        display(recording.result)
     return view
 
 
 def _title(call: Call) -> str:
     if call.cell is None:
         return str(call.arguments.rest)
-    return f"cell [{call.shell.execution_count}]"
+    return f"cell [{cell_number(call.shell)}]"
 
 
 def _code(call: Call) -> _Code:

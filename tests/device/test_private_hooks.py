@@ -180,3 +180,32 @@ def test_the_layout_of_a_programs_memory_is_told() -> None:
     assignment = compiled.memory_analysis().serialized_buffer_assignment_proto  # type: ignore[union-attr]
     assert isinstance(assignment, bytes)
     assert assignment, "without it `%jax hlo` shows no memory by buffer"
+
+
+def test_the_newest_executable_is_found_again_while_it_lives() -> None:
+    @jax.jit
+    def found_again(x: jax.Array) -> jax.Array:
+        return x * 3
+
+    found_again(jnp.ones((2, 5)))
+    fingerprint, (aval,) = _jax_private.newest_executable("found_again") or (None, [None])
+    assert aval is not None
+    assert (aval.shape, aval.dtype) == ((2, 5), jnp.float32)
+    found = _jax_private.find_executable(fingerprint)
+    assert found is not None
+    assert found.memory_analysis().argument_size_in_bytes == 40
+    assert found.cost_analysis()["flops"] == 10
+    assert b"found_again" in (_jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
+    assert _jax_private.newest_executable("no_such_function") is None
+    assert _jax_private.find_executable(b"none") is None
+
+
+def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
+    def lowered(file: str) -> Any:
+        names: dict[str, Any] = {}
+        exec(compile("def twin(x):\n    return x * 7.5", file, "exec"), names)
+        return jax.jit(names["twin"]).trace(jnp.ones(3)).lower()
+
+    for file in ("first_twin.py", "second_twin.py"):
+        proto = _jax_private.hlo_proto(_jax_private.compile_with_own_lines(lowered(file)))
+        assert file.encode() in (proto or b"")

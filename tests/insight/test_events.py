@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -47,6 +48,16 @@ def test_a_jit_of_the_users_is_listed_with_its_line() -> None:
     assert first.traces == 2
     assert first.xla_seconds > 0
     assert first.trace_seconds > 0
+    assert [p.signature for p in (first, second)] == [("float32[3]",), ("float32[4]",)]
+    assert (first.alive, first.flops, second.flops) == (True, 3, 4)  # the sine is no FLOP to XLA
+    proto = second.hlo_proto()
+    assert proto is not None
+    assert b"doubled_by_jit" in proto
+    assert (first.jaxpr(), first.stablehlo()) == (None, None)
+    doubled_by_jit.clear_cache()
+    gc.collect()
+    assert not first.alive
+    assert first.hlo_proto() is None
     assert not of("sin"), "a part of it is no program of its own"
     assert not events.errors
 

@@ -88,7 +88,10 @@ def test_train_and_eval() -> None:
     f(ones(1, 2))
     assert retraces(f) == [("Linear.training True -> False",)]
     (advice,) = explain_recompiles("Linear")[-1].retraces[-1].advice
-    assert "one `pure` for each" in advice
+    assert "once for each" in advice
+    model.train()
+    f(ones(1, 2))
+    assert len(retraces(f)) == 1  # both are kept
 
 
 SCALE = 2.0

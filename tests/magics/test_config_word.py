@@ -115,6 +115,29 @@ def test_a_trace_that_is_interrupted_leaves_no_line(seen: Seen) -> None:
     assert not compiling.phases
 
 
+def test_a_line_goes_with_its_cell(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Seen()
+    own = progress.Progress(sink)
+    monkeypatch.setattr(progress, "_progress", own)
+    monkeypatch.setattr(compiling, "opened", own.begin)
+    monkeypatch.setattr(progress, "PAUSE", 3600)  # by itself it would stay
+    shell.user_ns["shown"] = sink.shown
+
+    shell.run_cell("""
+import torch, jaxtorch
+
+@jaxtorch.pure
+def f(x):
+    assert shown.wait(60)
+    return x * 2
+
+assert not f(torch.ones(3, device="jax")).requires_grad
+""").raise_error()
+    gone = sink.gone.is_set()
+    monkeypatch.setattr(progress, "PAUSE", 0)  # let the thread end
+    assert gone
+
+
 def test_a_notebooks_line_is_one_output_that_ends_empty(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,16 +87,16 @@ def test_functions_of_other_cells_have_their_lines_there(session: Any) -> None:
     assert not by_line(view)
     (row,) = view.profile.lines
     assert (row.place.line, row.time.flops) == (2, 2 * 2 * N**3)
-    titles = [source.file for source in view.sources()]
-    assert titles == [view.first, row.place.file]  # the profiled cell first
+    assert [source.file for source in view.sources()] == [row.place.file]
+    view = run(session, "%%jax profile\nz = f(f(f(a)))\nw = a + b")
+    assert [source.file for source in view.sources()] == [view.first, row.place.file]
 
 
-def test_a_statement(session: Any, capsys: Any) -> None:
+def test_a_statement(session: Any) -> None:
     view = session.run_line_magic("jax", "profile --warmup 1 --repeat 2 (a @ b).sum()")
     assert view.profile.repeat == 2
     assert sum(row.time.flops for row in view.profile.lines) == pytest.approx(2 * N**3, rel=0.05)
     assert "(a @ b).sum()" in view.text()
-    assert "tensor(" in capsys.readouterr().out  # the value of the statement is shown
 
 
 def test_repeat_and_warmup_run_the_cell_so_often(session: Any) -> None:

@@ -59,8 +59,8 @@ _TRANSCENDENTAL = _words(
 _ELEMENTWISE = _words(
     """
     abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
-    minimum multiply negate not or popcnt real remainder round-nearest-afz round-nearest-even select shift-left
-    shift-right-arithmetic shift-right-logical sign subtract xor
+    minimum multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even
+    select shift-left shift-right-arithmetic shift-right-logical sign subtract xor
     """
 )
 # Nothing moves: they only say where something is, or what they run moves by itself.

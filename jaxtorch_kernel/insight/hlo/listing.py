@@ -85,6 +85,7 @@ def list_jaxpr(jaxpr: Any) -> Listing:
 _TABLE = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _AT_END = re.compile(r" loc\((#loc\d*|unknown|\"(?:[^\"\\]|\\.)*\"(?:\(#loc\d*\))?)\)(?=[,)\s]|$)")
 _FILE = re.compile(r"^\"((?:[^\"\\]|\\.)*)\":(\d+):\d+")
+_NAMED = re.compile(r"^\"((?:[^\"\\]|\\.)*)\"(?:\(|$)")
 _REFERENCE = re.compile(r"#loc\d*(?!\w)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
 _ESCAPED = re.compile(r"\\(?:([0-9A-Fa-f]{2})|(.))")
@@ -92,49 +93,68 @@ _ESCAPED = re.compile(r"\\(?:([0-9A-Fa-f]{2})|(.))")
 
 def list_stablehlo(text: str) -> Listing:
     """StableHLO as `Lowered.as_text(debug_info=True)` gives it. Text without locations has no links."""
-    table: dict[str, str] = {}
-    kept: list[str] = []
-    for line in text.splitlines():
-        found = _TABLE.match(line)
-        if found:
-            table[found[1]] = found[2]
-        else:
-            kept.append(line)
-    stacks = _Locations(table)
+    kept, locations = Locations.of_text(text)
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
-    opens: dict[
-        int, int
-    ] = {}  # indent -> the operation whose regions stand there, and its location behind them
+    # Indent -> the operation whose regions stand there: its location is behind them.
+    opens: dict[int, int] = {}
     for line in kept:
-        names = _AT_END.findall(line)
-        place = stacks.place(names[-1]) if names and line.rstrip().endswith(")") else None
+        place = locations.place(line)
         lines.append(_AT_END.sub("", line))
         places.append((place,) if place is not None else ())
         indent = len(line) - len(line.lstrip())
         if line.lstrip().startswith("}"):
-            if names and (opened := opens.get(indent)) is not None and not places[opened]:
+            if (opened := opens.get(indent)) is not None and not places[opened]:
                 places[opened] = places[-1]
-        elif not names and line.lstrip().startswith("%"):
+        elif not _AT_END.search(line) and line.lstrip().startswith("%"):
             opens[indent] = len(lines) - 1
     return Listing("stablehlo", tuple(lines), tuple(places))
 
 
-class _Locations:
+_Stack = tuple[tuple[str, int, str], ...]
+
+
+class Locations:
     """The table of locations: a name, a file's line, or a callee at a caller, each by what it refers to."""
 
     def __init__(self, table: dict[str, str]):
         self._table = table
-        self._stacks: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        self._stacks: dict[str, _Stack] = {}
         self._places: dict[str, Place | None] = {}
 
-    def place(self, name: str) -> Place | None:
+    @classmethod
+    def of_text(cls, text: str) -> tuple[list[str], Locations]:
+        """The lines of a text without its table, and the table."""
+        table: dict[str, str] = {}
+        kept: list[str] = []
+        for line in text.splitlines():
+            found = _TABLE.match(line)
+            if found:
+                table[found[1]] = found[2]
+            else:
+                kept.append(line)
+        return kept, cls(table)
+
+    def place(self, line: str) -> Place | None:
+        """The line of the user's that a line of text comes from."""
+        name = self._name(line)
         if name not in self._places:
             self._places[name] = own_place(self._stack(name))
         return self._places[name]
 
-    def _stack(self, name: str) -> tuple[tuple[str, int, str], ...]:
-        """The innermost first: of `callsite(a at b)`, a's frames, then b's."""
+    def at_end(self, line: str) -> tuple[str, _Stack]:
+        """The scopes that a line of text was traced under, and what was running, the innermost first."""
+        name = self._name(line)
+        scopes = _NAMED.match(self._table.get(name, name))
+        return _unescaped(scopes[1]) if scopes else "", self._stack(name)
+
+    @staticmethod
+    def _name(line: str) -> str:
+        names = _AT_END.findall(line)
+        return names[-1] if names and line.rstrip().endswith(")") else ""
+
+    def _stack(self, name: str) -> _Stack:
+        """Of `callsite(a at b)`, a's frames, then b's."""
         found = self._stacks.get(name)
         if found is None:
             content = self._table.get(name, name if name.startswith('"') else "")

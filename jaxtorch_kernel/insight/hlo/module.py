@@ -116,6 +116,7 @@ class Module:
         id: XLA's number of it, by which a profile names it.
         entry: the computation that runs first.
         computations: by id, those called before their callers.
+        inferred: instructions, by id, whose origin is a guess (`lost.py`).
     """
 
     def __init__(
@@ -125,8 +126,9 @@ class Module:
         entry: int,
         computations: list[Computation],
         frames: list[tuple[Frame, int]],
+        inferred: frozenset[int] = frozenset(),
     ):
-        self.name, self.id = name, number
+        self.name, self.id, self.inferred = name, number, inferred
         self.computations = {c.id: c for c in computations}
         self.entry = self.computations[entry]
         self._frames = frames

@@ -13,6 +13,7 @@ from ..programs import Place, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
 from .listing import STAGES, Listing, list_hlo, list_jaxpr, list_stablehlo
+from .lost import found_again
 from .module import Instruction, Module, read_module
 from .source import Sources
 
@@ -96,7 +97,7 @@ class Reading:
     @cached_property
     def module(self) -> Module:
         """Its instructions."""
-        return read_module(self._proto)
+        return found_again(read_module(self._proto), self.program.stablehlo)
 
     @cached_property
     def sources(self) -> Sources:

@@ -74,23 +74,6 @@ class Sources:
                         return found
         return found
 
-    def nearest(self, instruction: Instruction) -> Place | None:
-        """Its line; for one without, as a copy that XLA put in, the line of what reads it, or else of what it reads.
-
-        That is a guess, and to be marked as one.
-        """
-        instructions, users = self.module.instructions, self.module.users
-        found = self.of(instruction)
-        reader = reads = instruction
-        for _ in range(4):
-            if found is not None:
-                break
-            around = [*users.get(reader.id, ())[:1], *reads.operands[:1]]
-            found = next((p for n in around if (p := self.of(instructions[n])) is not None), None)
-            reader = instructions[users[reader.id][0]] if users.get(reader.id) else reader
-            reads = instructions[reads.operands[0]] if reads.operands else reads
-        return found
-
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
         """Every line that an instruction does work of, its own first: a fusion's are those of what was fused."""
         return self._spans[instruction.id]

@@ -43,15 +43,13 @@ class Source:
 
 
 def annotate(profile: Profile, first: str = "") -> list[Source]:
-    """The code of a profile, the file `first` before the others, then by time."""
+    """The code of a profile, by time; `first`: the file that comes before the others, if any of it has time."""
     files: dict[str, dict[int, Time]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
     for row in profile.lines:
         if row.place is not None:
             files[row.place.file][row.place.line] = row.time
             cells[row.place.file] = row.place.cell
-    if first and first not in files:
-        files[first] = {}
     found = [_source(file, cells.get(file), times) for file, times in files.items()]
     return sorted(found, key=lambda s: (s.file != first, -s.total))
 
