@@ -54,10 +54,13 @@ def test_a_cell_that_is_traced_too_often_warns_with_its_cause(shell: Any) -> Non
     shell.run_line_magic("jax", "config max_traces=2")
     try:
         run(shell, "import torch")
+        cell = "%%pure --name often -q\ny = images * 2"
+        for n in (3, 4):
+            run(shell, f"images = torch.ones({n}, device='jax')")
+            run(shell, cell)
+        run(shell, "images = torch.ones(5, device='jax')")
         with pytest.warns(UserWarning, match="`often` was traced 3 times") as caught:
-            for n in (3, 4, 5):
-                run(shell, f"images = torch.ones({n}, device='jax')")
-                run(shell, "%%pure --name often -q\ny = images * 2")
+            run(shell, cell)
     finally:
         jaxtorch.config.update(max_traces=before)
     assert "images[0] 4 -> 5" in str(caught[0].message)
