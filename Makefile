@@ -14,7 +14,7 @@ INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint widgets pictures conformance fuzz bench clean FORCE
+.PHONY: help lab demo test lint widgets pictures conformance fuzz docs bench clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

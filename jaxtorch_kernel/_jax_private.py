@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
-from jax._src import config
+from jax._src import config, source_info_util
 from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxlib import xla_client
@@ -29,6 +30,26 @@ def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
     parameters = compiled._params
     call = create(parameters)
     return compiled if call is None else call
+
+
+def stack() -> Any:
+    """The Python frames of now, as JAX notes them for what it traces."""
+    return source_info_util.current().traceback
+
+
+@contextmanager
+def as_if_at(frames: Any) -> Iterator[None]:
+    """What is traced in here is noted with frames of `stack`'s.
+
+    JAX's own manager would rewrite the exceptions that pass through.
+    """
+    holder = source_info_util._source_info_context
+    before = holder.context
+    holder.context = before.replace(traceback=frames)
+    try:
+        yield
+    finally:
+        holder.context = before
 
 
 def uncommitted(array: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from jaxtorch.capture.errors import CaptureError
 from .cell_program import Options, Outcome, Program
 from .cells import CellCode, compile_cell
 from .report import cell_error, report, show_from_cell, syntax_error
+from .words.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
 PRECISIONS = ("default", "high", "highest")
@@ -168,7 +169,7 @@ class CellMagics(Magics):
 def _parsed(magic: Any, line: str) -> Any:
     """The options on a magic's line; a wrong word gets the nearest right one."""
     name = f"%%{magic.__name__}"
-    known, rest = magic.parser.parse_argstring(line, partial=True)
+    known, rest = magic.parser.parse_argstring(uncommented(line), partial=True)
     for word in rest:
         if word.startswith("-"):
             raise UsageError(f"{name} has no option {word}.{_hint(word, list(OPTIONS))}")

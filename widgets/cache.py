@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from html import escape
-from os.path import basename
 from textwrap import wrap
 from typing import Any
 
 from jaxtorch.dispatch import stats
 from jaxtorch.insight import events
-from jaxtorch.insight.programs import Place, ProgramInfo, keep, kept, program, programs
+from jaxtorch.insight.programs import ProgramInfo, keep, kept, kept_count, program
 from jaxtorch.insight.recompiles import (
     FunctionInfo,
     Retrace,
@@ -21,6 +21,7 @@ from jaxtorch.insight.recompiles import (
     totals,
 )
 
+from .places import place_data, place_id, where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size
 from .view import View
@@ -41,6 +42,7 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
 }
 _MOST_PROGRAMS = 300  # of one function, in data and HTML: the latest
 _TOTALS = 12
+_PERIOD = 1.0  # seconds
 
 
 class CacheView(View):
@@ -80,6 +82,8 @@ class CacheView(View):
 
     def __init__(self, sort: str = "order", filter: str = "", all_of_them: bool = False):
         self.sort, self.filter, self.all_of_them = sort, filter, all_of_them
+        self._looked = 0.0
+        self._counts: object = None
 
     def functions(self) -> list[FunctionInfo]:
         """What is shown, in order."""
@@ -126,9 +130,7 @@ class CacheView(View):
             sums = totals(known, by_cell)[:_TOTALS]
             if sums:
                 columns = ("cell" if by_cell else "line", "programs", "compile time")
-                cells = [
-                    (_where(t.place, by_cell), str(t.programs), _time(t.seconds)) for t in sums
-                ]
+                cells = [(where(t.place, by_cell), str(t.programs), _time(t.seconds)) for t in sums]
                 parts.append(details(title, html_table(columns, cells)))
         return "".join(parts)
 
@@ -141,12 +143,13 @@ class CacheView(View):
 
     def revision(self) -> object:
         known = list(stats.compiled)
-        counts = sum(r.calls + r.cleared for r in known)
-        hits = {id(r.cause.source): r.cause.source.hits for r in known}
-        return len(known), counts, sum(hits.values()), sum(map(kept, self._keepable()))
-
-    def _keepable(self) -> list[ProgramInfo]:
-        return [p for p in programs() if p.kind != "eager"]
+        now = time.monotonic()
+        # What was compiled is shown at once, how often it runs once a second: drawing it takes milliseconds.
+        if now - self._looked > _PERIOD:
+            sources = {id(r.cause.source): r.cause.source for r in known}
+            hits = sum(source.hits for source in sources.values())
+            self._looked, self._counts = now, (sum(r.calls for r in known), hits)
+        return len(known), sum(r.cleared for r in known), kept_count(), self._counts
 
     def data(self) -> dict[str, Any]:
         found = functions(self.all_of_them)
@@ -202,7 +205,7 @@ def _cells(function: FunctionInfo, wide: bool = False) -> tuple[str, ...]:
     return (
         name if wide else shortened(name, 20),
         function.kind,
-        _where(function.place) if wide else shortened(_where(function.place), 14),
+        where(function.place) if wide else shortened(where(function.place), 14),
         str(function.calls) if counted and function.kind != "jax.jit" else "",
         str(function.hits) if function.kind not in ("eager", "jax.jit") else "",
         str(function.traces) if function.traces else "",
@@ -288,8 +291,8 @@ def _reason(retrace: Retrace) -> str:
         for a in dict.fromkeys(retrace.advice)
         if a
     )
-    where = f" — {escape(_where(retrace.place))}" if retrace.place else ""
-    return f'<li value="{retrace.nth}">{escape(", ".join(retrace.what))}{where}{advice}</li>'
+    at = f" — {escape(where(retrace.place))}" if retrace.place else ""
+    return f'<li value="{retrace.nth}">{escape(", ".join(retrace.what))}{at}{advice}</li>'
 
 
 def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
@@ -300,7 +303,7 @@ def _program_cells(info: ProgramInfo) -> tuple[str, ...]:
         str(info.id),
         _title(info) + ("" if info.alive else " (gone)") + (" (kept)" if kept(info) else ""),
         shortened(", ".join(info.signature), 80),
-        _where(info.place),
+        where(info.place),
         str(info.calls) if info.calls or info.kind not in ("eager", "jax.jit") else "",
         _time(info.trace_seconds),
         _time(info.lowering_seconds),
@@ -325,7 +328,7 @@ def _row(function: FunctionInfo) -> dict[str, Any]:
         "id": function.id,
         "name": function.name,
         "kind": function.kind,
-        **_place_data(function.place),
+        **place_data(function.place),
         "calls": function.calls if captured or function.calls else None,
         "hits": function.hits if captured else None,
         "traces": function.traces or None,
@@ -340,7 +343,7 @@ def _row(function: FunctionInfo) -> dict[str, Any]:
         "cached": sum(p.persistent_hit is True for p in known),
         "keeps": sum(map(kept, known)),
         "why": [
-            {"nth": r.nth, "place": _where(r.place), "what": list(r.what), "advice": list(r.advice)}
+            {"nth": r.nth, "place": where(r.place), "what": list(r.what), "advice": list(r.advice)}
             for r in function.retraces
         ],
         "programs": [_program_data(p) for p in known[-_MOST_PROGRAMS:]],
@@ -354,7 +357,7 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
         "id": info.id,
         "name": info.name,
         "part": info.part,
-        "place": _where(info.place),
+        "place": where(info.place),
         "calls": info.calls,
         "trace": info.trace_seconds,
         "lowering": info.lowering_seconds,
@@ -371,31 +374,18 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
     }
 
 
-def _place_data(place: Place | None) -> dict[str, Any]:
+def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
+    place = place_data(total.place) | {"place": where(total.place, by_cell)}
     return {
-        "place": _where(place),
-        "file": None if place is None else place.file,
-        "line": None if place is None else place.line,
-        "cell": None if place is None else place.cell,
+        "id": place_id(total.place, by_cell),
+        **place,
+        "programs": total.programs,
+        "seconds": total.seconds,
     }
 
 
-def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
-    place = _place_data(total.place) | {"place": _where(total.place, by_cell)}
-    return {"id": place["place"], **place, "programs": total.programs, "seconds": total.seconds}
-
-
-def _where(place: Place | None, by_cell: bool = False) -> str:
-    """A line in a few characters: "[3]:2" is line 2 of cell 3."""
-    if place is None:
-        return ""
-    if place.cell is None:
-        return f"{basename(place.file)}:{place.line}"
-    return f"[{place.cell}]" if by_cell else f"[{place.cell}]:{place.line}"
-
-
 def _total(total: Total) -> str:
-    return f"{_where(total.place, True)} {_time(total.seconds)}"
+    return f"{where(total.place, True)} {_time(total.seconds)}"
 
 
 def _time(seconds: float) -> str:
@@ -418,4 +408,4 @@ def _programs(found: list[FunctionInfo]) -> list[ProgramInfo]:
 def _words(function: FunctionInfo) -> str:
     """What a filter looks at."""
     names = {p.name for p in function.programs}
-    return " ".join([function.name, function.kind, _where(function.place), *names]).lower()
+    return " ".join([function.name, function.kind, where(function.place), *names]).lower()

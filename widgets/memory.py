@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
-from os.path import basename
 from typing import Any
 
 from jaxtorch.device.memory import max_memory_allocated, mem_get_info
@@ -14,6 +13,7 @@ from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
 from jaxtorch.insight.programs import Memory, Place, ProgramInfo
 from jaxtorch.storage.buffer import usage
 
+from .places import place_data, place_id, where
 from .tables import details, html_table, shortened, text_table
 from .units import size
 from .view import View
@@ -90,7 +90,7 @@ class MemoryView(View):
             "arrays": [_array_data(a) for a in found[:_DATA_ROWS]],
             "left_out": {"arrays": len(left), "bytes": sum(a.nbytes for a in left)},
             "lines": [
-                {"id": _where(place), **_place_data(place), "arrays": count, "bytes": total}
+                {"id": place_id(place), **place_data(place), "arrays": count, "bytes": total}
                 for place, count, total in _by_line(found)
             ],
             "cells": [
@@ -252,7 +252,7 @@ def _cells(number: int, array: LiveArray, wide: bool = False) -> tuple[str, ...]
         name if wide else shortened(name, 40),
         f"[{', '.join(map(str, array.shape))}]",
         array.dtype,
-        _where(array.place),
+        where(array.place),
         shortened(array.made_by.split(".")[0], 24),
         size(array.nbytes),
     )
@@ -269,7 +269,7 @@ def _by_line(found: list[LiveArray]) -> list[tuple[Place | None, int, int]]:
 
 def _line_cells(line: tuple[Place | None, int, int]) -> tuple[str, str, str]:
     place, count, total = line
-    return _where(place) or "(a backward pass, or JAX)", str(count), size(total)
+    return where(place) or "(a backward pass, or JAX)", str(count), size(total)
 
 
 def _cells_text(known: list[CellMemory]) -> list[str]:
@@ -316,7 +316,7 @@ def _curve(known: list[CellMemory]) -> str:
 
 def _look(array: LiveArray) -> str:
     name = f"`{array.name}` " if array.name else ""
-    made = f", made at {_where(array.place)}" if array.place is not None else ""
+    made = f", made at {where(array.place)}" if array.place is not None else ""
     return f"{name}{array.dtype}[{','.join(map(str, array.shape))}] ({size(array.nbytes)}{made})"
 
 
@@ -328,24 +328,7 @@ def _array_data(array: LiveArray) -> dict[str, Any]:
         "dtype": array.dtype,
         "devices": array.devices,
         "made_by": array.made_by,
-        **_place_data(array.place),
+        **place_data(array.place),
         "name": array.name,
         "tensor": array.tensor,
     }
-
-
-def _place_data(place: Place | None) -> dict[str, Any]:
-    return {
-        "place": _where(place),
-        "file": None if place is None else place.file,
-        "line": None if place is None else place.line,
-        "cell": None if place is None else place.cell,
-    }
-
-
-def _where(place: Place | None) -> str:
-    if place is None:
-        return ""
-    if place.cell is None:
-        return f"{basename(place.file)}:{place.line}"
-    return f"[{place.cell}]:{place.line}"

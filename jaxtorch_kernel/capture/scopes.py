@@ -6,13 +6,14 @@ path in the module that calls them, so that scopes read `GPT/blocks.0/attention`
 
 Where torch's own autograd runs the backward pass (`jit`), its nodes know when they were made: torch numbers them in
 order. A mark at each opening and closing of a scope says between which numbers it was open, and a node's kernels run
-under `transpose(GPT)/blocks.0/attention`.
+under `transpose(GPT)/blocks.0/attention`. They are noted with the frames of the forward pass as well, as `jax.vjp` does
+it: the gradient of a line belongs to that line.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -23,6 +24,7 @@ from torch.nn import Module
 from torch.nn.modules import module as hooks
 
 from .. import _torch_private as private
+from .._jax_private import as_if_at, stack
 from ..dispatch import tracing
 from ..replaced import Replaced
 
@@ -44,6 +46,9 @@ class Scopes:
         self._stack: list[tuple[Any, str, ExitStack, dict[int, str], str]] = []
         self._numbers: list[int] = []
         self._paths: list[tuple[str, ...]] = []
+        # Of the forward pass: the number of the node that a call is part of, and the frames of the call.
+        self._calls: list[int] = []
+        self._frames: list[Any] = []
 
     def enter_module(self, module: Module) -> None:
         """Open a module's scope."""
@@ -96,14 +101,25 @@ class Scopes:
         place = bisect_right(self._numbers, number) - 1
         return self._paths[place] if place >= 0 else ()
 
-    def of_backward(self) -> AbstractContextManager[Any]:
-        """The scope of the node that torch's backward pass is running, where one is."""
+    def _note(self) -> None:
+        number = private.next_sequence_number() - 1
+        if not self._calls or number > self._calls[-1]:
+            self._calls.append(number)
+            self._frames.append(stack())
+
+    def of_call(self) -> AbstractContextManager[Any]:
+        """For a call that is traced now: in the backward pass, scope and frames of what it is the gradient of."""
         node = private.current_autograd_node()
         if node is None:
+            self._note()
             return nullcontext()
-        path = self.path_of(private.sequence_number(node))
+        number = private.sequence_number(node)
+        path = self.path_of(number)
         context = ExitStack()
-        for i, name in enumerate(path):
+        if self._calls and self._calls[0] <= number <= self._calls[-1]:
+            # A view's node has no call of its own: it is noted under the call that reads the view.
+            context.enter_context(as_if_at(self._frames[bisect_left(self._calls, number)]))
+        for i, name in enumerate(path or ("",)):
             context.enter_context(jax.named_scope(name if i else f"transpose({name})"))
         return context
 

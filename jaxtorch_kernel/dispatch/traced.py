@@ -46,7 +46,7 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         if starts is not None:
             operands.append(starts)
     scopes = trace.root.scopes
-    named = scopes.of_backward() if scopes is not None else nullcontext()
+    named = scopes.of_call() if scopes is not None else nullcontext()
     with jax.enable_x64(True), named:
         numbers = number_operands(program.number_kinds, call.numbers, None)
         outputs = program.function(*operands, *numbers)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..dispatch import stats
 from ..dispatch.operation import forget_programs
 from .programs import Place, ProgramInfo, place_of, program, programs, release
 
 _JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
+
+
+_MANY = 8  # programs of one eager operator, past which it is told
+_SHOWN = 3  # ... the latest of them
+_SHAPES = (
+    "Each shape of an eager operator is a program: keep sizes to a few, by padding, or leave what changes at every "
+    "step on the CPU."
+)
 
 
 @dataclass(frozen=True)
@@ -145,8 +154,37 @@ def explain_recompiles(name: str | None = None) -> Explanation:
         >>> print(explain_recompiles("twice")[0].retraces[0].what)
         ('images[0] 32 -> 7',)
     """
-    found = [f for f in functions() if f.traces > 1 and name in (None, f.name)]
+    known = functions()
+    found = [f for f in known if f.traces > 1]
+    found += [o for f in known if f.kind == "eager" for o in _operators(f)]
+    found = [f for f in found if name in (None, f.name)]
     return Explanation(sorted(found, key=lambda f: -f.traces))
+
+
+def _operators(eager: FunctionInfo) -> list[FunctionInfo]:
+    """The eager operators that were compiled for many shapes, as functions."""
+    groups: dict[str, list[ProgramInfo]] = {}
+    for info in eager.programs:
+        groups.setdefault(info.name, []).append(info)
+    return [_operator(name, g) for name, g in groups.items() if len(g) > _MANY]
+
+
+def _operator(name: str, group: list[ProgramInfo]) -> FunctionInfo:
+    last = list(enumerate(pairwise(group), 2))[-_SHOWN:]
+    retraces = tuple(
+        Retrace(nth, now.place, (_difference(before, now),), (_SHAPES,))
+        for nth, (before, now) in last
+    )
+    runs = sum(p.calls for p in group)
+    return FunctionInfo(
+        group[0].source, name, "eager", group[-1].place, runs, 0, len(group), retraces, tuple(group)
+    )
+
+
+def _difference(before: ProgramInfo, now: ProgramInfo) -> str:
+    if before.signature == now.signature:
+        return "another static argument (a size, a dimension, a dtype)"
+    return f"{', '.join(before.signature)} -> {', '.join(now.signature)}"
 
 
 @dataclass(frozen=True)

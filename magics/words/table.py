@@ -96,7 +96,7 @@ def word(
 
 def parse(found: Word, line: str) -> Namespace:
     """The arguments of a word; a mistake is an error of one line."""
-    options, statement = _split(found, line) if found.statement else (line, "")
+    options, statement = _split(found, line) if found.statement else (uncommented(line), "")
     parsed, rest = found.parser.parse_argstring(options, partial=True)
     parsed.rest = statement
     if not rest:
@@ -107,6 +107,16 @@ def parse(found: Word, line: str) -> Namespace:
         raise UsageError(f"`%jax {found.name}` has no option {extra!r}. The nearest is `{near}`.")
     after = ", ".join((*found.positional, *found.options)) or "nothing"
     raise UsageError(f"`%jax {found.name}` takes {after} after it, and {extra!r} is there.")
+
+
+def uncommented(line: str) -> str:
+    """A magic's line without a comment at its end, which IPython leaves there.
+
+    Example:
+        >>> uncommented("seed 0  # as ever"), uncommented("hlo #3")
+        ('seed 0', 'hlo #3')
+    """
+    return re.split(r"(?:^|\s)#\s", line, maxsplit=1)[0].rstrip()
 
 
 def _split(found: Word, line: str) -> tuple[str, str]:

@@ -258,7 +258,7 @@ def test_a_step_in_jit_has_one_loop_forward_and_one_backward() -> None:
 
     step = jaxtorch.jit(f)
     step(data(4, 3))
-    (traced,) = step._programs.values()
+    ((traced,),) = step._programs.values()
     primitives = [str(e.primitive) for e in traced.captured.jaxpr.eqns]
     assert primitives.count("scan") == 2
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import record_function
 
 import jaxtorch
-from jaxtorch.interop import compiled
+from jaxtorch.dispatch import compiling
 
 
 class Block(nn.Module):
@@ -43,8 +43,8 @@ class Net(nn.Module):
 def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The optimized HLO of every program of captured code that is compiled."""
     found: list[str] = []
-    build = compiled.fast_call
-    monkeypatch.setattr(compiled, "fast_call", lambda e: (found.append(e.as_text()), build(e))[1])
+    build = compiling.fast_call
+    monkeypatch.setattr(compiling, "fast_call", lambda e: (found.append(e.as_text()), build(e))[1])
     # Names are no part of the persistent cache's key, unless told.
     before = jax.config.jax_compilation_cache_include_metadata_in_key
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)

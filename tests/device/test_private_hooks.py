@@ -182,6 +182,27 @@ def test_the_layout_of_a_programs_memory_is_told() -> None:
     assert assignment, "without it `%jax hlo` shows no memory by buffer"
 
 
+def test_what_is_traced_can_be_noted_with_the_frames_of_another_line() -> None:
+    def frames_here() -> Any:
+        return _jax_private.stack()
+
+    frames = frames_here()
+
+    def traced(x: Any) -> Any:
+        with _jax_private.as_if_at(frames):
+            y = jnp.sin(x)
+        return jnp.cos(y)
+
+    sine, cosine = jax.make_jaxpr(traced)(1.0).eqns
+    functions = [
+        {frame.function_name for frame in equation.source_info.traceback.frames}
+        for equation in (sine, cosine)
+    ]
+    assert any("frames_here" in name for name in functions[0])
+    assert not any("frames_here" in name for name in functions[1])
+    assert any("traced" in name for name in functions[1])
+
+
 def test_the_newest_executable_is_found_again_while_it_lives() -> None:
     @jax.jit
     def found_again(x: jax.Array) -> jax.Array:

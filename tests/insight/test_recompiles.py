@@ -186,6 +186,23 @@ def test_eager_programs_can_be_cleared_too() -> None:
     assert jaxtorch.compile_count() > count
 
 
+def test_an_operator_with_many_shapes_is_told_with_its_line() -> None:
+    name = "bitwise_left_shift.Tensor"
+    for n in range(2, 8):
+        x = torch.ones(n, device="jax", dtype=torch.int32)
+        torch.bitwise_left_shift(x, x)
+    assert not explain_recompiles(name)
+    for n in range(8, 14):
+        x = torch.ones(n, device="jax", dtype=torch.int32)
+        torch.bitwise_left_shift(x, x)
+    (found,) = explain_recompiles(name)
+    assert (found.kind, found.traces) == ("eager", 12)
+    assert found.retraces[-1].what == ("int32[12], int32[12] -> int32[13], int32[13]",)
+    assert found.place is not None
+    assert found.place.file == __file__
+    assert "traced 12 times" in repr(explain_recompiles(name))
+
+
 def test_totals_by_line_add_up() -> None:
     f = jaxtorch.pure(lambda x: x * 2, name="totalled")
     for n in (11, 12):
@@ -224,6 +241,7 @@ def test_a_warning_past_the_limit_names_line_and_cause_once() -> None:
     assert "x[0] 3 -> 4" in str(warning.message)
     assert "drop_last" in str(warning.message)
     assert warning.filename == __file__
+    assert f"called in {__file__}, line {warning.lineno}" in str(warning.message)
 
 
 @pytest.mark.usefixtures("limit")

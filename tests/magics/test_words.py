@@ -85,6 +85,14 @@ def test_a_seed_gives_the_same_numbers_again(shell: Any) -> None:
     assert first[1].tolist() == second[1].tolist()
 
 
+def test_a_comment_may_follow(shell: Any) -> None:
+    shell.run_cell("%jax seed 9  # as ever").raise_error()
+    assert torch.initial_seed() == 9
+    shell.user_ns["x"] = torch.ones(2, device="jax")
+    shell.run_cell("%%pure --name twice  # the name of the program\ny = x * 2").raise_error()
+    assert shell.user_ns["y"].tolist() == [2, 2]
+
+
 def test_a_seed_may_be_an_expression_of_the_cell(shell: Any) -> None:
     shell.run_cell("n = 5\n%jax seed {n + 1}").raise_error()
     assert torch.initial_seed() == 6

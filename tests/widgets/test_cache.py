@@ -10,6 +10,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.recompiles import clear, functions, named
+from jaxtorch.widgets import cache
 from jaxtorch.widgets.cache import CacheView
 
 from .pages import harmless
@@ -57,6 +58,20 @@ def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
     )
 
 
+def test_lines_of_two_files_of_one_name_are_two(evil: Any) -> None:
+    def of(file: str) -> Any:
+        names: dict[str, Any] = {"f": evil, "torch": torch}
+        code = "def run(n):\n    return f(torch.ones(n, device='jax'))"
+        exec(compile(code, file, "exec"), names)
+        return names["run"]
+
+    of("/one/twin_file.py")(21)
+    of("/two/twin_file.py")(22)
+    sites = [s for s in CacheView().data()["sites"] if s["place"] == "twin_file.py:2"]
+    assert {s["file"] for s in sites} == {"/one/twin_file.py", "/two/twin_file.py"}
+    assert len({s["id"] for s in sites}) == 2
+
+
 def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
     lines = repr(CacheView(filter="onerror")).splitlines()
     assert max(map(len, lines)) <= 100
@@ -85,7 +100,10 @@ def test_sort_and_filter(evil: Any) -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_the_revision_changes_with_what_is_shown(evil: Any) -> None:
+def test_the_revision_changes_with_what_is_shown(
+    evil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_PERIOD", 0.0)
     view = CacheView()
     seen = view.revision()
     assert view.revision() == seen
@@ -110,8 +128,6 @@ def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
 def test_many_programs_of_one_function_stay_readable(
     monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
-    from jaxtorch.widgets import cache
-
     monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
     found = row(CacheView())
     assert (len(found["programs"]), found["left_out"]) == (1, 1)

@@ -12,7 +12,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.programs import ProgramInfo, programs
+from jaxtorch.insight.programs import ProgramInfo, keep, programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import HloView
 from jaxtorch.widgets.hlo_words import full_text
@@ -218,3 +218,69 @@ def test_a_program_that_is_gone_says_so() -> None:
     del captured
     with pytest.raises(LookupError, match=r"soon gone .* is gone: nobody can run it any more"):
         Reading(info)
+
+
+def test_a_kept_program_can_be_read_when_it_is_gone() -> None:
+    captured = jaxtorch.pure(torch.sinh, name="kept for later")
+    captured(torch.ones(3, device="jax"))
+    info = newest("kept for later")
+    before = HloView(Reading(info), "jaxpr")
+    expected = [before.reading.listing(stage).lines for stage in ("jaxpr", "stablehlo", "hlo")]
+    keep(info)
+    del captured
+    assert not info.alive
+    view = HloView(Reading(info), "jaxpr")
+    assert [view.reading.listing(s).lines for s in ("jaxpr", "stablehlo", "hlo")] == expected
+    assert "sinh" in view.text()
+    assert view.data()["memory"] is None
+    assert not Tags(view.html()).open
+
+
+class Large:
+    """A program of 50,000 lines that was never compiled: as much of a `ProgramInfo` as a view asks for."""
+
+    id, name, kind, part, place, signature, source, alive = (
+        1,
+        "large",
+        "pure",
+        "",
+        None,
+        (),
+        1,
+        True,
+    )
+
+    def hlo_proto(self) -> bytes:
+        lines = [f"  n{i} = f32[4] sine(n{i - 1})" for i in range(1, 50_000)]
+        text = "\n".join(["HloModule large", "ENTRY main {", "  n0 = f32[4] parameter(0)", *lines])
+        from jaxlib._hlo import hlo_module_from_text
+
+        whole = text + "\n  ROOT end = f32[4] negate(n49999)\n}"
+        return bytes(hlo_module_from_text(whole).as_serialized_hlo_module_proto())
+
+    def stablehlo(self) -> str:
+        raise AssertionError("takes seconds, and was not asked for")
+
+    trace = stablehlo
+
+    def memory(self) -> None:
+        return None
+
+    def buffer_assignment(self) -> None:
+        return None
+
+
+def test_a_large_program_is_compact_and_makes_no_text_that_nobody_asked_for() -> None:
+    view = HloView(Reading(Large()))  # type: ignore[arg-type]  # a stand-in
+    data = json.dumps(view.data())
+    assert len(data) < 10_000
+    answer = view.answer("stage", {"stage": "hlo"})
+    assert len(answer["links"]) == len(answer["text"].split("\n")) > 50_000
+    assert len(json.dumps(answer)) < 2 * len(answer["text"])
+    page = view.html()
+    assert len(page) < 300_000
+    assert "400 of them here" in page
+    assert "60 of them here" in view.text()
+    around = view.answer("neighbourhood", {"instruction": "n25000", "hops": 1000})
+    assert len(around["nodes"]) == 80
+    assert view.answer("fold", {})["nodes"][0][2] == "50000 instructions"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from jax.extend import backend
 
+from ..hlo.lost import found_again
 from ..hlo.module import Module, read_module
 from ..programs import ProgramInfo, programs
 from .events import Events
@@ -60,7 +61,8 @@ class Executable:
         if self.running is None:
             return None
         own = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
-        return read_module(own or _proto(self.running))
+        module = read_module(own or _proto(self.running))
+        return found_again(module, self.info.stablehlo if self.info is not None else lambda: None)
 
 
 def assign(

@@ -1,13 +1,13 @@
 """Where an instruction's time comes from: line, module path, operator, direction.
 
-A fusion ran as one: its time is split by what is fused in it, each by its cost. What XLA added on its own (a copy, a
-change of layout, a mask) names no line; it belongs to whoever reads it, or else to what it reads. Both are inferred.
+A fusion ran as one: its time is split by what is fused in it, each by its cost. What XLA made on its own names no line,
+and is given one by `hlo/lost.py`. Both are inferred.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..hlo.costs import Cost, Costs
@@ -15,8 +15,6 @@ from ..hlo.module import Instruction, Module
 from ..hlo.scopes import scope_of
 from ..hlo.source import Sources
 from ..programs import Place
-
-_FAR = 4  # how many steps are gone to who reads what has no line
 
 
 class Origin(NamedTuple):
@@ -81,8 +79,9 @@ class Origins:
                 nobodys.append(cost)
             elif any(cost) or inner is instruction:
                 groups[origin].append(cost)
+        known = instruction.id not in self.module.inferred
         if not groups:
-            return [self._adopted(instruction)]
+            return [Part(self._origin(instruction), 1.0, sum_of(nobodys), not known)]
         costs = {origin: sum_of(own) for origin, own in groups.items()}
         # What is fused without a line of its own is there for the sake of what has one.
         whole = sum(_weight(cost) for cost in costs.values())
@@ -90,30 +89,10 @@ class Origins:
         parts = []
         for origin, cost in costs.items():
             fraction = _weight(cost) / whole if whole else 1 / len(costs)
-            parts.append(Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1))
+            parts.append(
+                Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1 or not known)
+            )
         return parts
-
-    def _adopted(self, instruction: Instruction) -> Part:
-        """The origin of what nobody wrote: that of who reads it, or else of what it reads."""
-        cost = self.cost(instruction)
-        own = self._origin(instruction)
-        for near in self._neighbours(instruction):
-            found = self._origin(near)
-            if found.place is not None:
-                named = own.scope or found.scope
-                taken = Origin(found.place, named, own.operator, own.backward or found.backward)
-                return Part(taken, 1.0, cost, True)
-        return Part(own, 1.0, cost, False)
-
-    def _neighbours(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Who reads it, at a few steps' distance, then what it reads."""
-        known = self.module.instructions
-        for step in (self.module.users, {i.id: i.operands for i in known.values()}):
-            front, seen = [instruction.id], {instruction.id}
-            for _ in range(_FAR):
-                front = [n for i in front for n in step.get(i, ()) if n not in seen]
-                seen.update(front)
-                yield from (known[i] for i in front)
 
     def _origin(self, instruction: Instruction) -> Origin:
         scope = scope_of(instruction.op_name)
@@ -122,7 +101,7 @@ class Origins:
         return Origin(place, scope.path, name, self.backward or scope.backward)
 
 
-def sum_of(costs: Iterator[Cost] | list[Cost]) -> Cost:
+def sum_of(costs: Iterable[Cost]) -> Cost:
     """All of them together."""
     total = Cost()
     for cost in costs:

@@ -86,6 +86,9 @@ def record(
 ) -> Recording:
     """Run a function `repeat` times under the profiler, after `warmup` times without.
 
+    What torch code launched is waited for, also where its result is dropped. A result of JAX code of the user's that is
+    dropped at once may still be computed when the profile begins or ends.
+
     An exception of the function ends the runs and is kept in `error`, for the caller to raise when it has shown what
     was seen until there.
 

@@ -190,6 +190,34 @@ def test_captured_code_has_lines_of_its_own(tmp_path: Path, names: dict[str, Any
     assert {("pure", False), ("pure", True)} <= kinds
 
 
+def test_the_backward_pass_in_a_step_belongs_to_the_lines_of_the_forward_pass(
+    tmp_path: Path, names: dict[str, Any]
+) -> None:
+    names["w"] = names["a"].clone().requires_grad_()
+    names["v"] = names["b"].clone().requires_grad_()
+    found = ran(
+        tmp_path,
+        """
+        @jaxtorch.jit
+        def work():
+            w.grad = v.grad = None
+            x = w @ c
+
+            y = torch.sort(x @ v).values
+            loss = y.square().sum()
+            loss.backward()
+        """,
+        names,
+        warmup=2,
+    )
+    assert found.by_line[4].flops == pytest.approx(2 * PRODUCT, rel=0.05)
+    assert found.by_line[6].flops == pytest.approx(3 * PRODUCT, rel=0.2)
+    for line in (4, 6):
+        assert 0 < found.by_line[line].backward < found.by_line[line].total
+    assert "dot_general" not in found.operators(7) | found.operators(8)
+    assert sum(t.backward for t in found.by_line.values()) > 0
+
+
 def test_a_fusion_is_shared_by_its_lines_and_says_so(tmp_path: Path, names: dict[str, Any]) -> None:
     found = ran(
         tmp_path,
@@ -293,8 +321,8 @@ def test_what_jax_runs_on_its_own_has_no_line_of_ours() -> None:
 
     x = jnp.ones((N, N))
     plain = jax.jit(lambda x: x @ x)
-    plain(x)
-    found = profile(lambda: plain(x))
+    plain(x).block_until_ready()
+    found = profile(lambda: plain(x).block_until_ready())
     (row,) = found.lines  # this test's lambda, by the HLO
     assert row.place is not None
     assert row.place.file == __file__

@@ -1,0 +1,42 @@
+"""Lines of the user's, in a few characters and as data."""
+
+from __future__ import annotations
+
+from os.path import basename
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.programs import Place
+
+
+def where(place: Place | None, by_cell: bool = False) -> str:
+    """A line in a few characters: "[3]:2" is line 2 of cell 3. "" for None.
+
+    Example:
+        >>> from jaxtorch.insight.programs import Place
+        >>> from jaxtorch.widgets.places import where
+        >>> where(Place("x.py", 7)), where(Place("c.py", 2, 3)), where(Place("c.py", 2, 3), by_cell=True)
+        ('x.py:7', '[3]:2', '[3]')
+    """
+    if place is None:
+        return ""
+    if place.cell is None:
+        return f"{basename(place.file)}:{place.line}"
+    return f"[{place.cell}]" if by_cell else f"[{place.cell}]:{place.line}"
+
+
+def place_id(place: Place | None, by_cell: bool = False) -> str:
+    """What no other line (or cell) is called: two files may have one name."""
+    if place is None:
+        return ""
+    return str(place.cell) if by_cell else f"{place.file}:{place.line}"
+
+
+def place_data(place: Place | None) -> dict[str, Any]:
+    """`place` (as text), `file`, `line`, `cell` for the live form."""
+    return {
+        "place": where(place),
+        "file": None if place is None else place.file,
+        "line": None if place is None else place.line,
+        "cell": None if place is None else place.cell,
+    }
