@@ -136,6 +136,7 @@ def test_a_profile_is_saved_from_the_page(
 
 def test_lines_are_the_cells_and_the_slow_one_is_told(training: Training) -> None:
     view = training.of("lines")
+    view.get_by_role("tab", name="In their order").click()
     texts = view.locator("tr[data-line] code.text").all_inner_texts()
     assert [t.strip() for t in texts] == LINES.strip().split("\n")
     shares = {
