@@ -46,7 +46,7 @@ def arrange(notebook: Training) -> None:
     hlo.get_by_role("tab", name="Graph").click()
     profile = notebook.of("profile")
     profile.get_by_role("table", name="Time by line").get_by_role(
-        "button", name="F.cross_entropy"
+        "button", name="model(x)"
     ).click()
 
 
