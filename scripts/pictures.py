@@ -45,9 +45,7 @@ def arrange(notebook: Training) -> None:
     line(panes(hlo)[0], "logits = model(x)").click(position=START)
     hlo.get_by_role("tab", name="Graph").click()
     profile = notebook.of("profile")
-    profile.get_by_role("table", name="Time by line").get_by_role(
-        "button", name="model(x)"
-    ).click()
+    profile.get_by_role("table", name="Time by line").get_by_role("button", name="model(x)").click()
 
 
 if __name__ == "__main__":

@@ -78,8 +78,9 @@ def test_the_keyboard_goes_from_line_to_line(view: Locator) -> None:
     editor = source.get_by_role("textbox")
     editor.press("ArrowDown")
     expect(source.locator(".cm-linked")).to_have_text(["    loss = F.cross_entropy(logits, y)"])
-    editor.press("ArrowUp")
-    expect(source.locator(".cm-linked")).to_have_text([FORWARD])
+    editor.press("ArrowDown")  # `loss.backward()`: the work is at the lines that it differentiates
+    editor.press("ArrowDown")
+    expect(source.locator(".cm-linked")).to_have_text(["    optimizer.step()"])
 
 
 def test_a_row_of_the_costs_marks_its_line(view: Locator) -> None:

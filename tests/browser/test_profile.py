@@ -53,7 +53,7 @@ def test_the_timeline_zooms_and_pans(view: Locator) -> None:
 def test_a_line_is_linked_to_its_instructions_and_an_event_to_its_line(view: Locator) -> None:
     rows = view.get_by_role("table", name="Time by line")
     view.get_by_role("tab", name="Line").click()
-    rows.get_by_role("button", name="F.cross_entropy(logits, y)").click()
+    rows.get_by_role("button", name="logits = model(x)").click()
     expect(rows.locator("tr[aria-selected='true']")).to_have_count(1)
     view.get_by_role("tab", name="HLO instruction").click()
     linked = view.get_by_role("table", name="Time by instruction").locator(
