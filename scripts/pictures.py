@@ -42,7 +42,7 @@ def arrange(notebook: Training) -> None:
     cache = notebook.of("cache")
     cache.get_by_role("button", name="Details of train").click()
     hlo = notebook.of("hlo")
-    line(panes(hlo)[0], "loss.backward()").click(position=START)
+    line(panes(hlo)[0], "logits = model(x)").click(position=START)
     hlo.get_by_role("tab", name="Graph").click()
     profile = notebook.of("profile")
     profile.get_by_role("table", name="Time by line").get_by_role("button", name="model(x)").click()
