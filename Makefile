@@ -14,7 +14,7 @@ INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint widgets conformance fuzz bench clean FORCE
+.PHONY: help lab demo test lint widgets pictures conformance fuzz docs bench clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ lint: .venv/test.stamp ## ruff and mypy alone
 
 widgets: $(NODE_MODULES) ## check the live views' TypeScript, test it, and bundle it into widgets/static
 	cd widgets/js && npm run --silent check && npm test --silent && npm run --silent build
+
+pictures: .venv/test.stamp build/chromium ## draw the pictures of the live views again, into docs/images
+	$(CACHE) $(BIN)/python -m scripts.pictures docs/images
 
 conformance: .venv/test.stamp build/libtpu ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour and a half on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md

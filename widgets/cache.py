@@ -21,7 +21,7 @@ from jaxtorch.insight.recompiles import (
     totals,
 )
 
-from .places import place_data, where
+from .places import place_data, place_id, where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size
 from .view import View
@@ -376,7 +376,12 @@ def _program_data(info: ProgramInfo) -> dict[str, Any]:
 
 def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
     place = place_data(total.place) | {"place": where(total.place, by_cell)}
-    return {"id": place["place"], **place, "programs": total.programs, "seconds": total.seconds}
+    return {
+        "id": place_id(total.place, by_cell),
+        **place,
+        "programs": total.programs,
+        "seconds": total.seconds,
+    }
 
 
 def _total(total: Total) -> str:

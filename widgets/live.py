@@ -78,6 +78,7 @@ class Connection:
         self._lock = threading.RLock()  # questions may come on another thread (a subshell)
         self._sent: dict[str, Any] | None = None
         self._seen: object = None
+        self._failed = ""  # what went wrong when it was looked at last
         self._number = 0
 
     def receive(self, widget: Any, content: Any, buffers: Any) -> None:
@@ -126,16 +127,20 @@ class Connection:
                 return
             try:
                 revision = self.view.revision()
-                if revision is None or revision == self._seen:
+                if revision is None or (revision == self._seen and not self._failed):
                     return
-                self._seen = revision
                 data = plain(self.view.data())
-            except Exception as error:
-                self._send("error", id=None, message=_said(error))
+            except (
+                Exception
+            ) as error:  # the session may have changed under its hands: it is tried again
+                if _said(error) != self._failed:
+                    self._failed = _said(error)
+                    self._send("error", id=None, message=self._failed)
                 return
             changes = difference(self._sent, data)
-            self._sent = data
-            if changes:
+            self._seen, self._sent = revision, data
+            if changes or self._failed:
+                self._failed = ""
                 self._number += 1
                 self._send("patch", revision=self._number, changes=changes)
 

@@ -13,7 +13,7 @@ from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
 from jaxtorch.insight.programs import Memory, Place, ProgramInfo
 from jaxtorch.storage.buffer import usage
 
-from .places import place_data, where
+from .places import place_data, place_id, where
 from .tables import details, html_table, shortened, text_table
 from .units import size
 from .view import View
@@ -90,7 +90,7 @@ class MemoryView(View):
             "arrays": [_array_data(a) for a in found[:_DATA_ROWS]],
             "left_out": {"arrays": len(left), "bytes": sum(a.nbytes for a in left)},
             "lines": [
-                {"id": where(place), **place_data(place), "arrays": count, "bytes": total}
+                {"id": place_id(place), **place_data(place), "arrays": count, "bytes": total}
                 for place, count, total in _by_line(found)
             ],
             "cells": [

@@ -25,6 +25,13 @@ def where(place: Place | None, by_cell: bool = False) -> str:
     return f"[{place.cell}]" if by_cell else f"[{place.cell}]:{place.line}"
 
 
+def place_id(place: Place | None, by_cell: bool = False) -> str:
+    """What no other line (or cell) is called: two files may have one name."""
+    if place is None:
+        return ""
+    return str(place.cell) if by_cell else f"{place.file}:{place.line}"
+
+
 def place_data(place: Place | None) -> dict[str, Any]:
     """`place` (as text), `file`, `line`, `cell` for the live form."""
     return {

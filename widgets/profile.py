@@ -6,13 +6,16 @@ The HTML (`profile_page.py`) adds a timeline and a flame graph.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
 
 from . import profile_page
 from .profile_data import packed
+from .standalone import standalone
 from .units import amount, duration, share, size
 from .view import View
 
@@ -41,7 +44,7 @@ class ProfileView(View):
     | `tree` | `name`, a time, `own` (ns), `children` |
     | `operators` | rows: `id`, `name`, and a time |
     | `instructions` | rows: `id`, `program`, `number`, `name`, `opcode`, `lines`, and a time (1) |
-    | `events` | `start`, `duration`, `lane`, `name`, `depth`, `line`: a list of whole numbers each (2) |
+    | `events` | columns of whole numbers: `start`, `duration`, `lane`, `name`, `depth`, `line`, and three more (2) |
     | `names`, `lanes` | strings; `name`, `device` (bool) each |
     | `runs` | (start, end) of each run |
 
@@ -50,6 +53,10 @@ class ProfileView(View):
     (1) `number` is what `%jax hlo` takes, or null; `lines` are ids of rows of `lines`.
     (2) Of equal length, by lane and start. `name` indexes `names`, `lane` indexes `lanes`, `line` is an id of a row of
     `lines` or -1. The device's events lie in lanes of the host, too, where the device is the CPU.
+    `operator`, `module` and `instruction` are rows of the tables of that name, or -1: what most of the event's time
+    belongs to. A module's number counts the nodes of `tree` in their order, without the root.
+
+    `answer("save", {form})` is `{name, text}`: a Perfetto trace ("perfetto") or a page of its own ("page").
     """
 
     kind: ClassVar[str] = "profile"
@@ -78,6 +85,14 @@ class ProfileView(View):
 
     def data(self) -> dict[str, Any]:
         return packed(self.profile, self.title)
+
+    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+        if ask != "save":
+            return super().answer(ask, arguments)
+        name = "".join(c if c.isalnum() else "_" for c in self.title).strip("_")[:40] or "profile"
+        if arguments.get("form") == "page":
+            return {"name": f"{name}.html", "text": standalone(self, self.title)}
+        return {"name": f"{name}.perfetto.json", "text": json.dumps(trace(self.profile))}
 
 
 def facts(profile: Profile) -> list[tuple[str, float, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..dispatch.site import origin, site_of
+from ..dispatch.site import describe, origin, site_of
 from ..dispatch.stats import Reason, Source
 from ..options import config
 from . import dependencies
@@ -95,8 +95,9 @@ def warn_if_often(source: Source) -> None:
     cause = f" The last time because {latest[0].what}. {latest[0].advice}" if latest else ""
     found = origin(None)
     file, line = site_of(found) if found is not None else ("<unknown>", 0)
+    where = describe(*found[1:]) if found is not None else ""
     warnings.warn_explicit(
-        f"`{source.name}` was traced {source.traces} times, each of them a compilation.{cause} "
+        f"`{source.name}` was traced {source.traces} times{where}, each of them a compilation.{cause} "
         "jaxtorch.insight.explain_recompiles() tells of all; jaxtorch.config.update(max_traces=None) is silence.",
         UserWarning,
         file,

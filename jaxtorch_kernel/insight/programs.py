@@ -191,7 +191,7 @@ def programs() -> list[ProgramInfo]:
         >>> import torch
         >>> from jaxtorch.insight.programs import programs
         >>> _ = torch.ones(3, device="jax").cosh()
-        >>> "cosh" in {p.name for p in programs()}
+        >>> "cosh.default" in {p.name for p in programs()}
         True
     """
     return [_info(record) for record in list(stats.compiled) if not record.cleared]
@@ -328,7 +328,7 @@ def _cache_in_use() -> bool:
 
 
 def module_id(proto: bytes) -> int | None:
-    """`HloModuleProto.id` (its field 5), by which a profile names a program.
+    r"""`HloModuleProto.id` (its field 5), by which a profile names a program.
 
     Example:
         >>> module_id(b"\x0a\x01m\x28\x96\x01")

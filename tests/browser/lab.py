@@ -21,7 +21,7 @@ class Lab:
         file: the notebook's file.
     """
 
-    path = "lab/tree"
+    path = "lab/tree/{}?reset"  # without what was open before
 
     def __init__(self, page: Page, address: str, folder: Path, name: str, cells: list[str]):
         self.page = page
@@ -29,7 +29,7 @@ class Lab:
         page.on("pageerror", self._error)
         page.on("dialog", lambda dialog: self.errors.append(dialog.message))
         self.file = folder / f"{name}.ipynb"
-        self.url = f"{address}/{self.path}/{self.file.name}"
+        self.url = f"{address}/{self.path.format(self.file.name)}"
         metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         made = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
@@ -106,11 +106,11 @@ class Lab:
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
 
     def shut_down(self) -> None:
-        """End every kernel."""
-        self.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+        """End this notebook's kernel."""
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
 
 class Notebook7(Lab):
     """Jupyter Notebook 7."""
 
-    path = "notebooks"
+    path = "notebooks/{}"

@@ -9,6 +9,7 @@ from .training import Training
 
 def test_the_arrays_are_there_by_name_and_say_what_keeps_them(training: Training) -> None:
     view = training.of("memory")
+    view.get_by_role("tab", name="Arrays").click()
     view.get_by_role("searchbox").fill("x float32[512,64]")
     button = view.get_by_role("button", name="Details of x", exact=True)
     button.click()
@@ -20,6 +21,7 @@ def test_the_arrays_are_there_by_name_and_say_what_keeps_them(training: Training
 
 def test_lines_and_cells_have_their_sums(training: Training) -> None:
     view = training.of("memory")
+    view.get_by_role("searchbox").press("Escape")
     view.get_by_role("tab", name="By line").click()
     expect(view.get_by_role("table")).to_contain_text(f"cell {training.prompt('set_up')}, line ")
     view.get_by_role("tab", name="By cell").click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -106,8 +108,35 @@ def test_the_flame_graph_has_the_modules_and_marks_one(view: Locator) -> None:
     expect(view.get_by_role("button", name="Sequential: ")).to_be_visible()
 
 
+def test_a_module_is_linked_to_its_lines_and_its_operators(view: Locator) -> None:
+    view.get_by_role("tab", name="Module").click()
+    view.get_by_role("table", name="Time by module").get_by_role(
+        "button", name="Sequential/0"
+    ).click()
+    view.get_by_role("tab", name="Line").click()
+    linked = view.get_by_role("table", name="Time by line").locator("tr[aria-selected='true']")
+    expect(linked.filter(has_text="logits = model(x)")).to_have_count(1)
+    view.get_by_role("tab", name="Operator").click()
+    rows = view.get_by_role("table", name="Time by operator")
+    expect(rows.locator("tr[aria-selected='true']", has_text="dot_general")).to_have_count(1)
+    view.get_by_role("button", name="show all").click()
+
+
+@pytest.mark.parametrize(
+    ("button", "begins"), [("Perfetto trace", '{"traceEvents"'), ("HTML page", "<!doctype html>")]
+)
+def test_a_profile_is_saved_from_the_page(
+    training: Training, view: Locator, tmp_path: Path, button: str, begins: str
+) -> None:
+    with training.page.expect_download() as download:
+        view.get_by_role("button", name=button).click()
+    download.value.save_as(tmp_path / "saved")
+    assert (tmp_path / "saved").read_text().startswith(begins)
+
+
 def test_lines_are_the_cells_and_the_slow_one_is_told(training: Training) -> None:
     view = training.of("lines")
+    view.get_by_role("tab", name="In their order").click()
     texts = view.locator("tr[data-line] code.text").all_inner_texts()
     assert [t.strip() for t in texts] == LINES.strip().split("\n")
     shares = {

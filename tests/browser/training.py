@@ -80,21 +80,22 @@ LATER = ("later",)  # run by the tests themselves
 class Training(Lab):
     """The notebook, opened and run."""
 
-    def __init__(self, page: Page, address: str, folder: Path):
-        super().__init__(page, address, folder, "training", list(CELLS.values()))
-        for name in CELLS:
+    def __init__(self, page: Page, address: str, folder: Path, cells: dict[str, str] = CELLS):
+        self.cells = cells
+        super().__init__(page, address, folder, "training", list(cells.values()))
+        for name in cells:
             if name not in LATER:
                 self.run(self.number(name))
 
     def number(self, name: str) -> int:
-        return list(CELLS).index(name)
+        return list(self.cells).index(name)
 
     def of(self, name: str) -> Locator:
         """The live view below the cell of this name, in sight."""
         view = self.view(self.number(name))
         view.scroll_into_view_if_needed()
         self.page.wait_for_timeout(200)  # a notebook draws the cells that come into sight anew
-        expect(view.locator("table, canvas").first).to_be_visible()
+        expect(view.get_by_role("tab").first).to_be_visible()
         return view
 
     def prompt(self, name: str) -> str:

@@ -241,6 +241,7 @@ def test_a_warning_past_the_limit_names_line_and_cause_once() -> None:
     assert "x[0] 3 -> 4" in str(warning.message)
     assert "drop_last" in str(warning.message)
     assert warning.filename == __file__
+    assert f"called in {__file__}, line {warning.lineno}" in str(warning.message)
 
 
 @pytest.mark.usefixtures("limit")

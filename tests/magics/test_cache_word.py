@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
+import jaxtorch
 from jaxtorch.insight import events
 from jaxtorch.insight.programs import cell_of_file, program
 
@@ -46,6 +47,23 @@ def test_a_constant_of_a_cell_is_the_reason(shell: Any) -> None:
     run(shell, "%%pure --name by_constant -q\ny = images * p")
     assert program("by_constant").reason == "p 0.5 -> 0.3"
     assert "traced again: p 0.5 -> 0.3" in repr(shell.run_line_magic("jax", "cache"))
+
+
+def test_a_cell_that_is_traced_too_often_warns_with_its_cause(shell: Any) -> None:
+    before = jaxtorch.config.max_traces
+    shell.run_line_magic("jax", "config max_traces=2")
+    try:
+        run(shell, "import torch")
+        cell = "%%pure --name often -q\ny = images * 2"
+        for n in (3, 4):
+            run(shell, f"images = torch.ones({n}, device='jax')")
+            run(shell, cell)
+        run(shell, "images = torch.ones(5, device='jax')")
+        with pytest.warns(UserWarning, match="`often` was traced 3 times") as caught:
+            run(shell, cell)
+    finally:
+        jaxtorch.config.update(max_traces=before)
+    assert "images[0] 4 -> 5" in str(caught[0].message)
 
 
 def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,20 @@ def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
     )
 
 
+def test_lines_of_two_files_of_one_name_are_two(evil: Any) -> None:
+    def of(file: str) -> Any:
+        names: dict[str, Any] = {"f": evil, "torch": torch}
+        code = "def run(n):\n    return f(torch.ones(n, device='jax'))"
+        exec(compile(code, file, "exec"), names)
+        return names["run"]
+
+    of("/one/twin_file.py")(21)
+    of("/two/twin_file.py")(22)
+    sites = [s for s in CacheView().data()["sites"] if s["place"] == "twin_file.py:2"]
+    assert {s["file"] for s in sites} == {"/one/twin_file.py", "/two/twin_file.py"}
+    assert len({s["id"] for s in sites}) == 2
+
+
 def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
     lines = repr(CacheView(filter="onerror")).splitlines()
     assert max(map(len, lines)) <= 100

@@ -21,6 +21,7 @@ class Counted(View):
     def __init__(self) -> None:
         self.n = 0
         self.looked = 0
+        self.fails = 0
 
     def text(self) -> str:
         return "counted"
@@ -33,6 +34,9 @@ class Counted(View):
 
     def data(self) -> dict[str, Any]:
         self.looked += 1
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("dictionary changed size during iteration")
         if self.n < 0:
             raise ValueError("no number is below zero")
         return {"n": self.n, "rows": [{"id": i, "n": i} for i in range(self.n)]}
@@ -171,11 +175,24 @@ def test_messages_of_another_page_do_no_harm(page: Page, message: Any) -> None:
 def test_a_view_that_fails_says_so_and_recovers(view: Counted, page: Page) -> None:
     page.say("open")
     view.n = -1
-    page.connection.look()
+    for _ in range(3):
+        page.connection.look()
     assert page.took("state", "error")[1]["message"] == "ValueError: no number is below zero"
     view.n = 1
     page.connection.look()
     page.took("patch")
+
+
+def test_what_failed_is_tried_again_though_nothing_changed(view: Counted, page: Page) -> None:
+    """The session goes on in another thread: a dictionary that grew meanwhile is no reason to stay behind."""
+    page.say("open")
+    view.n, view.fails = 1, 1
+    page.connection.look()
+    page.took("state", "error")
+    page.connection.look()
+    assert page.took("patch")[0]["changes"]["n"] == {"$value": 1}
+    page.connection.look()
+    page.took()
 
 
 def test_the_drawing_code_is_one_binary_message(page: Page) -> None:

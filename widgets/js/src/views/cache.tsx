@@ -157,6 +157,7 @@ function Totals(props: { name: string; rows: Total[]; client: Client; filter: st
 // What opens under a row: why it was traced again, and its programs.
 function Opened({ of, client }: { of: CachedFunction; client: Client }) {
   const said = new Set<string>();
+  const used = PROGRAMS(client).filter((c) => of.programs.some((p) => c.value(p) != null));
   return (
     <>
       {of.why.map((why) => (
@@ -169,7 +170,7 @@ function Opened({ of, client }: { of: CachedFunction; client: Client }) {
           })}
         </p>
       ))}
-      <Table client={client} name={`Programs of ${of.name}`} rows={of.programs} columns={PROGRAMS(client)} id={(p) => p.id} />
+      <Table client={client} name={`Programs of ${of.name}`} rows={of.programs} columns={used} id={(p) => p.id} />
       <div class="bar">
         {of.left_out > 0 && <span class="dim">{count(of.left_out)} earlier ones are not shown.</span>}
         <span class="space" />

@@ -62,17 +62,19 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   useEffect(() => {
     if (stage && stage.lines.length > places.lines.length) setPlaces({ sources: stage.sources, lines: stage.lines });
   }, [stage]);
-  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight; else what runs
-  // first, which XLA prints last.
+  // XLA prints what runs first last: of the lines that are linked, one of the entry is the one to see first.
+  const entry = useMemo(() => stage?.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")) ?? -1, [stage]);
+  const firstOf = (lines: readonly number[]): number | undefined => lines.find((line) => line > entry) ?? lines[0];
+  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight.
   useEffect(() => {
     if (!stage || jump.code !== undefined) return;
-    const first = marked[0] ?? (data.grep ? -1 : stage.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")));
+    const first = firstOf(marked) ?? (data.grep ? -1 : entry);
     if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
   const choose = (next: readonly number[], from: "code" | "elsewhere"): void => {
     setChosen(next);
-    setJump({ code: from === "code" ? undefined : links?.to(new Set(next))[0], line: next[0] });
+    setJump({ code: from === "code" ? undefined : firstOf(links?.to(new Set(next)) ?? []), line: next[0] });
   };
   const fromCode = (line: number, text: string): void => {
     choose(links?.of(line) ?? [], "code");

@@ -1,13 +1,23 @@
 // `%%jax lines`: the code, each line with its time on the device.
-import { flops, bytes, seconds, share } from "../format.ts";
+import { bytes, count, flops, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Filter, Tabs } from "../parts.tsx";
-import type { LinesData } from "../shapes.ts";
+import type { LinesData, Time } from "../shapes.ts";
 import { Table } from "../table.tsx";
 import { columns, type Row } from "./profile.tsx";
 
-const HEADS = ["Line", "Time", "Share", "Backward", "Runs", "FLOPs", "Bytes"] as const;
+type Line = LinesData["sources"][number]["lines"][number];
+
+// What stands beside a line; a column that has nothing for any line is left out.
+const COLUMNS: { label: string; wide?: boolean; of: (time: Time, whole: number) => string }[] = [
+  { label: "Time", of: (t) => `${t.inferred > 0.05 * t.total ? "~" : ""}${seconds(t.total / 1e9)}` },
+  { label: "Share", of: (t, whole) => share(t.total / whole) },
+  { label: "Backward", wide: true, of: (t) => (t.backward > 0 ? seconds(t.backward / 1e9) : "") },
+  { label: "Runs", wide: true, of: (t) => count(Math.round(t.count)) },
+  { label: "FLOPs", wide: true, of: (t) => flops(t.flops || null) },
+  { label: "Bytes", wide: true, of: (t) => bytes(t.bytes || null) },
+];
 
 export function LinesView({ data, client }: ViewProps<LinesData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "source");
@@ -18,6 +28,8 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
       time ? [{ ...time, id: `${s} ${number}`, name: text.trim(), says: `${source.title}, line ${number}`, lines: [] }] : [],
     ),
   );
+  const lines: Line[] = data.sources.flatMap((source) => source.lines);
+  const used = COLUMNS.filter(({ of }) => lines.some(({ time }) => time && of(time, whole)));
   const most = Math.max(...timed.map((r) => r.total), 1);
   return (
     <>
@@ -48,8 +60,11 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
                   <table class="annotated">
                     <thead>
                       <tr>
-                        {HEADS.map((label, i) => (
-                          <th class={`plain num ${i > 2 ? "wide" : ""}`} scope="col" key={label}>
+                        <th class="plain num" scope="col">
+                          Line
+                        </th>
+                        {used.map(({ label, wide }) => (
+                          <th class={`plain num ${wide ? "wide" : ""}`} scope="col" key={label}>
                             {label}
                           </th>
                         ))}
@@ -68,12 +83,11 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
                             style={heat ? { background: `color-mix(in srgb, var(--mark) ${heat}%, transparent)` } : undefined}
                           >
                             <td class="num">{number}</td>
-                            <td class="num">{time && `${time.inferred > 0.05 * time.total ? "~" : ""}${seconds(time.total / 1e9)}`}</td>
-                            <td class="num">{time && share(time.total / whole)}</td>
-                            <td class="num wide">{time && time.backward > 0 && seconds(time.backward / 1e9)}</td>
-                            <td class="num wide">{time && Math.round(time.count)}</td>
-                            <td class="num wide">{time && flops(time.flops || null)}</td>
-                            <td class="num wide">{time && bytes(time.bytes || null)}</td>
+                            {used.map(({ label, wide, of }) => (
+                              <td class={`num ${wide ? "wide" : ""}`} key={label}>
+                                {time && of(time, whole)}
+                              </td>
+                            ))}
                             <td>
                               <code class="text">{text || " "}</code>
                             </td>

@@ -5,7 +5,7 @@ import { Flame } from "../flame.tsx";
 import { bytes, flops, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import { Filter, Tabs } from "../parts.tsx";
+import { Act, download, Filter, Tabs } from "../parts.tsx";
 import type { Branch, ProfileData, Time } from "../shapes.ts";
 import { Table, type Column } from "../table.tsx";
 import { Timeline, type Span } from "../timeline.tsx";
@@ -69,16 +69,25 @@ export interface Chosen {
   row: number;
 }
 
+// The row that is chosen; of a module, those of the modules within it too.
+export function within(chosen: Chosen, tables: Record<Axis, readonly Row[]>): Set<number> {
+  const rows = new Set([chosen.row]);
+  const path = tables.module[chosen.row]?.name;
+  if (chosen.axis === "module") tables.module.forEach((row, i) => row.name.startsWith(`${path}/`) && rows.add(i));
+  return rows;
+}
+
 // The rows of each table that belong to the same events (or the same line) as what is chosen.
 export function linkedTo(
   chosen: Chosen,
   of: Partial<Record<Axis, readonly number[]>>,
   tables: Record<Axis, readonly Row[]>,
 ): Record<Axis, Set<number>> {
-  const found = Object.fromEntries(AXES.map((axis) => [axis, new Set<number>()])) as Record<Axis, Set<number>>;
   const own = of[chosen.axis];
+  const rows = within(chosen, tables);
+  const found = Object.fromEntries(AXES.map((axis) => [axis, new Set<number>()])) as Record<Axis, Set<number>>;
   own?.forEach((row, event) => {
-    if (row !== chosen.row) return;
+    if (!rows.has(row)) return;
     for (const axis of AXES) {
       const other = of[axis]?.[event] ?? -1;
       if (other >= 0) found[axis].add(other);
@@ -158,11 +167,12 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   const marked = useMemo(() => {
     if (!chosen || !linked) return undefined;
     const own = of[chosen.axis];
-    if (own) return (i: number) => own[i] === chosen.row;
+    const rows = within(chosen, tables);
+    if (own) return (i: number) => rows.has(own[i]!);
     return undefined; // the kernel does not say which events these are
-  }, [chosen, linked, of]);
+  }, [chosen, linked, of, tables]);
   // Of a selected time, the rows whose events lie in it.
-  const within = useMemo(() => {
+  const inSight = useMemo(() => {
     if (!span) return null;
     const found = new Map<Axis, Set<number>>(AXES.filter((axis) => of[axis]).map((axis) => [axis, new Set()]));
     events.start.forEach((start, i) => {
@@ -180,7 +190,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   };
   const table = (axis: Axis) => {
     const all = tables[axis];
-    const inSpan = within?.get(axis);
+    const inSpan = inSight?.get(axis);
     const numbers = all.map((_, i) => i).filter((i) => !inSpan || inSpan.has(i));
     const shown = columns<Row & { at: number }>(LABELS[axis], data.device).filter(
       (c) => c.key === "name" || all.some((r) => c.value({ ...r, at: 0 })),
@@ -219,6 +229,9 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
         <span class="badge">{seconds(data.device / RUNS)} of work on the device</span>
         <span class="badge">{share(data.attributed)} of it known by line</span>
         {data.memory && <span class="badge">{bytes(data.memory.peak)} memory at most</span>}
+        <span class="space" />
+        <Act run={() => save(client, "perfetto")}>Perfetto trace</Act>
+        <Act run={() => save(client, "page")}>HTML page</Act>
       </div>
       <Phases data={data} />
       <Timeline
@@ -267,6 +280,11 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
       />
     </>
   );
+}
+
+async function save(client: ViewProps["client"], form: "perfetto" | "page"): Promise<void> {
+  const { name, text } = await client.ask<{ name: string; text: string }>("save", { form });
+  download(name, text, form === "page" ? "text/html" : "application/json");
 }
 
 // Forward and backward apart, or both together.

@@ -1,0 +1,52 @@
+"""Pictures of the live views, from a real notebook in JupyterLab, into docs/images: `make pictures`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.browser.machines import chromium, jupyter, offline
+from tests.browser.test_hlo import START, line, panes
+from tests.browser.training import CELLS, Training
+
+SHOWN = {name: cell for name, cell in CELLS.items() if name not in ("others", "later")}
+
+
+def draw(folder: Path) -> None:
+    """All of them, light and dark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp())
+    (work / "notebooks").mkdir()
+    with (
+        jupyter(work / "notebooks", work / "home") as server,
+        chromium() as browser,
+        offline(browser, server) as context,
+    ):
+        page = context.new_page()
+        page.set_viewport_size({"width": 1400, "height": 1300})
+        notebook = Training(page, server.address, server.folder, SHOWN)
+        arrange(notebook)
+        for theme in ("Light", "Dark"):
+            notebook.theme(theme)
+            for name in ("cache", "hlo", "profile", "lines", "memory"):
+                view = notebook.of(name)
+                page.mouse.move(0, 0)
+                page.wait_for_timeout(500)
+                view.screenshot(path=folder / f"{name}_{theme.lower()}.png", animations="disabled")
+        notebook.shut_down()
+
+
+def arrange(notebook: Training) -> None:
+    """What a reader should see of each."""
+    cache = notebook.of("cache")
+    cache.get_by_role("button", name="Details of train").click()
+    hlo = notebook.of("hlo")
+    line(panes(hlo)[0], "logits = model(x)").click(position=START)
+    hlo.get_by_role("tab", name="Graph").click()
+    profile = notebook.of("profile")
+    profile.get_by_role("table", name="Time by line").get_by_role("button", name="model(x)").click()
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/images"))
