@@ -13,8 +13,11 @@ be half set: a torch mode that nobody takes away, say), not in `__del__` (which 
 there. Code that ignores this for `PATIENCE` seconds is interrupted all the same.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. Where it has not moved for a while,
-it gets a second signal, whose handler is Python's own and raises from there: SIGURG, which nobody uses and which
-is ignored by default.
+it gets a second signal: SIGURG, which nobody uses and which is ignored by default. Its handler is a Python function
+that does nothing: at its first bytecode the exception that was asked for is raised, and ends the wait.
+
+What was asked for is never taken back. `PyThreadState_SetAsyncExc` with nothing leaves the interpreter looking for an
+exception at every bytecode, for good; under a C profiling function (JAX's profiler has one) Python 3.11 then hangs.
 
 https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
 """
@@ -36,6 +39,8 @@ PATIENCE = 2.0  # seconds
 _STILL = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _LOOK = 0.0005  # seconds between two looks at the main thread
 
+_INTERRUPT = ctypes.py_object(KeyboardInterrupt)
+
 _presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
 _handler: Any = None  # puts a mark into `_presses`
 _mark: object = None  # of the presses that count: a press of one cell must not hit the next
@@ -51,14 +56,14 @@ def install() -> bool:
         not hasattr(signal, "pthread_kill")
         or threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        or signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, signal.default_int_handler)
+        or signal.getsignal(signal.SIGURG) not in (signal.SIG_DFL, _arrive)
     ):
         return False
     if _thread is None:
         _thread = threading.Thread(target=_deliver, name="jaxtorch-interrupts", daemon=True)
         _thread.start()
         os.register_at_fork(after_in_child=_in_child)
-    signal.signal(signal.SIGURG, signal.default_int_handler)
+    signal.signal(signal.SIGURG, _arrive)
     _mark = object()
     # In C, too; the signal's number and frame become arguments that `put` does not use.
     _handler = functools.partial(_presses.put, _mark)
@@ -73,10 +78,21 @@ def restore() -> None:
         return
     if signal.getsignal(signal.SIGINT) is _handler:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    with _lock:
-        _mark = None
-        _request(None)
+    while True:
+        try:
+            with _lock:
+                _mark = None
+            _arrive()
+            break
+        except KeyboardInterrupt:  # asked for before, and too late
+            continue
     signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+def _arrive(*_: object) -> None:
+    """Bytecodes at which the interpreter raises what was asked for: a call, and a jump back."""
+    for _ in range(2):
+        pass
 
 
 class later:
@@ -129,7 +145,7 @@ def _request_at_good_moment(mark: object) -> tuple[FrameType | None, int] | None
                 return None
             if _is_good(_main_frame()) or time.monotonic() > deadline:
                 place = _place()
-                _request(KeyboardInterrupt)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), _INTERRUPT)
                 return place
         time.sleep(_LOOK)
 
@@ -155,7 +171,6 @@ def _is_good(frame: FrameType | None) -> bool:
 def _raise_in_c(mark: object) -> None:
     with _lock:
         if mark is _mark:
-            _request(None)  # one press, one exception
             signal.pthread_kill(_main(), signal.SIGURG)
 
 
@@ -173,8 +188,3 @@ def _place() -> tuple[FrameType | None, int]:
     """Where the main thread is: a frame, not its `id`, which the next call's frame may have, and an instruction."""
     frame = _main_frame()
     return frame, frame.f_lasti if frame is not None else 0
-
-
-def _request(exception: type[BaseException] | None) -> None:
-    wanted = ctypes.py_object(exception) if exception is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), wanted)

@@ -176,3 +176,34 @@ def test_a_forked_process_has_python_s_handler(taken_over: None) -> None:
         os._exit(0 if own and interrupts._mark is None else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+_PROFILED = """
+import os, signal, tempfile, threading, time
+import jax
+from jaxtorch.device import interrupts
+
+assert interrupts.install()
+for wait in (lambda: time.sleep(60), lambda: [0 for _ in iter(int, 1)]):  # in C, in Python
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        print("interrupted")
+interrupts.restore()
+with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
+    (jax.numpy.ones(3) + 1).block_until_ready()
+print("profiled")
+"""
+
+
+def test_a_c_profiler_runs_after_it() -> None:
+    """Python 3.11 hangs under one where the interpreter was told that an exception is gone (`SetAsyncExc(NULL)`)."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROFILED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.stdout.split() == ["interrupted", "interrupted", "profiled"], done.stderr
