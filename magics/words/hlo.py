@@ -29,15 +29,15 @@ def _names() -> Iterable[str]:
 
 @word(
     "hlo",
-    argument("--save", metavar="FILE", help="write the whole text into a file"),
-    argument("--grep", metavar="WORD", default="", help="the lines that contain a word"),
-    argument("--line", type=int, metavar="N", help="what became of line N"),
-    argument("--stage", choices=STAGES, default="hlo", help="which text: before XLA, or after it"),
-    argument("--backward", action="store_true", help="the program of the gradients"),
-    argument("--diff", action="store_true", help="compare the last two programs of a name"),
     argument(
         "program", nargs="*", help="a name or a number, the latest by default; two: compare them"
     ),
+    argument("--diff", action="store_true", help="compare the last two programs of a name"),
+    argument("--backward", action="store_true", help="the program of the gradients"),
+    argument("--stage", choices=STAGES, default="hlo", help="which text: before XLA, or after it"),
+    argument("--line", type=int, metavar="N", help="what became of line N"),
+    argument("--grep", metavar="WORD", default="", help="the lines that contain a word"),
+    argument("--save", metavar="FILE", help="write the whole text into a file"),
     example="hlo NAME",
     says="a program beside the code it comes from: jaxpr, StableHLO, HLO, costs by line; over a cell: runs it",
     cell=True,

@@ -25,10 +25,10 @@ from .table import Call, word
 _V = TypeVar("_V", ProfileView, LinesView)
 
 _ARGUMENTS = (
-    argument("--save", metavar="FILE", help="write a Perfetto trace (.json) or a page (.html)"),
-    argument("--memory", action="store_true", help="the most that tensors held meanwhile"),
-    argument("--warmup", type=int, default=0, metavar="N", help="runs before, not measured"),
     argument("--repeat", type=int, default=1, metavar="N", help="runs; times are their means"),
+    argument("--warmup", type=int, default=0, metavar="N", help="runs before, not measured"),
+    argument("--memory", action="store_true", help="the most that tensors held meanwhile"),
+    argument("--save", metavar="FILE", help="write a Perfetto trace (.json) or a page (.html)"),
 )
 
 
