@@ -89,7 +89,7 @@ def restore() -> None:
     signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
-def _arrive(*_: object) -> None:
+def _arrive(*_signal: object) -> None:
     """Bytecodes at which the interpreter raises what was asked for: a call, and a jump back."""
     for _ in range(2):
         pass
