@@ -40,6 +40,7 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
     "memory": (lambda f: _most(f, _peak) or 0, True),
     "flops": (lambda f: _most(f, lambda p: p.flops) or 0, True),
 }
+_MOST_SITES = 100  # lines in the live form, the dearest first
 _MOST_PROGRAMS = 300  # of one function, in data and HTML: the latest
 _TOTALS = 12
 _PERIOD = 1.0  # seconds
@@ -168,7 +169,7 @@ class CacheView(View):
             },
             "rows": [_row(f) for f in found],
             "cells": [_total_data(t, True) for t in totals(known, by_cell=True)],
-            "sites": [_total_data(t, False) for t in totals(known)[:100]],
+            "sites": [_total_data(t, False) for t in totals(known)[:_MOST_SITES]],
         }
 
     def answer(self, ask: str, arguments: dict[str, Any]) -> Any:

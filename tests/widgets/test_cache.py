@@ -58,7 +58,9 @@ def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
     )
 
 
-def test_lines_of_two_files_of_one_name_are_two(evil: Any) -> None:
+def test_lines_of_two_files_of_one_name_are_two(evil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MOST_SITES", 10**6)  # other tests' lines may be dearer
+
     def of(file: str) -> Any:
         names: dict[str, Any] = {"f": evil, "torch": torch}
         code = "def run(n):\n    return f(torch.ones(n, device='jax'))"

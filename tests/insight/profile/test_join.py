@@ -137,7 +137,8 @@ def test_the_backward_pass_belongs_to_the_lines_of_the_forward_pass(
     assert 0 < found.by_line[2].backward < found.by_line[2].total
     assert found.operators(3) == {"exp.default", "mul.Tensor"}
     assert 0 < found.by_line[3].backward < found.by_line[3].total
-    assert found.operators(6) == {"ones_like.default"}
+    # The gradient's seed is a constant of one element, which XLA's profile does not always have; and nothing else.
+    assert found.operators(6) <= {"ones_like.default"}
     assert 5 not in found.by_line
 
 
