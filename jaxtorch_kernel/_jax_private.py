@@ -148,8 +148,6 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 def hlo_text(proto: bytes) -> str:
     """A serialized `HloModuleProto` as XLA prints it."""
-    try:
-        from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # compiled
-    except ImportError:  # before jax 0.10
-        from jaxlib._jax import HloModule  # type: ignore[import-not-found]  # compiled
+    from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # a C module, without types
+
     return str(HloModule.from_serialized_hlo_module_proto(proto).to_string())

@@ -45,7 +45,7 @@ class Terminal:
 
     def show(self, line: str) -> None:
         sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # there is one: it is a terminal
-        sys.__stderr__.flush()  # type: ignore[union-attr]
+        sys.__stderr__.flush()  # type: ignore[union-attr]  # as above
 
     def clear(self) -> None:
         self.show("")

@@ -67,9 +67,8 @@ class Cached(ABC, Generic[R]):
         self._max_entries = max_entries
         self._static = Named(function, static)
         self._donate = Named(function, donate)
-        self._programs: OrderedDict[Any, list[R]] = (
-            OrderedDict()
-        )  # of a signature, the latest first
+        # Of each signature, the latest first.
+        self._programs: OrderedDict[Any, list[R]] = OrderedDict()
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
@@ -118,15 +117,10 @@ class Cached(ABC, Generic[R]):
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
         trace = self._opened(arguments, previous)
         self._quick.clear()
-        for i in self._static.places(arguments):
-            if isinstance(arguments.leaves[i], torch.Tensor):
-                raise TypeError(
-                    f"a static argument of {self._name} is a tensor, whose values no program can depend on: pass "
-                    "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
-                )
-        donated = self._donate.places(arguments)
         started = time.perf_counter()
         try:
+            self._check_static(arguments)
+            donated = self._donate.places(arguments)
             with explained(self._function), tracing_as(trace), phase(self._name):
                 replay = self._trace(arguments, donated, previous)
         except BaseException:
@@ -136,6 +130,14 @@ class Cached(ABC, Generic[R]):
         warn_if_often(self.source)
         self._keep(key, replay)
         return replay
+
+    def _check_static(self, arguments: Arguments) -> None:
+        for i in self._static.places(arguments):
+            if isinstance(arguments.leaves[i], torch.Tensor):
+                raise TypeError(
+                    f"a static argument of {self._name} is a tensor, whose values no program can depend on: pass "
+                    "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
+                )
 
     def _keep(self, key: Any, replay: R) -> None:
         waiting = [old for old in self._programs.pop(key, []) if old.waits()]

@@ -102,7 +102,7 @@ def finish(
     call = fast_call(executable)
     if isinstance(call, jax.stages.Compiled):  # takes no attribute
         call = functools.partial(call)
-    handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]
+    handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]  # JAX's callable takes any
     found = None if cause.site else origin(None)
     record = stats.Compiled(
         name,

@@ -358,7 +358,7 @@ class Program:
             record.calls += 1
             return call(*operands)
 
-        counted.uncounted = call  # type: ignore[attr-defined]
+        counted.uncounted = call  # type: ignore[attr-defined]  # a function takes any
         self._call = counted
 
 

@@ -39,7 +39,7 @@ def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
     assert leaf.spec is not None
     result = private.create_empty_tensor(leaf.size, leaf.dtype)
     buffer = leaf.spec.buffer(array, leaf.spec, origin(program))
-    result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]
+    result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]  # ours, hung on it
     if watching.watcher is not None:
         watching.watcher.made(buffer)
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)

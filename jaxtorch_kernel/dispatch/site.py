@@ -64,7 +64,7 @@ def own_first() -> bool:
         own = name.startswith(_OWN)
         if own and left:
             return True
-        if not own and _user_file(name):
+        if not own and is_user_file(name):
             return False
         left = left or not own
         frame = frame.f_back
