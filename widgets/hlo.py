@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from jaxtorch.insight.hlo.graph import Graph, folded, neighbourhood
@@ -176,15 +177,7 @@ class HloView(View):
                 ]
                 for f in reading.fusions[:_ROWS]
             ],
-            "memory": None
-            if memory is None
-            else {
-                "arguments": memory.arguments,
-                "outputs": memory.outputs,
-                "alias": memory.alias,
-                "temporary": memory.temporary,
-                "code": memory.code,
-            },
+            "memory": None if memory is None else asdict(memory),
             "buffers": [
                 [
                     a.index,

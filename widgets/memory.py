@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from typing import Any
 
@@ -179,16 +180,7 @@ class ProgramMemoryView(View):
         memory = self.memory
         return {
             "program": {"id": self.program.id, "name": self.program.name},
-            "memory": None
-            if memory is None
-            else {
-                "arguments": memory.arguments,
-                "outputs": memory.outputs,
-                "alias": memory.alias,
-                "temporary": memory.temporary,
-                "code": memory.code,
-                "peak": memory.peak,
-            },
+            "memory": None if memory is None else {**asdict(memory), "peak": memory.peak},
             "buffers": [
                 {
                     "id": b.index,

@@ -15,9 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_LARGEST = (
-    16 * 1024
-)  # bytes of an array that is packed: copying it takes about as long as handing it over
+# Bytes of an array that is packed: copying it takes about as long as handing it over.
+_LARGEST = 16 * 1024
 # Arrays in one pack: XLA's CPU compiler takes the longer for each cut the more of them read one array (24 decoder
 # layers: 3.6 s of compilation without packs, 4.4 s in packs of 16, 12 s in packs of 256).
 _MOST = 16

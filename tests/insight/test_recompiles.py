@@ -259,3 +259,11 @@ def test_the_limit_is_no_part_of_a_program() -> None:
 
 def test_a_retrace_reads_as_a_line() -> None:
     assert str(Retrace(2, None, ("a", "b"), ("", ""))) == "trace 2: a, b"
+
+
+def test_a_call_that_is_refused_before_its_trace_is_no_trace() -> None:
+    f = jaxtorch.pure(lambda x, k: x * 1, static_argnames="k")
+    x = torch.ones(2, device="jax")
+    with pytest.raises(TypeError, match="static argument"):
+        f(x, x)
+    assert not f.source.history
