@@ -15,7 +15,11 @@ from .view import View
 
 _CONTEXT = 3  # lines around a difference
 _STATIC = 600
-_SIDE = "width:50%;padding:0 6px;white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;vertical-align:top"
+# A notebook's own style aligns cells at the right.
+_SIDE = (
+    "text-align:left;width:50%;padding:0 6px;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "font-family:monospace;vertical-align:top"
+)
 _COLOURS = {"-": "background:#f003", "+": "background:#0a03", " ": ""}
 
 

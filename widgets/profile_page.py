@@ -28,10 +28,12 @@ _PARTS = (
     ("python", "Python", "#eab308"),
 )
 _PAGE = "font-size:13px;line-height:1.45;max-width:1100px"
-_TABLE = "border-collapse:collapse;font-size:12px;margin:4px 0;white-space:nowrap"
-_LEFT = "text-align:left;padding:1px 14px 1px 0;vertical-align:top"
+# A notebook's own style has columns of one width, whose cells wrap.
+_TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;margin:4px 0"
+_LEFT = "white-space:nowrap;text-align:left;padding:1px 14px 1px 0;vertical-align:top"
 _RIGHT = (
-    "text-align:right;padding:1px 14px 1px 0;vertical-align:top;font-variant-numeric:tabular-nums"
+    "white-space:nowrap;text-align:right;padding:1px 14px 1px 0;vertical-align:top;"
+    "font-variant-numeric:tabular-nums"
 )
 _CODE = "font-family:ui-monospace,Menlo,Consolas,monospace;white-space:pre"
 _SUMMARY = "cursor:pointer;font-weight:600;margin:8px 0 2px"
