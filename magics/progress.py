@@ -102,10 +102,11 @@ class Progress:
             self._shown = False
             self.sink.clear()
 
-    def _show(self, line: str) -> None:
+    def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
-            self._shown = True
-            self.sink.show(line)
+            if outermost() is phase:  # or else the cell may be over, and its line taken away
+                self._shown = True
+                self.sink.show(line)
 
     def _run(self) -> None:
         try:
@@ -118,7 +119,7 @@ class Progress:
                     seen = now
                     done.add(id(phase))
                     if now - started > PATIENCE:
-                        self._show(line_of(phase, len(done), now - started))
+                        self._show(phase, line_of(phase, len(done), now - started))
                 if now - seen > PAUSE:
                     return
                 time.sleep(LOOK)
