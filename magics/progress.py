@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxtorch.dispatch import compiling
-from jaxtorch.dispatch.compiling import Phase
+from jaxtorch.dispatch.compiling import Phase, outermost
 from jaxtorch.widgets.hosts import host
 
 if TYPE_CHECKING:
@@ -127,14 +127,6 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
-
-
-def outermost() -> Phase | None:
-    """What a thread is compiling that a person waits for: not the small programs inside of its trace."""
-    for stack in list(compiling.phases.values()):
-        if stack:
-            return stack[0]
-    return None
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:

@@ -435,16 +435,22 @@ def test_module_paths_and_directions(way: str) -> None:
         assert 0 < node.time.backward < node.time.total
 
 
-def test_what_jax_runs_on_its_own_has_no_line_of_ours() -> None:
+def test_what_jax_runs_on_its_own_has_its_own_lines() -> None:
+    """Also where the persistent cache had the program with the lines of another file."""
     import jax
     import jax.numpy as jnp
 
+    from jaxtorch.insight import events
     from jaxtorch.insight.profile import profile
 
     x = jnp.ones((N, N))
+    was = events.recording()
+    events.start()
     plain = jax.jit(lambda x: x @ x)
     plain(x).block_until_ready()
     found = profile(lambda: plain(x).block_until_ready())
+    if not was:
+        events.stop()
     (row,) = found.lines  # this test's lambda, by the HLO
     assert row.place is not None
     assert row.place.file == __file__
