@@ -232,3 +232,32 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
         return theirs(*args, **kwargs)
 
     setattr(function, "__dynamo_disable", call)
+
+
+def refuse_writes(tensor: torch.Tensor) -> None:
+    """From now on torch raises where code asks for the memory of this tensor's storage to write to it."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
+def is_refused_write(error: RuntimeError) -> bool:
+    """Whether an error is `refuse_writes`'s, or autograd's for a write to a leaf, which it has before that one."""
+    words = str(error)
+    return (
+        "Cannot access data pointer of Tensor" in words
+        or "a leaf Variable that requires grad" in words
+    )
+
+
+def storage_users(tensor: torch.Tensor) -> int:
+    """How many tensors, graphs and others hold the tensor's storage."""
+    storage = tensor.untyped_storage()
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # `storage` itself
+
+
+def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def function_modes() -> int:
+    """How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one)."""
+    return int(torch._C._len_torch_function_stack())
