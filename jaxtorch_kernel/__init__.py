@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .interop.call_jax import torch_view as torch_view
     from .interop.jax_view import jax_view as jax_view
     from .interop.sharding import with_sharding_constraint as with_sharding_constraint
+    from .interop.values import to_jax as to_jax
+    from .interop.values import to_torch as to_torch
     from .options import config as config
 
 __version__ = "0.1.0"
@@ -41,6 +43,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "to_jax": ("jaxtorch.interop.values", "to_jax"),
+    "to_torch": ("jaxtorch.interop.values", "to_torch"),
     "export": ("jaxtorch.capture.export", "export"),
     "from_exported": ("jaxtorch.capture.export", "from_exported"),
     "insight": ("jaxtorch.insight", None),
@@ -66,6 +70,8 @@ __all__ = [
     "pure",
     "scan",
     "scan_layers",
+    "to_jax",
+    "to_torch",
     "torch_view",
     "with_sharding_constraint",
 ]
