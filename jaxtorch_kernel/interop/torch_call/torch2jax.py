@@ -48,7 +48,8 @@ def torch2jax(
     Args:
         fn: takes tensors where the JAX function takes arrays, on the same device, and returns tensors.
         *example_args: arguments of the JAX function, or what has their shapes and dtypes: if given, shapes of results
-            are found now, and mistakes show now.
+            are found now, and mistakes show now. What is a tensor of int64 there reaches `fn` as int64, also where
+            JAX has 32 bits only.
         example_kw: the same by name.
         output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
             Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
@@ -166,6 +167,7 @@ class _Wrapped:
             call,
         )
         self._calls: dict[Any, tuple[Call, Any]] = {}
+        self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
@@ -176,6 +178,9 @@ class _Wrapped:
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the call of these arguments, or of their likes, so that mistakes show early."""
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
+        self._long[tree] = {
+            i for i, x in enumerate(leaves) if getattr(x, "dtype", 0) is torch.int64
+        }
         self._find(leaves, tree, [leaf for leaf in leaves if _is_array(leaf)])
 
     def _find(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> tuple[Call, Any]:
@@ -194,11 +199,13 @@ class _Wrapped:
         places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
         statics = [None if _is_array(leaf) else leaf for leaf in leaves]
         structure: list[Any] = [None]
+        long = self._long.get(tree, ())
 
         def flat(*tensors: Tensor) -> list[Any]:
             filled = list(statics)
             for place, tensor in zip(places, tensors, strict=True):
-                filled[place] = tensor
+                # indices and labels have 64 bits in torch, and often must; JAX makes them 32
+                filled[place] = tensor.long() if place in long else tensor
             args, kwargs = jax.tree.unflatten(tree, filled)
             results, structure[0] = jax.tree.flatten(self.function(*args, **kwargs))
             return results
