@@ -248,14 +248,9 @@ def is_refused_write(error: RuntimeError) -> bool:
     )
 
 
-def storage_users(tensor: torch.Tensor) -> int:
-    """How many tensors, graphs and others hold the tensor's storage."""
-    storage = tensor.untyped_storage()
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1  # `storage` itself
-
-
-def share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+def users(storage: torch.UntypedStorage) -> int:
+    """How many hold a storage beside this Python object: tensors, and through them autograd graphs."""
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
 def function_modes() -> int:

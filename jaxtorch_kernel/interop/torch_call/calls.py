@@ -41,15 +41,13 @@ class Traits:
     Attributes:
         copies: it writes to its arguments, or takes their memory for writing: it gets copies.
         forward_mode: torch has a forward derivative of everything in it.
-        transforms: `torch.vmap` and `torch.func` go through it.
-        loop: its caller wants one call for each element of a batch.
+        loop: one call for each element of a batch, as its caller wants or because `torch.vmap` does not go through it.
         seeded: random numbers are the same each time it runs.
     """
 
     name: str
     copies: bool = False
     forward_mode: bool = True
-    transforms: bool = True
     loop: bool = False
     seeded: bool = False
 
@@ -198,7 +196,7 @@ class Pushforward(_Linear):
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         primals, tangents = operands[: self.linear_from], tuple(operands[self.linear_from :])
         changing = tuple(primals[i] for i in self.wrt)
-        if self.traits.forward_mode and self.traits.transforms:
+        if self.traits.forward_mode:
             try:
                 return list(torch.func.jvp(self.function_of(primals, True), changing, tangents)[1])
             except (
@@ -283,7 +281,7 @@ class Batch(Call):
         self.outs = tuple(_longer(a, size) for a in inner.outs)
 
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
-        if not self.traits.transforms or self.traits.loop:
+        if self.traits.loop:
             return self._by_loop(operands, nested)
         in_dims = tuple(0 if m else None for m in self.marked)
         try:
@@ -293,12 +291,13 @@ class Batch(Call):
             return list(batched(*operands))
         except Exception as error:  # or the function's own error: then the loop raises it again
             results = self._by_loop(operands, nested)
-            self.traits.transforms = False
-            warnings.warn(
-                f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap does not go "
-                f"through it ({_first_line(error)})",
-                stacklevel=2,
-            )
+            self.traits.loop = True
+            if not self.traits.seeded:  # no batch has one seed for each element
+                warnings.warn(
+                    f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap does not go "
+                    f"through it ({_first_line(error)})",
+                    stacklevel=2,
+                )
             return results
 
     def _by_loop(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:

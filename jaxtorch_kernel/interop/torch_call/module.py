@@ -45,8 +45,10 @@ def module_to_jax(
     on_jax = any(t.device.type == "jax" for t in (*parameters.values(), *buffers.values()))
 
     def call(own: Any, *args: Any, **kwargs: Any) -> Any:
-        values, state = own if mutable else (own, {name: b.clone() for name, b in buffers.items()})
-        state = {name: tensor.clone() for name, tensor in state.items()} if mutable else state
+        values, state = own if mutable else (own, buffers)
+        state = {
+            name: tensor.detach().clone() for name, tensor in state.items()
+        }  # for the module to write to
         result = torch.func.functional_call(module, {**values, **state}, args, kwargs)
         return (result, state) if mutable else result
 

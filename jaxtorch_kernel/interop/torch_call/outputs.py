@@ -33,6 +33,7 @@ def inferred(
     Raises:
         TypeError: it asks for values, and there are none; or a result is no tensor.
     """
+    failed: Exception | None = None
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
     try:
         with (
@@ -44,15 +45,19 @@ def inferred(
             results = function(*arguments)
         traits.copies |= any(t._version for t in arguments)
     except Exception as error:
+        results, failed = [], error
+    if failed is not None:
         values = examples()
         if values is None:
             raise TypeError(
-                f"{traits.name} does not run on tensors without values ({type(error).__name__}: {error}), which is how "
-                "the shapes of its results are found under a transform of JAX. Declare them: "
+                f"{traits.name} does not run on tensors without values ({type(failed).__name__}: {failed}), which is "
+                "how the shapes of its results are found under a transform of JAX. Declare them: "
                 "torch2jax(f, ..., output_shapes=...), or give example tensors."
-            ) from error
+            ) from failed
         with torch.no_grad():
-            results = function(*(t.clone() for t in values))
+            results = function(
+                *(t.clone() for t in values)
+            )  # its own mistake shows here without what came before
     return [_aval_of(traits, i, result) for i, result in enumerate(results)]
 
 

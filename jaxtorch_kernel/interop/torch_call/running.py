@@ -63,18 +63,18 @@ def in_order(call: Call, operands: Sequence[Any]) -> Any:
 
 def on_arrays(call: Call, arrays: Sequence[Any]) -> list[jax.Array] | None:
     """The call, now. None if the arrays are not all on one device that torch has kernels for."""
-    devices = {device for array in arrays for device in array.devices()} or {
-        _jax_private.default_device()
-    }
+    arrays = [_jax_private.on_device(array) for array in arrays]
+    devices = {d for array in arrays for d in array.devices()} or {_jax_private.default_device()}
     (device,) = devices if len(devices) == 1 else (None,)
     if device is None or device.platform not in _TORCH_DEVICE:
         return None
     with _own_state(_TORCH_DEVICE[device.platform]):
         operands = _lent(arrays)
         results = _attempted(call, operands)
-        given = [_given(result, operands) for result in results]
-        del results
-        _check_not_kept(call, operands)
+        lent = [tensor.untyped_storage() for tensor in operands]
+        given = [_given(result, lent) for result in results]
+        del results, operands
+        _check_not_kept(call, lent)
     committed = any(array.committed for array in arrays)
     return [_placed(array, device, committed) for array in given]
 
@@ -89,12 +89,14 @@ def _fill(call: Call, device: str, _ctx: Any, out: Sequence[Any], *buffers: Any)
     try:
         with _own_state(device):
             operands = _lent(buffers)
+            lent = [tensor.untyped_storage() for tensor in operands]
             results = _attempted(call, operands)
             with torch.no_grad():
                 for buffer, result in zip(out, results, strict=True):
                     from_dlpack(buffer).copy_(result)
-            del results
-            _check_not_kept(call, operands)
+                    del result
+            del results, operands
+            _check_not_kept(call, lent)
     except BaseException as error:
         raise TorchCallError(_in_words(call, error)) from None
 
@@ -155,12 +157,11 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return results
 
 
-def _given(result: Tensor, operands: Sequence[Tensor]) -> jax.Array:
+def _given(result: Tensor, lent: Sequence[torch.UntypedStorage]) -> jax.Array:
     """A result as an array: its own memory, unless the function still has it, and could write to it."""
     result = result.detach().resolve_conj().resolve_neg().contiguous()
-    if _torch_private.storage_users(result) > 1 or any(
-        _torch_private.share_storage(result, t) for t in operands
-    ):
+    storage = result.untyped_storage()
+    if _torch_private.users(storage) > 1 or any(storage is other for other in lent):
         result = result.clone()
     return jax.dlpack.from_dlpack(result)
 
@@ -171,12 +172,13 @@ def _placed(array: jax.Array, device: Any, committed: bool) -> jax.Array:
     return array if committed else _jax_private.uncommitted(array)
 
 
-def _check_not_kept(call: Call, operands: Sequence[Tensor]) -> None:
-    for i, tensor in enumerate(operands):
-        if _torch_private.storage_users(tensor) > 1:
+def _check_not_kept(call: Call, lent: Sequence[torch.UntypedStorage]) -> None:
+    for i, storage in enumerate(lent):
+        if _torch_private.users(storage):
+            aval = call.ins[i]
             raise RuntimeError(
-                f"{call!r} keeps its argument {i} ({tensor.dtype}{list(tensor.shape)}) beyond the call, itself, a view "
-                "of it or a graph that needs it. Its memory is JAX's and will hold something else: keep "
+                f"{call!r} keeps its argument {i} ({aval.dtype}{list(aval.shape)}) beyond the call, itself, a view of "
+                "it or a graph that needs it. Its memory is JAX's and will hold something else: keep "
                 "argument.clone()."
             )
 

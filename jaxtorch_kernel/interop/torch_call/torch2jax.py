@@ -187,7 +187,18 @@ class _Wrapped:
         ins = tuple((tuple(a.shape), _dtype(a)) for a in arrays)
         statics = tuple(None if _is_array(leaf) else (type(leaf), leaf) for leaf in leaves)
         key = (tree, statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
-        found = self._calls.get(key)
+        try:
+            found = self._calls.get(key)
+        except TypeError:
+            names = {
+                type(leaf).__name__
+                for leaf in leaves
+                if not _is_array(leaf) and type(leaf).__hash__ is None
+            }
+            raise TypeError(
+                f"{self.traits.name} got an argument that is neither an array nor hashable ({', '.join(names)}): "
+                "register its class with jax.tree_util.register_pytree_node, or give it a __hash__"
+            ) from None
         if found is None:
             avals = [Aval(shape, dtype) for shape, dtype in ins]
             found = self._calls[key] = self._make(leaves, tree, avals, arrays)
