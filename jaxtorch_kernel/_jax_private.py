@@ -14,7 +14,7 @@ import jax
 from jax._src import config, source_info_util
 from jax.extend import core
 from jax.interpreters import partial_eval
-from jaxlib import _jax, xla_client
+from jaxlib import xla_client
 
 
 def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
@@ -63,16 +63,6 @@ def uncommitted(array: jax.Array) -> jax.Array:
         return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's, behind `type()`
     except TypeError:  # a new jax's constructor
         return array
-
-
-def default_device() -> jax.Device:
-    """Where JAX puts what nobody has placed."""
-    return jax.numpy.zeros(()).device
-
-
-def on_device(value: Any) -> jax.Array:
-    """An array in a device's memory. JAX hands a primitive literals as well, which are in none."""
-    return value if isinstance(value, _jax.ArrayImpl) else jax.device_put(value)
 
 
 def equally_varying(operands: Sequence[Any]) -> list[Any]:

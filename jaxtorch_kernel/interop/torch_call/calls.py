@@ -60,12 +60,14 @@ class Call(ABC):
         outs: of each result.
         linear_from: the first operand that the call is linear in, which a transpose is taken of.
         traits: of the user's function.
+        caught: where errors are left, for who calls from Python.
     """
 
     ins: tuple[Aval, ...]
     outs: tuple[Aval, ...]
     linear_from: int
     traits: Traits
+    caught: list[BaseException] | None = None
 
     @abstractmethod
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:

@@ -6,6 +6,7 @@ to equations of this one primitive, which a program runs in a callback over XLA'
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ... import _jax_private as private
 from .calls import Call, batch, has_tangent
-from .running import on_arrays, on_cpu, on_gpu, on_host
+from .running import on_cpu, on_gpu, on_host
 
 torch_call_p = Primitive("torch_call")
 torch_call_p.multiple_results = True
@@ -31,16 +32,24 @@ def _abstract(*avals: Any, call: Call) -> list[Any]:
 
 
 def _eager(*arrays: Any, call: Call) -> list[Any]:
-    found = on_arrays(call, arrays)
-    return _compiled(*arrays, call=call) if found is None else found
+    """A program of its own, waited for, so that an error in torch code is that error."""
+    program, caught = call.__dict__.get("_program") or _make_program(call)
+    try:
+        return jax.block_until_ready(program(*arrays))  # type: ignore[no-any-return]
+    except jax.errors.JaxRuntimeError:
+        if not caught:
+            raise
+    raise caught.pop()
 
 
-def _compiled(*arrays: Any, call: Call) -> list[Any]:
-    """As one program: arrays over several devices, or on one that torch has no kernels for."""
-    known = call.__dict__.get("_program")
-    if known is None:
-        known = call.__dict__["_program"] = jax.jit(lambda *xs: torch_call_p.bind(*xs, call=call))
-    return known(*arrays)
+def _make_program(call: Call) -> tuple[Callable[..., Any], list[BaseException]]:
+    watched = copy.copy(call)
+    watched.caught = []
+    made = call.__dict__["_program"] = (
+        jax.jit(lambda *xs: torch_call_p.bind(*xs, call=watched)),
+        watched.caught,
+    )
+    return made
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:

@@ -12,7 +12,7 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -22,14 +22,14 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from torch.utils.dlpack import from_dlpack
 
-from ... import _jax_private, _torch_private
+from ... import _torch_private
 from ...storage.transfer import as_numpy
 from .calls import Call, TorchCall
 
 Tensor = torch.Tensor
+Borrow = Callable[[Any], Tensor]
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _AS_IT_IS = nullcontext()
-_TORCH_DEVICE = {"cpu": "cpu", "gpu": "cuda"}
 
 
 class TorchCallError(RuntimeError):
@@ -38,7 +38,9 @@ class TorchCallError(RuntimeError):
 
 def on_cpu(call: Call, operands: Sequence[Any]) -> Any:
     """The call in a JAX program on the CPU, over XLA's own buffers."""
-    return buffer_callback(functools.partial(_fill, call, "cpu"), list(call.outs))(*operands)
+    return buffer_callback(functools.partial(_fill, call, "cpu", _on_cpu), list(call.outs))(
+        *operands
+    )
 
 
 def on_gpu(call: Call, operands: Sequence[Any]) -> Any:
@@ -61,57 +63,45 @@ def in_order(call: Call, operands: Sequence[Any]) -> Any:
     return io_callback(functools.partial(_host, call), list(call.outs), *operands, ordered=True)
 
 
-def on_arrays(call: Call, arrays: Sequence[Any]) -> list[jax.Array] | None:
-    """The call, now. None if the arrays are not all on one device that torch has kernels for."""
-    arrays = [_jax_private.on_device(array) for array in arrays]
-    devices = {d for array in arrays for d in array.devices()} or {_jax_private.default_device()}
-    (device,) = devices if len(devices) == 1 else (None,)
-    if device is None or device.platform not in _TORCH_DEVICE:
-        return None
-    with _own_state(_TORCH_DEVICE[device.platform]):
-        operands = _lent(arrays)
-        results = _attempted(call, operands)
-        lent = [tensor.untyped_storage() for tensor in operands]
-        given = [_given(result, lent) for result in results]
-        del results, operands
-        _check_not_kept(call, lent)
-    committed = any(array.committed for array in arrays)
-    return [_placed(array, device, committed) for array in given]
-
-
 def _fill_on_stream(call: Call, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
     """What torch launches goes after what XLA has launched, and before what it will: nobody waits."""
     with torch.cuda.stream(torch.cuda.ExternalStream(ctx.stream)):
-        _fill(call, "cuda", ctx, out, *buffers)
+        _fill(call, "cuda", torch.from_dlpack, ctx, out, *buffers)  # type: ignore[attr-defined]  # not in its stubs
 
 
-def _fill(call: Call, device: str, _ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
+def _fill(
+    call: Call, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
+) -> None:
     try:
         with _own_state(device):
-            operands = _lent(buffers)
+            operands = _lent(buffers, borrow)
             lent = [tensor.untyped_storage() for tensor in operands]
             results = _attempted(call, operands)
-            with torch.no_grad():
-                for buffer, result in zip(out, results, strict=True):
-                    from_dlpack(buffer).copy_(result)
-                    del result
+            for buffer, result in zip(out, results, strict=True):
+                borrow(buffer).copy_(result.detach() if result.requires_grad else result)
+                del result
             del results, operands
             _check_not_kept(call, lent)
     except BaseException as error:
-        raise TorchCallError(_in_words(call, error)) from None
+        raise _told(call, error) from None
 
 
 def _host(call: Call, *arrays: Any) -> list[Any]:
     try:
         with _own_state("cpu"):
-            return [as_numpy(result) for result in _attempted(call, _lent(arrays))]
+            return [as_numpy(result) for result in _attempted(call, _lent(arrays, from_dlpack))]
     except BaseException as error:
-        raise TorchCallError(_in_words(call, error)) from None
+        raise _told(call, error) from None
 
 
-def _lent(buffers: Sequence[Any]) -> list[Tensor]:
+def _on_cpu(buffer: Any) -> Tensor:
+    """Memory of JAX's as a tensor. `torch.from_dlpack` asks for device and stream first, which costs more than this."""
+    return from_dlpack(buffer.__dlpack__())
+
+
+def _lent(buffers: Sequence[Any], borrow: Borrow) -> list[Tensor]:
     """Tensors over memory of JAX's that torch cannot write to."""
-    tensors = [from_dlpack(buffer) for buffer in buffers]
+    tensors = [borrow(buffer) for buffer in buffers]
     for tensor in tensors:
         _torch_private.refuse_writes(tensor)
     return tensors
@@ -157,21 +147,6 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return results
 
 
-def _given(result: Tensor, lent: Sequence[torch.UntypedStorage]) -> jax.Array:
-    """A result as an array: its own memory, unless the function still has it, and could write to it."""
-    result = result.detach().resolve_conj().resolve_neg().contiguous()
-    storage = result.untyped_storage()
-    if _torch_private.users(storage) > 1 or any(storage is other for other in lent):
-        result = result.clone()
-    return jax.dlpack.from_dlpack(result)
-
-
-def _placed(array: jax.Array, device: Any, committed: bool) -> jax.Array:
-    if array.device != device:
-        array = jax.device_put(array, device)
-    return array if committed else _jax_private.uncommitted(array)
-
-
 def _check_not_kept(call: Call, lent: Sequence[torch.UntypedStorage]) -> None:
     for i, storage in enumerate(lent):
         if _torch_private.users(storage):
@@ -183,11 +158,15 @@ def _check_not_kept(call: Call, lent: Sequence[torch.UntypedStorage]) -> None:
             )
 
 
-def _in_words(call: Call, error: BaseException) -> str:
-    """Torch's traceback, without the frames of jaxtorch and JAX around it."""
+def _told(call: Call, error: BaseException) -> TorchCallError:
+    """An error in words: torch's traceback, without the frames of jaxtorch and JAX around it."""
     told = traceback.TracebackException.from_exception(error, compact=True)
     own = [i for i, frame in enumerate(told.stack) if frame.filename.startswith(_OWN)]
     users = told.stack[own[-1] + 1 :] if own else told.stack
     told.stack = traceback.StackSummary.from_list(list(users))
-    traceback.clear_frames(error.__traceback__)
-    return f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}"
+    traceback.clear_frames(
+        error.__traceback__
+    )  # a debugger would read memory that is no longer lent
+    if call.caught is not None:
+        call.caught.append(error)
+    return TorchCallError(f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}")

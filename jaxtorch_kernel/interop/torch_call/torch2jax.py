@@ -22,6 +22,7 @@ from .primitive import bind
 from .running import in_order
 
 Tensor = torch.Tensor
+_LEAF = jax.tree.structure(0)
 _KEY = Aval((2,), np.dtype(np.uint32))
 
 
@@ -207,25 +208,37 @@ class _Wrapped:
     def _make(
         self, leaves: list[Any], tree: Any, ins: list[Aval], arrays: list[Any]
     ) -> tuple[Call, Any]:
-        places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
-        statics = [None if _is_array(leaf) else leaf for leaf in leaves]
-        structure: list[Any] = [None]
-        long = self._long.get(tree, ())
-
-        def flat(*tensors: Tensor) -> list[Any]:
-            filled = list(statics)
-            for place, tensor in zip(places, tensors, strict=True):
-                # indices and labels have 64 bits in torch, and often must; JAX makes them 32
-                filled[place] = tensor.long() if place in long else tensor
-            args, kwargs = jax.tree.unflatten(tree, filled)
-            results, structure[0] = jax.tree.flatten(self.function(*args, **kwargs))
-            return results
-
+        flat, structure = self._flat(leaves, tree)
         if self.output_shapes is None:
             outs = inferred(flat, ins, self.traits, functools.partial(_examples, arrays))
         else:
             outs, structure[0] = declared(self.output_shapes, ins)
-        return TorchCall(flat, ins, outs, self.traits), [structure[0]]
+        return TorchCall(flat, ins, outs, self.traits), list(structure)
+
+    def _flat(self, leaves: list[Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
+        """The function over flat tensors, and where it notes the tree of its results."""
+        function, structure, long = self.function, [_LEAF], self._long.get(tree, ())
+        places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+        statics = [None if _is_array(leaf) else leaf for leaf in leaves]
+        one_by_one = tree == jax.tree.structure((tuple(leaves), {})) and len(places) == len(leaves)
+        plain = one_by_one and not long
+
+        def flat(*tensors: Tensor) -> list[Any]:
+            if plain:
+                result = function(*tensors)
+            else:
+                filled = list(statics)
+                for place, tensor in zip(places, tensors, strict=True):
+                    # torch's indices and labels have 64 bits, and often must; JAX makes them 32
+                    filled[place] = tensor.long() if place in long else tensor
+                args, kwargs = jax.tree.unflatten(tree, filled)
+                result = function(*args, **kwargs)
+            if type(result) is Tensor:
+                return [result]
+            results, structure[0] = jax.tree.flatten(result)
+            return results
+
+        return flat, structure
 
 
 def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,6 +264,8 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise TypeError(
             "a jax.ShapeDtypeStruct is an example for torch2jax, not an argument: pass an array"
