@@ -49,7 +49,8 @@ def torch2jax(
     Args:
         fn: takes tensors where the JAX function takes arrays, on the same device, and returns tensors.
         *example_args: arguments of the JAX function, or what has their shapes and dtypes: if given, shapes of results
-            are found now, and mistakes show now.
+            are found now, and mistakes show now. What is a tensor of int64 there reaches `fn` as int64, also where
+            JAX has 32 bits only.
         example_kw: the same by name.
         output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
             Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
@@ -167,6 +168,7 @@ class _Wrapped:
             call,
         )
         self._calls: dict[Any, tuple[Call, Any]] = {}
+        self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
@@ -177,6 +179,9 @@ class _Wrapped:
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the call of these arguments, or of their likes, so that mistakes show early."""
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
+        self._long[tree] = {
+            i for i, x in enumerate(leaves) if getattr(x, "dtype", 0) is torch.int64
+        }
         self._find(leaves, tree, [leaf for leaf in leaves if _is_array(leaf)])
 
     def _find(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> tuple[Call, Any]:
@@ -212,10 +217,11 @@ class _Wrapped:
 
     def _flat(self, leaves: list[Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
         """The function over flat tensors, and where it notes the tree of its results."""
-        function, structure = self.function, [_LEAF]
+        function, structure, long = self.function, [_LEAF], self._long.get(tree, ())
         places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
         statics = [None if _is_array(leaf) else leaf for leaf in leaves]
-        plain = tree == jax.tree.structure((tuple(leaves), {})) and len(places) == len(leaves)
+        one_by_one = tree == jax.tree.structure((tuple(leaves), {})) and len(places) == len(leaves)
+        plain = one_by_one and not long
 
         def flat(*tensors: Tensor) -> list[Any]:
             if plain:
@@ -223,7 +229,8 @@ class _Wrapped:
             else:
                 filled = list(statics)
                 for place, tensor in zip(places, tensors, strict=True):
-                    filled[place] = tensor
+                    # torch's indices and labels have 64 bits, and often must; JAX makes them 32
+                    filled[place] = tensor.long() if place in long else tensor
                 args, kwargs = jax.tree.unflatten(tree, filled)
                 result = function(*args, **kwargs)
             if type(result) is Tensor:
