@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax._src import compiler
 from torch._C import DispatchKey
 
 from jaxtorch import _jax_private, _torch_private
@@ -218,8 +221,58 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
     assert found.memory_analysis().argument_size_in_bytes == 40
     assert found.cost_analysis()["flops"] == 10
     assert b"found_again" in (_jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
+    for name in ("<lambda>", "ends_", "with <a> blank"):
+        function = lambda x: x * 5  # noqa: E731
+        function.__name__ = name
+        jitted = jax.jit(function)
+        jitted(jnp.ones((2, 5)))
+        assert _jax_private.newest_executable(name) is not None, name
     assert _jax_private.newest_executable("no_such_function") is None
     assert _jax_private.find_executable(b"none") is None
+
+
+def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered_again() -> None:
+    found: list[Any] = []
+
+    def heard(event: str, _: float, **said: Any) -> None:
+        if event.endswith("jaxpr_to_mlir_module_duration") and "lowered_here" in said["fun_name"]:
+            found.append(_jax_private.lowered_jaxpr())
+
+    @jax.jit
+    def lowered_here(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x) * 17.25
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        lowered_here(jnp.ones((3, 2)))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    (jaxpr,) = found
+    assert [e.primitive.name for e in jaxpr.eqns] == ["tanh", "mul"]
+    assert weakref.ref(jaxpr)() is jaxpr, "insight/ keeps no more than that"
+    assert _jax_private.lowered_jaxpr() is None
+    text = _jax_private.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
+    expected = lowered_here.lower(jnp.ones((3, 2))).as_text()
+    assert text.count("stablehlo.tanh") == expected.count("stablehlo.tanh") == 1
+    assert "@jit_lowered_here" in text
+    assert __file__ in text, "the lines are those of the trace"
+
+
+def test_a_stack_says_what_jax_does_to_a_program() -> None:
+    steps: list[Any] = []
+
+    def heard(event: str, _: float, **said: Any) -> None:
+        if event.endswith("jaxpr_to_mlir_module_duration"):
+            steps.append(_jax_private.step_of(sys._getframe()))
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        jax.jit(lambda x: x - 23.75)(jnp.ones(5))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    assert "lowering" in steps
+    assert _jax_private.step_of(sys._getframe()) is None
+    assert callable(compiler.compile_or_get_cached), "by this name a stack says that XLA compiles"
 
 
 def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
