@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -65,6 +65,34 @@ def uncommitted(array: jax.Array) -> jax.Array:
         return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's, behind `type()`
     except TypeError:  # a new jax's constructor
         return array
+
+
+def equally_varying(operands: Sequence[Any]) -> list[Any]:
+    """The operands, with what is the same on all devices of a `shard_map` marked as varying where another varies.
+
+    JAX asks this of the operands of one equation, and sums the gradients of what it marks over the devices.
+    """
+    varying = [jax.typeof(x).mat.varying for x in operands]
+    every = frozenset().union(*varying)
+    if not every:
+        return list(operands)
+    missing = [tuple(sorted(every - own)) for own in varying]
+    return [
+        jax.lax.pcast(x, axes, to="varying") if axes else x
+        for x, axes in zip(operands, missing, strict=True)
+    ]
+
+
+def aval_like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The abstract value of a result that varies over devices as the operands do."""
+    result = jax.core.ShapedArray(shape, dtype)
+    varying = next((a for a in avals if getattr(a.mat, "varying", None)), None)
+    if varying is None:
+        return result
+    return result.update(
+        sharding=varying.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape))),
+        manual_axis_type=varying.mat,
+    )
 
 
 def respect_checkpoints_within(policy: Callable[..., bool]) -> None:

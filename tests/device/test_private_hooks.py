@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from jax._src import compiler
@@ -283,3 +284,82 @@ def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
     for file in ("first_twin.py", "second_twin.py"):
         proto = _jax_private.hlo_proto(_jax_private.compile_with_own_lines(lowered(file)))
         assert file.encode() in (proto or b"")
+
+
+def test_a_tensor_whose_writes_are_refused_is_read_as_before_and_never_written() -> None:
+    tensor = torch.arange(4.0)
+    refused = _torch_private.from_capsule(tensor.__dlpack__())
+    _torch_private.refuse_writes(refused)
+    assert refused.add(1).tolist() == [1.0, 2.0, 3.0, 4.0]
+    for write in (
+        lambda: refused[1:].add_(1),
+        lambda: refused.numpy(),
+        lambda: torch.add(refused, 1, out=refused),
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            write()
+        assert _torch_private.is_refused_write(caught.value)
+    with pytest.raises(RuntimeError) as caught:
+        refused.detach().requires_grad_().add_(1)
+    assert _torch_private.is_refused_write(caught.value)
+    assert not _torch_private.is_refused_write(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    )
+    assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_users_of_a_storage_are_counted() -> None:
+    tensor = torch.ones(3)
+    storage = tensor.untyped_storage()
+    view = tensor[1:]
+    assert _torch_private.users(storage._cdata) == 3
+    loss = (torch.ones(3, requires_grad=True) * tensor).sum()
+    del tensor, view
+    assert _torch_private.users(storage._cdata) == 2
+    del loss
+    assert _torch_private.users(storage._cdata) == 1
+
+
+def test_function_modes_are_counted() -> None:
+    before = _torch_private.function_modes()
+    with torch.device("cpu"):
+        assert _torch_private.function_modes() == before + 1
+    assert _torch_private.function_modes() == before
+
+
+def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    seen = []
+
+    def f(a: Any, w: Any) -> Any:
+        own = _jax_private.equally_varying([a, w])
+        seen.extend(jax.typeof(x).mat.varying for x in (a, w, *own))
+        like = _jax_private.aval_like([jax.typeof(x) for x in own], (2, 1), jnp.float32)
+        seen.append(like.mat.varying)
+        return own[0] * own[1]
+
+    jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(spec("i"), spec()), out_specs=spec("i")))(
+        jnp.ones(2), jnp.ones(())
+    )
+    assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
+
+
+def test_a_lazy_clone_has_the_memory_until_somebody_writes() -> None:
+    tensor = torch.zeros(16)
+    clone = _torch_private.lazy_clone(tensor)
+    assert clone is not None
+    where = tensor.const_data_ptr()
+    assert clone.const_data_ptr() == where
+    tensor.view(4, 4)[0].add_(1)
+    assert clone.const_data_ptr() == where != tensor.const_data_ptr()
+    assert clone.sum() == 0
+    assert _torch_private.lazy_clone(torch.from_numpy(np.zeros(16))) is None
+
+
+def test_a_clone_exported_by_dlpack_is_not_lazy() -> None:
+    tensor = torch.zeros(16)
+    clone = torch._lazy_clone(tensor)
+    array = jax.dlpack.from_dlpack(clone)
+    shares = array.unsafe_buffer_pointer() == tensor.const_data_ptr()
+    assert not shares, "device/sharing.py can export the clone itself"
