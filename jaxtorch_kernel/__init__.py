@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .interop.torch_call.running import TorchCallError as TorchCallError
     from .interop.torch_call.torch2jax import torch2jax as torch2jax
     from .interop.torch_call.torch2jax import torch2jax_with_vjp as torch2jax_with_vjp
+    from .interop.values import to_jax as to_jax
+    from .interop.values import to_torch as to_torch
     from .options import config as config
 
 __version__ = "0.1.0"
@@ -53,6 +55,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "to_jax": ("jaxtorch.interop.values", "to_jax"),
+    "to_torch": ("jaxtorch.interop.values", "to_torch"),
     "export": ("jaxtorch.capture.export", "export"),
     "from_exported": ("jaxtorch.capture.export", "from_exported"),
     "insight": ("jaxtorch.insight", None),
@@ -96,6 +100,8 @@ __all__ = [
     "scan",
     "scan_layers",
     "t2j",
+    "to_jax",
+    "to_torch",
     "torch2jax",
     "torch2jax_with_vjp",
     "torch_view",

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch._C import DispatchKey
@@ -230,3 +231,23 @@ def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
     for file in ("first_twin.py", "second_twin.py"):
         proto = _jax_private.hlo_proto(_jax_private.compile_with_own_lines(lowered(file)))
         assert file.encode() in (proto or b"")
+
+
+def test_a_lazy_clone_has_the_memory_until_somebody_writes() -> None:
+    tensor = torch.zeros(16)
+    clone = _torch_private.lazy_clone(tensor)
+    assert clone is not None
+    where = tensor.const_data_ptr()
+    assert clone.const_data_ptr() == where
+    tensor.view(4, 4)[0].add_(1)
+    assert clone.const_data_ptr() == where != tensor.const_data_ptr()
+    assert clone.sum() == 0
+    assert _torch_private.lazy_clone(torch.from_numpy(np.zeros(16))) is None
+
+
+def test_a_clone_exported_by_dlpack_is_not_lazy() -> None:
+    tensor = torch.zeros(16)
+    clone = torch._lazy_clone(tensor)
+    array = jax.dlpack.from_dlpack(clone)
+    shares = array.unsafe_buffer_pointer() == tensor.const_data_ptr()
+    assert not shares, "device/sharing.py can export the clone itself"
