@@ -1,6 +1,8 @@
 """`make bench`: every comparison, in one run.
 
-python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models ...]
+python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
+=======
+python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ def main() -> None:
         "capture",
         "torch_call",
         "models",
+        "attribution",
     ]
     for name in names:
         print(f"# {name}", flush=True)

@@ -246,9 +246,17 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
     setattr(function, "__dynamo_disable", call)
 
 
-def refuse_writes(tensor: torch.Tensor) -> None:
-    """From now on torch raises where code asks for the memory of this tensor's storage to write to it."""
-    torch._C._set_throw_on_mutable_data_ptr(tensor)
+# A tensor over the memory of a DLPack capsule. The public function asks the capsule's owner for more, for 1 µs.
+from_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
+
+# From now on torch raises where code asks for the memory of this tensor's storage to write to it.
+refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
+
+# How many hold the storage of this `_cdata`, its Python object too: tensors, and through them autograd graphs.
+users: Callable[[int], int] = torch._C._storage_Use_Count
+
+# How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one).
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 
 def is_refused_write(error: RuntimeError) -> bool:
@@ -258,13 +266,3 @@ def is_refused_write(error: RuntimeError) -> bool:
         "Cannot access data pointer of Tensor" in words
         or "a leaf Variable that requires grad" in words
     )
-
-
-def users(storage: torch.UntypedStorage) -> int:
-    """How many hold a storage beside this Python object: tensors, and through them autograd graphs."""
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
-
-
-def function_modes() -> int:
-    """How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one)."""
-    return int(torch._C._len_torch_function_stack())

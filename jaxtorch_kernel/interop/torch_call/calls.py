@@ -60,6 +60,7 @@ class Call(ABC):
         outs: of each result.
         linear_from: the first operand that the call is linear in, which a transpose is taken of.
         traits: of the user's function.
+        is_derivative: of the user's function, or a batch of one.
         caught: where errors are left, for who calls from Python.
     """
 
@@ -67,6 +68,7 @@ class Call(ABC):
     outs: tuple[Aval, ...]
     linear_from: int
     traits: Traits
+    is_derivative: bool = True
     caught: list[BaseException] | None = None
 
     @abstractmethod
@@ -112,8 +114,8 @@ class TorchCall(Call):
         traits: Traits,
     ):
         self.function, self.ins, self.outs, self.traits = function, tuple(ins), tuple(outs), traits
-        self.linear_from = len(self.ins)
-        self._expected = [(out.shape, to_torch(out.dtype)) for out in outs]
+        self.linear_from, self.is_derivative = len(self.ins), False
+        self._expected = [(torch.Size(out.shape), to_torch(out.dtype)) for out in outs]
 
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         if self.traits.copies:
@@ -123,12 +125,11 @@ class TorchCall(Call):
             raise TypeError(
                 f"{self.traits.name} returned {len(results)} tensors, declared are {len(self._expected)}"
             )
-        return [
-            result
-            if type(result) is Tensor and result.dtype == dtype and result.shape == shape
-            else self._checked(i, result)
-            for i, (result, (shape, dtype)) in enumerate(zip(results, self._expected, strict=True))
-        ]
+        for i, (shape, dtype) in enumerate(self._expected):
+            result = results[i]
+            if type(result) is not Tensor or result.dtype != dtype or result.shape != shape:
+                results[i] = self._checked(i, result)
+        return results
 
     def _checked(self, i: int, result: Any) -> Tensor:
         shape, dtype = self._expected[i]
@@ -276,7 +277,11 @@ class Batch(Call):
 
     def __init__(self, inner: Call, size: int, marked: tuple[bool, ...]):
         self.inner, self.size, self.marked = inner, size, marked
-        self.traits, self.linear_from = inner.traits, inner.linear_from
+        self.traits, self.linear_from, self.is_derivative = (
+            inner.traits,
+            inner.linear_from,
+            inner.is_derivative,
+        )
         self.ins = tuple(
             _longer(a, size) if m else a for a, m in zip(inner.ins, marked, strict=True)
         )

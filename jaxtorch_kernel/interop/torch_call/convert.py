@@ -36,8 +36,8 @@ def dtype_j2t(dtype: Any) -> torch.dtype:
 
 
 def t2j(x: torch.Tensor, via: Via = "dlpack") -> jax.Array:
-    """A tensor as an array: `to_jax`, of a copy where `via` is not "dlpack"."""
-    return to_jax(_source(x, via))  # type: ignore[no-any-return]
+    """A tensor's values as an array: `to_jax`, of a copy where `via` is not "dlpack". Gradients do not flow through."""
+    return to_jax(_source(x.detach(), via))
 
 
 def j2t(x: jax.Array, via: Via = "dlpack") -> torch.Tensor:

@@ -35,7 +35,7 @@ def _eager(*arrays: Any, call: Call) -> list[Any]:
     """A program of its own, waited for, so that an error in torch code is that error."""
     program, caught = call.__dict__.get("_program") or _make_program(call)
     try:
-        return jax.block_until_ready(program(*arrays))  # type: ignore[no-any-return]
+        return jax.block_until_ready(program(*arrays))
     except jax.errors.JaxRuntimeError:
         if not caught:
             raise

@@ -12,8 +12,8 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -29,7 +29,6 @@ from .calls import Call
 Tensor = torch.Tensor
 Borrow = Callable[[Any], Tensor]
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_AS_IT_IS = nullcontext()
 
 
 class TorchCallError(RuntimeError):
@@ -73,68 +72,75 @@ def _fill(
     call: Call, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
 ) -> None:
     try:
-        with _own_state(device):
-            operands = _lent(buffers, borrow)
-            lent = [tensor.untyped_storage() for tensor in operands]
-            results = _attempted(call, operands)
-            for buffer, result in zip(out, results, strict=True):
-                borrow(buffer).copy_(result.detach() if result.requires_grad else result)
-                del result
-            del results, operands
-            _check_not_kept(call, lent)
+        if _is_own_state():
+            _run_into(call, borrow, out, buffers)
+        else:
+            with _own_state(device):
+                _run_into(call, borrow, out, buffers)
     except BaseException as error:
         raise _told(call, error) from None
+
+
+def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[Any]) -> None:
+    operands = [borrow(buffer) for buffer in buffers]
+    lent = [tensor.untyped_storage() for tensor in operands]
+    results = _attempted(call, operands)
+    for buffer, result in zip(out, results, strict=True):
+        borrow(buffer).copy_(result.detach() if result.requires_grad else result)
+        del result
+    del results, operands
+    for i, storage in enumerate(lent):
+        if _torch_private.users(storage._cdata) > 1:
+            raise RuntimeError(_kept(call, i))
 
 
 def _host(call: Call, *arrays: Any) -> list[Any]:
     try:
         with _own_state("cpu"):
-            return [as_numpy(result) for result in _attempted(call, _lent(arrays, from_dlpack))]
+            return [
+                as_numpy(result)
+                for result in _attempted(call, [from_dlpack(array) for array in arrays])
+            ]
     except BaseException as error:
         raise _told(call, error) from None
 
 
 def _on_cpu(buffer: Any) -> Tensor:
-    """Memory of JAX's as a tensor. `torch.from_dlpack` asks for device and stream first, which costs more than this."""
-    return from_dlpack(buffer.__dlpack__())
+    return _torch_private.from_capsule(buffer.__dlpack__())
 
 
-def _lent(buffers: Sequence[Any], borrow: Borrow) -> list[Tensor]:
-    """Tensors over memory of JAX's that torch cannot write to."""
-    tensors = [borrow(buffer) for buffer in buffers]
-    for tensor in tensors:
-        _torch_private.refuse_writes(tensor)
-    return tensors
-
-
-def _own_state(device: str) -> AbstractContextManager[Any]:
-    """Torch's state as in a program of its own, whatever the thread that JAX calls from is in."""
-    if (
+def _is_own_state() -> bool:
+    """Whether torch's state in this thread is that of a program of its own."""
+    return (
         torch.is_grad_enabled()
         and not torch.is_inference_mode_enabled()
         and not _torch_private.function_modes()
-    ):
-        return _AS_IT_IS
-    stack = ExitStack()
-    stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.enable_grad())
-    stack.enter_context(torch.device(device))  # `%jax on` would put new tensors on the jax device
-    return stack
+    )
+
+
+@contextmanager
+def _own_state(device: str) -> Iterator[None]:
+    """Torch's state as in a program of its own, whatever the thread that JAX calls from is in."""
+    # The device, since `%jax on` would put new tensors on the jax device.
+    with torch.inference_mode(False), torch.enable_grad(), torch.device(device):
+        yield
 
 
 def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
+    for tensor in operands:
+        _torch_private.refuse_writes(tensor)
     try:
-        return _watched(call, operands)
+        return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
     except RuntimeError as error:
         if call.traits.copies or not _torch_private.is_refused_write(error):
             raise
     call.traits.copies = True
-    return _watched(call, operands)
+    return _attempted(call, operands)
 
 
 def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
-    derivative = call.linear_from < len(call.ins)
-    if call.traits.seeded or not derivative:
+    """Run a derivative, and say so if it is not the one of the value that was computed before."""
+    if call.traits.seeded:
         return call.run(operands, nested=False)
     before = torch.default_generator.get_state()
     results = call.run(operands, nested=False)
@@ -148,15 +154,11 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return results
 
 
-def _check_not_kept(call: Call, lent: Sequence[torch.UntypedStorage]) -> None:
-    for i, storage in enumerate(lent):
-        if _torch_private.users(storage):
-            aval = call.ins[i]
-            raise RuntimeError(
-                f"{call!r} keeps its argument {i} ({aval.dtype}{list(aval.shape)}) beyond the call, itself, a view of "
-                "it or a graph that needs it. Its memory is JAX's and will hold something else: keep "
-                "argument.clone()."
-            )
+def _kept(call: Call, i: int) -> str:
+    return (
+        f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) beyond the call, itself, a "
+        "view of it or a graph that needs it. Its memory is JAX's and will hold something else: keep argument.clone()."
+    )
 
 
 def _told(call: Call, error: BaseException) -> TorchCallError:
