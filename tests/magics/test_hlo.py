@@ -247,10 +247,10 @@ def test_a_cell_that_computes_nothing_is_a_program_without_work(ready: Any) -> N
 
 
 def test_names_complete(ready: Any) -> None:
-    run(ready, f"%%pure -q --name completed\n{CELL}")
+    run(ready, f"%%pure -q --name quagga\n{CELL}")
     from IPython.core.completer import provisionalcompleter
 
-    line = "%jax hlo comp"
+    line = "%jax hlo quag"
     with provisionalcompleter():
-        assert [c.text for c in ready.Completer.completions(line, len(line))] == ["completed"]
-    assert "completed" in {p.name for p in programs()}
+        assert [c.text for c in ready.Completer.completions(line, len(line))] == ["quagga"]
+    assert "quagga" in {p.name for p in programs()}

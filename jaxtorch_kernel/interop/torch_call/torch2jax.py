@@ -20,6 +20,7 @@ from .calls import Aval, Call, TorchCall, Traits
 from .outputs import declared, inferred
 from .primitive import bind
 from .running import in_order
+from .sharded import over_devices
 
 Tensor = torch.Tensor
 _LEAF = jax.tree.structure(0)
@@ -31,6 +32,7 @@ def torch2jax(
     *example_args: Any,
     example_kw: dict[str, Any] | None = None,
     output_shapes: Any = None,
+    output_sharding_spec: Any = None,
     vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
     nondiff_argnums: int | Sequence[int] = (),
     rng: bool = False,
@@ -54,6 +56,9 @@ def torch2jax(
         example_kw: the same by name.
         output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
             Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
+        output_sharding_spec: results are spread over the mesh that the example arguments are spread over, by this
+            `PartitionSpec` (or a pytree of them): each device calls `fn` on its part. Otherwise arguments are gathered,
+            unless the call is inside of `jax.shard_map`.
         vmap_method: "sequential" calls `fn` once for each element of a `jax.vmap`. Everything else is one call through
             `torch.vmap`, and one for each element with a warning where that does not go.
         nondiff_argnums: positional arguments without gradients.
@@ -77,6 +82,16 @@ def torch2jax(
     if vmap_method not in ("auto", "sequential", "expand_dims", "broadcast_all"):
         raise ValueError(f"vmap_method is 'auto' or 'sequential', not {vmap_method!r}")
     _refuse_tensors_of_the_device(fn)
+    if output_sharding_spec is not None:
+        alone = functools.partial(
+            torch2jax,
+            fn,
+            vmap_method=vmap_method,
+            nondiff_argnums=nondiff_argnums,
+            rng=rng,
+            ordered=ordered,
+        )
+        return over_devices(alone, example_args, output_shapes, output_sharding_spec)
     name = getattr(fn, "__name__", type(fn).__name__)
     traits = Traits(name, loop=vmap_method == "sequential", seeded=rng)
     nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
@@ -106,6 +121,7 @@ def torch2jax_with_vjp(
     output_shapes: Any = None,
     use_zeros: bool = True,
     use_torch_vjp: bool = True,
+    output_sharding_spec: Any = None,
     vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
 ) -> Callable[..., Any]:
     """`torch2jax` under the name and arguments of wrap-torch2jax, whose code runs with the import changed.
@@ -122,6 +138,7 @@ def torch2jax_with_vjp(
         output_shapes: as of `torch2jax`.
         use_zeros: ignored: gradients of what has none are zeros.
         use_torch_vjp: ignored: torch.func is used where it is needed and goes.
+        output_sharding_spec: as of `torch2jax`.
         vmap_method: as of `torch2jax`.
 
     Example:
@@ -135,6 +152,7 @@ def torch2jax_with_vjp(
         *example_args,
         example_kw=example_kw,
         output_shapes=output_shapes,
+        output_sharding_spec=output_sharding_spec,
         vmap_method=vmap_method,
         nondiff_argnums=() if nondiff_argnums is None else nondiff_argnums,
     )

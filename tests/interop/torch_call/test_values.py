@@ -237,6 +237,28 @@ for check in (True, False):
 sharded = jax.device_put(a, NamedSharding(mesh, P("i")))
 np.testing.assert_allclose(f(sharded, w), g(a, w), rtol=1e-6)
 np.testing.assert_allclose(jax.jit(f)(sharded, w), g(a, w), rtol=1e-6)
+
+shapes = []
+def scaled(x, w):
+    shapes.append(tuple(x.shape))
+    return x @ w["w"], x.sum(1)
+x = jax.device_put(jnp.arange(32.0).reshape(8, 4), NamedSharding(mesh, P("i")))
+params = {"w": jax.device_put(jnp.ones((4, 3)), NamedSharding(mesh, P()))}
+for declared in (None, (x[:, :3], x[:, 0])):
+    shapes.clear()
+    spread = torch2jax(scaled, x, params, output_shapes=declared, output_sharding_spec=P("i"))
+    rows, sums = jax.jit(spread)(x, params)
+    assert rows.sharding.spec == P("i") and set(shapes) == {(2, 4)}, (rows.sharding, shapes)
+    np.testing.assert_allclose(rows, x @ params["w"])
+    np.testing.assert_allclose(sums, x.sum(1))
+    gradient = jax.jit(jax.grad(lambda p: (spread(x, p)[0] ** 2).sum()))(params)
+    np.testing.assert_allclose(gradient["w"], 2 * x.T @ (x @ params["w"]))
+try:
+    torch2jax(scaled, np.ones((8, 4)), output_sharding_spec=P("i"))
+except TypeError as error:
+    assert "spread over one mesh, and they are over 0" in str(error), error
+else:
+    raise AssertionError
 there = f(jax.device_put(a, jax.devices()[2]), w)
 assert there.devices() == {jax.devices()[2]}, there.devices()
 assert not f(a, w).committed and there.committed
