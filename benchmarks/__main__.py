@@ -1,6 +1,6 @@
 """`make bench`: every comparison, in one run.
 
-python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|models ...]
+python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|models|attribution ...]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> None:
         "training",
         "capture",
         "models",
+        "attribution",
     ]
     for name in names:
         print(f"# {name}", flush=True)

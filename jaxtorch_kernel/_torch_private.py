@@ -21,6 +21,7 @@ _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
     "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
+    "torch._lazy_clone": "shares a tensor's memory until somebody writes to it",
     "torch._C._set_conj": "makes a tensor lazily conjugated",
     "torch._C._set_neg": "makes a tensor lazily negated",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
@@ -120,6 +121,17 @@ def put_on_storage(
     """
     _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
+
+
+def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor over the same memory, copy-on-write: the first write to either gives that one memory of its own.
+
+    None where torch did not allocate the memory itself (NumPy's, another process's, a file's).
+    """
+    try:
+        return torch._lazy_clone(tensor)
+    except RuntimeError:
+        return None
 
 
 def default_device() -> torch.device | None:
@@ -232,3 +244,25 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
         return theirs(*args, **kwargs)
 
     setattr(function, "__dynamo_disable", call)
+
+
+# A tensor over the memory of a DLPack capsule. The public function asks the capsule's owner for more, for 1 µs.
+from_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
+
+# From now on torch raises where code asks for the memory of this tensor's storage to write to it.
+refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
+
+# How many hold the storage of this `_cdata`, its Python object too: tensors, and through them autograd graphs.
+users: Callable[[int], int] = torch._C._storage_Use_Count
+
+# How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one).
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+
+
+def is_refused_write(error: RuntimeError) -> bool:
+    """Whether an error is `refuse_writes`'s, or autograd's for a write to a leaf, which it has before that one."""
+    words = str(error)
+    return (
+        "Cannot access data pointer of Tensor" in words
+        or "a leaf Variable that requires grad" in words
+    )

@@ -104,6 +104,8 @@ def _summary(found: list[FunctionInfo]) -> str:
     parts = [f"{count}: trace {trace}, lowering {lowering}, XLA {xla}"]
     parts += [f"traced again {again} times" if again != 1 else "traced again once"] if again else []
     parts += [f"{hits} found in the persistent cache"] if hits else []
+    if any(f.kind == "jax.jit" for f in found):
+        parts.append("how often a jax.jit runs JAX does not tell")
     return "; ".join(parts)
 
 

@@ -39,7 +39,7 @@ class ProfileView(View):
     | `host` | `compile`, `waiting`, `transfer`, `dispatch`, `python` of the calling thread |
     | `memory` | `before`, `peak`, `after` in bytes, or null |
     | `peak` | `name`, `flops`, `bandwidth` of the device (per second), or null |
-    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, and a time (below) |
+    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, `inclusive` (ns), and a time (below) |
     | `unattributed` | a time |
     | `tree` | `name`, a time, `own` (ns), `children` |
     | `operators` | rows: `id`, `name`, and a time |
@@ -134,20 +134,27 @@ def _lines(profile: Profile) -> str:
     rows = [
         [
             *_times(row.time.total, profile.device, row.time.inferred),
+            duration(row.inclusive.total),
             duration(row.time.backward) if row.time.backward else "",
             amount(row.time.flops),
             size(row.time.bytes),
-            f"{where(row.place)}: {text_of(row.place)}" if row.place is not None else row.name,
+            _line(row),
         ]
         for row in sorted(profile.lines, key=lambda r: -r.time.total)[:_ROWS]
     ]
     rest = profile.unattributed
     if rest.total:
-        rows.append([*_times(rest.total, profile.device), "", "", "", "(no line)"])
+        rows.append([*_times(rest.total, profile.device), "", "", "", "", "(no line)"])
     more = len(profile.lines) - _ROWS
     if more > 0:
-        rows.append(["", "", "", "", "", f"and {more} more lines"])
-    return table(("device", "share", "backward", "ops", "bytes", "line"), rows)
+        rows.append([*[""] * 6, f"and {more} more lines"])
+    calling = sorted(profile.calling, key=lambda r: -r.inclusive.total)[: _ROWS // 2]
+    rows += [["", "", duration(row.inclusive.total), "", "", "", _line(row)] for row in calling]
+    return table(("device", "share", "inclusive", "backward", "ops", "bytes", "line"), rows)
+
+
+def _line(row: Row) -> str:
+    return f"{where(row.place)}: {text_of(row.place)}" if row.place is not None else row.name
 
 
 def _modules(profile: Profile) -> str:

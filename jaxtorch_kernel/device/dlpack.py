@@ -58,6 +58,18 @@ def from_dlpack(source: Any) -> torch.Tensor:
 
     if not isinstance(source, jax.Array):
         return to_device(torch.utils.dlpack.from_dlpack(source).cpu())
+    source = in_rows(source)
     dtype = np.dtype(source.dtype)
     spec = spec_of(dtype, tuple(source.shape), source.sharding)
     return wrap_sized(source, spec, source.shape, to_torch(dtype))
+
+
+def in_rows(array: Any) -> Any:
+    """The `jax.Array` with its elements in row-major order, as the device's programs take it.
+
+    An array over another library's memory may have them in another order, which JAX notes as its layout.
+    """
+    layout = array.format.layout
+    if layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim)):
+        return array
+    return array.copy()

@@ -2,6 +2,8 @@
 
 * `numpy.asarray(x)` copies to the host, so that matplotlib and scikit-learn take jax tensors as they are. An explicit
   `x.numpy()`, which promises shared memory, stays torch's error with its advice to call `.cpu()` first.
+* `jnp.stack([x, y])`, `jnp.ones(3) + x` take a tensor as its array, by JAX's protocol `__jax_array__`. JAX asks for it
+  where a function converts its arguments, not where the whole function is under `jax.jit` (`jnp.sin`).
 * `__dlpack__` and `__dlpack_device__` export the device's array: torch's would hand out a pointer to nothing.
 
 `.data = ` across devices, hence `module.to("jax")` with parameters that stay the same objects, needs no method: torch
@@ -36,6 +38,19 @@ def __array__(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         )
     kwargs.pop("copy", None)  # it is always a copy
     return _array(self.cpu().resolve_conj().resolve_neg(), *args, **kwargs)
+
+
+def __jax_array__(self: Tensor) -> Any:
+    """The tensor's values as a `jax.Array`, without a copy where that can be; 64-bit dtypes only if JAX allows them."""
+    if has_torch_function_unary(self):
+        raise TypeError(f"JAX cannot look into a {type(self).__name__}: pass a plain tensor")
+    import jax
+
+    from .sharing import array_of
+
+    array = array_of(self)
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def __dlpack__(self: Tensor, **options: Any) -> Any:
@@ -87,4 +102,5 @@ def install() -> None:
         method.__doc__ = original.__doc__
         method.__qualname__ = f"Tensor.{method.__name__}"
         setattr(Tensor, method.__name__, method)
+    Tensor.__jax_array__ = __jax_array__  # type: ignore[attr-defined]
     torch.utils.dlpack.to_dlpack = to_dlpack  # type: ignore[attr-defined, assignment]

@@ -103,7 +103,14 @@ export interface ProfileData {
   host: { compile: number; waiting: number; transfer: number; dispatch: number; python: number };
   memory: Maybe<{ before: number; peak: number; after: number }>;
   peak: Maybe<{ name: string; flops: number; bandwidth: number }>;
-  lines: (Time & { id: number; file: string; cell: Maybe<number>; line: number; source: string })[];
+  lines: (Time & {
+    id: number;
+    file: string;
+    cell: Maybe<number>;
+    line: number;
+    source: string;
+    inclusive?: number; // with what the line called
+  })[];
   unattributed: Time;
   tree: Branch;
   operators: (Time & { id: number; name: string })[];
@@ -147,7 +154,7 @@ export interface LinesData {
     cell: Maybe<number>;
     title: string;
     total: number;
-    lines: { number: number; text: string; time: Maybe<Time> }[];
+    lines: { number: number; text: string; time: Maybe<Time>; inclusive?: Maybe<number> }[];
   }[];
   unattributed: number;
 }

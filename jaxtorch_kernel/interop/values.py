@@ -1,0 +1,116 @@
+"""Values across: `to_jax` and `to_torch`, over the same memory where that can be (`device/sharing.py` says how).
+
+Containers of both worlds are looked into: those that torch knows (a `ModelOutput`) and, within, those that JAX knows
+(a flax state, an equinox module). Dictionaries keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from ..device.sharing import array_of, tensor_of
+
+Tensor = torch.Tensor
+
+
+def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
+    """Torch tensors as `jax.Array`s, without a copy where neither side can then see the other's writes.
+
+    A tensor of the jax device hands over its array. A CPU tensor shares its memory copy-on-write: what is written to
+    the tensor later, in place, does not reach the array. Shape and dtype stay, 64-bit dtypes too: without
+    `jax_enable_x64`, JAX's functions compute with such an array in 32 bits, and some warn.
+
+    Copied are: a part of a larger tensor, strides other than row-major, memory that torch did not allocate (NumPy's,
+    shared between processes, mapped from a file), and tensors on a device where JAX does not run. CUDA tensors take
+    the same road as CPU tensors; it was not tried on a GPU.
+
+    Args:
+        tree: a tensor or a pytree of them. What is no tensor stays as it is.
+        copy: True copies always. False shares always: then the array changes when the tensor is written to, even in
+            the middle of a JAX function that still runs.
+
+    Returns:
+        The same structure, with arrays. They are not committed to a device, but for those of the jax device.
+
+    Raises:
+        RuntimeError: a tensor requires a gradient, is sparse, quantized or on the meta device, or its array was
+            donated.
+        TypeError: JAX has no such dtype.
+        ValueError: `copy=False`, and the memory cannot be shared: the strides are not row-major, or it does not begin
+            at a multiple of 64 bytes.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> x = torch.arange(3.0)
+        >>> arrays = jaxtorch.to_jax({"x": x, "name": "abscissa"})
+        >>> x += 1
+        >>> arrays
+        {'x': Array([0., 1., 2.], dtype=float32), 'name': 'abscissa'}
+    """
+    return _mapped(
+        lambda leaf: array_of(leaf, copy) if isinstance(leaf, Tensor) else leaf, tree, "to_jax"
+    )
+
+
+def to_torch(
+    tree: Any, device: torch.device | str | None = None, *, copy: bool | None = None
+) -> Any:
+    """`jax.Array`s as torch tensors, without a copy where the array is on that device.
+
+    On the jax device, wherever that is, a tensor is over the array itself, and a write in place gives the tensor a
+    new array: nothing that torch code does reaches the one that was passed. This is the way for parameters that an
+    optimizer is to update.
+
+    On the CPU (or CUDA) the memory is shared as it is, as by `torch.from_dlpack`, and JAX takes arrays for immutable:
+    do not write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 as long as nobody wrote.
+    JAX copies where an array that is shared is donated.
+
+    Args:
+        tree: an array or a pytree of them. What is no `jax.Array` stays as it is, NumPy's arrays too.
+        device: where the tensors are. By default torch's default device if one was set (`%jax on` sets jax), else where
+            the array is: the CPU, CUDA if torch has it, otherwise jax.
+        copy: True copies always; False raises where a copy would be needed.
+
+    Returns:
+        The same structure, with tensors of the arrays' shapes and dtypes; they require no gradient.
+
+    Raises:
+        TypeError: an array is traced, a random key, or of a dtype that torch lacks (int4).
+        RuntimeError: an array was deleted or donated.
+        ValueError: `copy=False`, and the array is elsewhere.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxtorch
+        >>> jaxtorch.to_torch([jnp.ones(2), None])
+        [tensor([1., 1.]), None]
+        >>> jaxtorch.to_torch(jnp.ones(2), device="jax")
+        tensor([1., 1.], device='jax:0')
+    """
+    return _mapped(
+        lambda leaf: tensor_of(leaf, device, copy) if isinstance(leaf, jax.Array) else leaf,
+        tree,
+        "to_torch",
+    )
+
+
+def _mapped(convert: Callable[[Any], Any], tree: Any, name: str) -> Any:
+    """`convert` of every leaf; errors say which."""
+
+    def within(place: Any, node: Any) -> Any:
+        def at(path: Any, leaf: Any) -> Any:
+            try:
+                return convert(leaf)
+            except (RuntimeError, TypeError, ValueError) as error:
+                where = pytree.keystr(place) + jax.tree_util.keystr(path)
+                if where:
+                    error.add_note(f"in {name}, at {where}")
+                raise
+
+        return jax.tree_util.tree_map_with_path(at, node)
+
+    return pytree.tree_map_with_path(within, tree)

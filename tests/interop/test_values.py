@@ -1,0 +1,537 @@
+"""Values from torch to JAX and back: what is shared, what is copied, and that neither side sees the other's writes."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch import _torch_private as private
+from jaxtorch.capture.errors import CaptureError
+from jaxtorch.storage.dtypes import _PAIRS
+
+DTYPES = list(_PAIRS)
+DEVICES = ["cpu", "jax"]
+
+
+def pointer(array: jax.Array) -> int:
+    return array.unsafe_buffer_pointer()
+
+
+def address(tensor: torch.Tensor) -> int:
+    return tensor.const_data_ptr()
+
+
+def some(dtype: torch.dtype, *size: int) -> torch.Tensor:
+    """Values that every dtype can hold."""
+    if dtype == torch.float8_e8m0fnu:  # powers of two alone
+        return torch.ones(size).to(dtype)
+    values = torch.arange(int(np.prod(size))).reshape(size) % 2
+    return values.to(dtype)
+
+
+def same(array: jax.Array, tensor: torch.Tensor) -> bool:
+    """Whether dtype, shape and values agree, bit by bit."""
+    array = np.asarray(array)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    bits = tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return (
+        array.dtype == _PAIRS[tensor.dtype]
+        and array.shape == tuple(tensor.shape)
+        and array.tobytes() == bits
+    )
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    before = private.default_device()
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(before)
+
+
+# -- torch to JAX ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_dtype_both_ways(device: str, dtype: torch.dtype) -> None:
+    tensor = some(dtype, 3, 4).to(device)
+    array = jaxtorch.to_jax(tensor)
+    assert same(array, tensor)
+    for target in DEVICES:
+        back = jaxtorch.to_torch(array, target)
+        assert back.device.type == target
+        assert back.dtype == dtype
+        assert same(array, back)
+
+
+def test_a_cpu_tensor_is_not_copied_and_its_writes_are_not_seen() -> None:
+    tensor = torch.arange(1000.0)
+    array = jaxtorch.to_jax(tensor)
+    assert pointer(array) == address(tensor)
+    running = [jnp.sin(array) for _ in range(3)]
+    tensor.zero_()
+    assert array.tolist() == list(range(1000))
+    assert tensor.sum() == 0
+    for result in running:
+        np.testing.assert_allclose(result, np.sin(np.arange(1000.0)), atol=1e-6)
+
+
+def test_a_write_through_a_view_and_by_numpy_is_not_seen() -> None:
+    for write in (
+        lambda t: t.view(2, 8)[1].zero_(),
+        lambda t: t.numpy().fill(0),
+        lambda t: torch.add(t, 1, out=t),
+        lambda t: t.data.mul_(3),
+    ):
+        tensor = torch.arange(16.0)
+        array = jaxtorch.to_jax(tensor)
+        write(tensor)
+        assert array.tolist() == list(range(16))
+        assert tensor.tolist() != array.tolist()
+
+
+def test_a_parameter_trains_on_while_its_array_stays() -> None:
+    model = torch.nn.Linear(4, 4)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    arrays = jaxtorch.to_jax(dict(model.state_dict()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    for name, p in model.named_parameters():
+        assert same(arrays[name], before[name])
+        assert not torch.equal(p, before[name])
+
+
+def test_two_arrays_of_one_tensor_share_and_stay_apart_from_it() -> None:
+    tensor = torch.zeros(64)
+    first, second = jaxtorch.to_jax(tensor), jaxtorch.to_jax(tensor)
+    assert pointer(first) == pointer(second) == address(tensor)
+    tensor += 1
+    third = jaxtorch.to_jax(tensor)
+    tensor += 1
+    assert [a[0].item() for a in (first, second, third)] == [0, 0, 1]
+
+
+def test_the_memory_lives_as_long_as_something_reads_it() -> None:
+    tensor = torch.full((1000,), 7.0)
+    array = jaxtorch.to_jax(tensor)
+    del tensor
+    gc.collect()
+    torch.full((1000,), 8.0)  # would take freed memory
+    assert np.asarray(array).sum() == 7000
+    # ... and no longer: a tensor whose array is gone has its memory to itself again, and a write copies nothing
+    tensor = torch.zeros(1000)
+    where = address(tensor)
+    array = jaxtorch.to_jax(tensor)
+    del array
+    gc.collect()
+    tensor += 1
+    assert address(tensor) == where
+
+
+def test_donation_leaves_the_tensor_alone() -> None:
+    tensor = torch.zeros(1000)
+    array = jaxtorch.to_jax(tensor)
+    taken = jax.jit(lambda x: x + 1, donate_argnums=0)(array)
+    assert taken.sum() == 1000
+    assert tensor.sum() == 0
+
+
+VIEWS: dict[str, Callable[[], torch.Tensor]] = {
+    "part": lambda: torch.arange(40.0)[8:],
+    "not aligned": lambda: torch.arange(40.0)[1:],
+    "transposed": lambda: torch.arange(12.0).reshape(3, 4).t(),
+    "every other": lambda: torch.arange(12.0)[::2],
+    "expanded": lambda: torch.arange(3.0).expand(4, 3),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "flipped sign": lambda: torch._neg_view(torch.arange(3.0)),
+    "conjugated": lambda: torch.randn(3, dtype=torch.complex64).conj(),
+    "numpy's": lambda: torch.from_numpy(np.arange(16.0, dtype=np.float32)),
+    "of processes": lambda: torch.arange(16.0).share_memory_(),
+    "resized": lambda: torch.arange(16.0).resize_(8),
+    "empty": lambda: torch.empty(0, 3),
+    "no dimension": lambda: torch.tensor(3.0),
+    "one element of many": lambda: torch.arange(16.0)[16 // 2],
+    "overlapping": lambda: torch.arange(6.0).unfold(0, 3, 1),
+    "a buffer of bytes": lambda: torch.frombuffer(bytearray(64), dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_geometry_arrives_and_stays(name: str, device: str) -> None:
+    tensor = VIEWS[name]().to(device)
+    expected = tensor.cpu().resolve_conj().resolve_neg().clone()
+    for copy in (None, True):
+        array = jaxtorch.to_jax(tensor, copy=copy)
+        assert same(array, expected)
+        assert same(jnp.asarray(array) * 1, expected)
+        assert same(array, jaxtorch.to_torch(array, "jax"))
+        assert same(jaxtorch.to_jax(jaxtorch.to_torch(array, "cpu")), expected)
+        if name not in ("expanded", "overlapping"):  # torch refuses those writes
+            tensor.fill_(5)
+            assert same(array, expected)
+            tensor.copy_(expected)
+
+
+def test_read_only_memory_is_copied() -> None:
+    owner = np.asarray(jnp.arange(16.0))
+    assert not owner.flags.writeable
+    with pytest.warns(UserWarning, match="not writable"):
+        tensor = torch.from_numpy(owner)
+    array = jaxtorch.to_jax(tensor)
+    assert pointer(array) != address(tensor)
+    assert same(array, tensor)
+
+
+def test_copy_says_what_happens() -> None:
+    tensor = torch.zeros(64)
+    copied, shared = jaxtorch.to_jax(tensor, copy=True), jaxtorch.to_jax(tensor, copy=False)
+    assert pointer(copied) != address(tensor)
+    assert pointer(shared) == address(tensor)
+    tensor.fill_(3)
+    assert copied.sum() == 0
+    assert shared.sum() == 192
+    assert address(tensor) == pointer(shared)
+    held = torch.from_numpy(np.zeros(1024, np.float32))
+    start = -address(held) // 4 % 16  # the first element at a multiple of 64 bytes
+    assert pointer(jaxtorch.to_jax(held[start:], copy=False)) == address(held[start:])
+
+
+def test_an_array_in_another_order_of_memory() -> None:
+    columns = torch.arange(1024.0).reshape(32, 32).t()
+    array = jax.dlpack.from_dlpack(columns)  # which JAX takes without a copy, in its own way
+    assert pointer(array) == address(columns)
+    for tensor in (jaxtorch.to_torch(array, "jax"), torch.jax.from_dlpack(array)):
+        assert torch.equal(tensor.cpu(), columns)
+        assert torch.equal((tensor * 1).cpu(), columns)
+    assert torch.equal(jaxtorch.to_torch(array), columns)
+    with pytest.raises(ValueError, match="row-major"):
+        jaxtorch.to_torch(array, "jax", copy=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("not aligned", "64 bytes"),
+        ("every other", "strides"),
+        ("transposed", "strides"),
+        ("channels last", "strides"),
+        ("expanded", "strides"),
+        ("overlapping", "strides"),
+        ("conjugated", "conjugated"),
+        ("flipped sign", "negated"),
+    ],
+)
+def test_what_cannot_be_shared_says_why(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        jaxtorch.to_jax(VIEWS[name](), copy=False)
+
+
+def test_a_tensor_of_the_device_hands_over_its_array() -> None:
+    tensor = torch.tensor([[0.0, 1, 2], [3, 4, 5]], device="jax")
+    array = jaxtorch.to_jax(tensor)
+    assert array is jaxtorch.to_jax(tensor)
+    assert jaxtorch.to_jax(jaxtorch.to_torch(array, "jax")) is array
+    tensor.add_(1)
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensor.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert pointer(jaxtorch.to_jax(tensor, copy=True)) != pointer(jaxtorch.to_jax(tensor))
+    assert jaxtorch.to_jax(tensor, copy=False) is jaxtorch.to_jax(tensor)
+    with pytest.raises(ValueError, match="a view"):
+        jaxtorch.to_jax(tensor[0], copy=False)
+
+
+def test_a_donated_array_is_named_by_the_tensor_that_lost_it() -> None:
+    tensor = torch.zeros(4, device="jax")
+    jax.jit(lambda x: x + 1, donate_argnums=0)(jaxtorch.to_jax(tensor))
+    with pytest.raises(RuntimeError, match="donated argument"):
+        jaxtorch.to_jax(tensor)
+    kept = torch.zeros(4, device="jax")
+    jax.jit(lambda x: x + 1, donate_argnums=0)(jaxtorch.to_jax(kept, copy=True))
+    assert kept.tolist() == [0] * 4
+
+
+def test_64_bits_stay_without_x64_and_jax_numpy_takes_its_own() -> None:
+    assert not jax.config.jax_enable_x64
+    for device in DEVICES:
+        wide = torch.tensor([2**40, 1], device=device)
+        array = jaxtorch.to_jax(wide)
+        assert array.dtype == np.int64
+        assert int(np.asarray(array)[0]) == 2**40
+        assert jaxtorch.to_torch(array, device).tolist() == [2**40, 1]
+        assert jnp.asarray(torch.ones(2, dtype=torch.float64, device=device)).dtype == jnp.float32
+        with jax.enable_x64(True):
+            assert jnp.asarray(wide).dtype == jnp.int64
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error", "words"),
+    [
+        (lambda: torch.ones(2, requires_grad=True), RuntimeError, r"detach\(\).*call_jax"),
+        (
+            lambda: torch.ones(2, device="jax", requires_grad=True) * 2,
+            RuntimeError,
+            r"detach\(\).*call_jax",
+        ),
+        (lambda: torch.eye(2).to_sparse(), RuntimeError, "dense.*to_dense"),
+        (lambda: torch.eye(2).to_sparse_csr(), RuntimeError, "dense.*to_dense"),
+        (
+            lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+            RuntimeError,
+            "quantized.*dequantize",
+        ),
+        (lambda: torch.ones(2, device="meta"), RuntimeError, "no data"),
+        (lambda: torch.ones(2, dtype=torch.complex32), TypeError, "complex32"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_an_array(tensor: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        jaxtorch.to_jax({"model": [torch.zeros(1), tensor()]})
+    assert caught.value.__notes__ == ["in to_jax, at ['model'][1]"]
+
+
+def test_captured_code_calls_jax_by_its_own_way() -> None:
+    x = torch.ones(3, device="jax")
+    for make in (jaxtorch.pure, jaxtorch.jit):
+        with pytest.raises(CaptureError, match="call_jax"):
+            make(lambda x: jaxtorch.to_jax(x.detach()))(x)
+        with pytest.raises(CaptureError, match="call_jax"):
+            make(lambda x: jnp.stack([x]))(x)
+    assert jaxtorch.to_jax(x).tolist() == [1, 1, 1]
+
+
+# -- JAX to torch ------------------------------------------------------------------------------------------------
+
+
+def test_where_the_tensor_is() -> None:
+    array = jnp.arange(3.0)
+    assert jaxtorch.to_torch(array).device.type == "cpu"
+    assert jaxtorch.to_torch(array, "jax").is_jax
+    with torch.device("jax"):
+        assert jaxtorch.to_torch(array).is_jax
+        assert jaxtorch.to_torch(array, "cpu").device.type == "cpu"
+    with default_device("jax"):
+        assert jaxtorch.to_torch(array).is_jax
+    with default_device("meta"), torch.device("cpu"):
+        assert jaxtorch.to_torch(array).device.type == "cpu"
+    assert jaxtorch.to_torch(array, "meta").device.type == "meta"
+    with pytest.raises(RuntimeError, match="jax:0"):
+        jaxtorch.to_torch(array, "jax:1")
+
+
+def test_on_the_cpu_the_memory_is_shared_and_a_write_can_be_told() -> None:
+    array = jnp.arange(64.0)
+    tensor = jaxtorch.to_torch(array)
+    assert address(tensor) == pointer(array)
+    view = torch.nn.Parameter(tensor).detach()[3:]
+    assert tensor._version == 0
+    view.zero_()
+    assert tensor._version == 1
+    copied = jaxtorch.to_torch(array, copy=True)
+    assert address(copied) != pointer(array)
+    copied.fill_(-1)
+    assert array[0] == 0
+    with pytest.raises(ValueError, match="not on meta"):
+        jaxtorch.to_torch(array, "meta", copy=False)
+
+
+def test_on_the_device_a_write_does_not_reach_the_array() -> None:
+    array = jnp.zeros(64)
+    weight = torch.nn.Parameter(jaxtorch.to_torch(array, "jax"))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for _ in range(3):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    assert array.sum() == 0
+    assert not array.is_deleted()
+    assert jaxtorch.to_jax(weight.detach()).sum() == -192
+    assert pointer(jaxtorch.to_jax(jaxtorch.to_torch(array, "jax", copy=True))) != pointer(array)
+
+
+def test_jax_copies_where_shared_memory_is_donated() -> None:
+    array = jnp.zeros(1000) + 1
+    tensor = jaxtorch.to_torch(array)
+    result = jax.jit(lambda x: x + 5, donate_argnums=0)(array)
+    assert result.sum() == 6000
+    assert tensor.sum() == 1000
+    array = jnp.zeros(1000) + 1
+    tensor = jaxtorch.to_torch(array)
+    array.delete()
+    gc.collect()
+    assert tensor.sum() == 1000
+
+
+def test_what_cannot_be_a_tensor() -> None:
+    gone = jnp.zeros(3)
+    gone.delete()
+    for device in DEVICES:
+        with pytest.raises(RuntimeError, match=r"float32\[3\] was deleted") as caught:
+            jaxtorch.to_torch([gone], device)
+        assert caught.value.__notes__ == ["in to_torch, at [0]"]
+        with pytest.raises(TypeError, match="key_data"):
+            jaxtorch.to_torch(jax.random.key(0), device)
+        with pytest.raises(TypeError, match="int4"):
+            jaxtorch.to_torch(jnp.zeros(3, jnp.int4), device)
+    with pytest.raises(TypeError, match="jax_view"):
+        jax.jit(lambda x: jaxtorch.to_torch(x))(jnp.zeros(3))
+
+
+def test_an_array_over_several_devices() -> None:
+    import os
+    import subprocess
+    import sys
+
+    code = """
+import jax, jax.numpy as jnp, jaxtorch, torch
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+mesh = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Auto,))
+rows = NamedSharding(mesh, PartitionSpec("rows"))
+array = jax.device_put(jnp.arange(8.0), rows)
+assert jaxtorch.to_torch(array).is_jax
+assert jaxtorch.to_jax(jaxtorch.to_torch(array)) is array
+assert jaxtorch.to_torch(array, "cpu").tolist() == list(range(8))
+tensor = jaxtorch.to_torch(array)
+assert (tensor + tensor).tolist() == list(range(0, 16, 2))
+try:
+    jaxtorch.to_torch(array, "cpu", copy=False)
+except ValueError as error:
+    assert "cpu:3" in str(error), error
+else:
+    raise AssertionError
+second = jax.device_put(jnp.ones(3), jax.devices()[1])
+assert (second + jaxtorch.to_jax(torch.ones(3))).devices() == {jax.devices()[1]}  # not committed
+"""
+    flags = "--xla_force_host_platform_device_count=4"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "XLA_FLAGS": flags})
+
+
+# -- trees -------------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_containers_of_both_worlds() -> None:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    nothing = object()
+    tree = {
+        "z": OrderedDict(b=torch.ones(2), a=Pair(torch.zeros(1), None)),
+        "a": [BaseModelOutput(last_hidden_state=torch.ones(1)), 3, "text", nothing],
+        1: jax.tree_util.Partial(print, torch.ones(3)),
+    }
+    arrays = jaxtorch.to_jax(tree)
+    assert list(arrays) == ["z", "a", 1]
+    assert list(arrays["z"]) == ["b", "a"]
+    assert isinstance(arrays["z"]["a"], Pair)
+    assert arrays["z"]["a"].right is None
+    assert isinstance(arrays["a"][0].last_hidden_state, jax.Array)
+    assert arrays["a"][1:] == [3, "text", nothing]
+    assert isinstance(arrays[1].args[0], jax.Array)
+    back = jaxtorch.to_torch(arrays)
+    assert isinstance(back["a"][0].last_hidden_state, torch.Tensor)
+    assert torch.equal(back[1].args[0], torch.ones(3))
+    held = np.ones(2)
+    assert jaxtorch.to_torch([held])[0] is held
+
+
+def test_a_flax_state_and_an_equinox_module() -> None:
+    import equinox
+    from flax import nnx
+
+    layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    state = jaxtorch.to_torch(nnx.state(layer))
+    assert state["kernel"].get_value().shape == torch.Size([3, 2])
+    nnx.update(layer, jaxtorch.to_jax(jax.tree.map(lambda t: t * 2, state)))
+    model = equinox.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    tensors = jaxtorch.to_torch(model)
+    assert all(
+        isinstance(leaf, torch.Tensor)
+        for leaf in jax.tree.leaves(tensors)
+        if hasattr(leaf, "shape")
+    )
+    again = jaxtorch.to_jax(tensors)
+    assert equinox.tree_equal(model, again)
+
+
+# -- what takes a tensor as it is -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_jax_functions_that_convert_take_a_tensor(device: str) -> None:
+    x = torch.arange(6.0, device=device).reshape(2, 3)
+    expected = np.arange(6.0).reshape(2, 3)
+    assert isinstance(jnp.asarray(x), jax.Array)
+    for ours, theirs in (
+        (jnp.stack([x, x]), np.stack([expected, expected])),
+        (jnp.concatenate([x, jnp.ones((1, 3))]), np.concatenate([expected, np.ones((1, 3))])),
+        (jnp.transpose(x), expected.T),
+        (jnp.ones(3) + x, 1 + expected),
+        (x * jnp.full(3, 2.0), expected * 2),
+        (jnp.ones(2) @ x, expected.sum(0)),
+        (jnp.var(x, axis=0), expected.var(0)),
+        (jnp.zeros((2, 3)).at[:].set(x), expected),
+    ):
+        assert isinstance(ours, jax.Array)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    array = jnp.asarray(x)
+    x.zero_()
+    np.testing.assert_array_equal(array, expected)
+    with pytest.raises(RuntimeError, match="call_jax"):
+        jnp.asarray(x.requires_grad_())
+
+
+def test_numpy_functions_take_tensors_of_the_device() -> None:
+    x = torch.arange(6.0, device="jax").reshape(2, 3)
+    expected = np.arange(6.0).reshape(2, 3)
+    for f in (np.stack, np.linalg.norm, np.median, np.percentile):
+        arguments = ([x, x],) if f is np.stack else (x, 30) if f is np.percentile else (x,)
+        own = ([expected, expected],) if f is np.stack else (expected, *arguments[1:])
+        np.testing.assert_allclose(f(*arguments), f(*own), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(x)[:, 1], expected[:, 1])
+    np.testing.assert_array_equal(np.ones((2, 3)) + np.asarray(x), expected + 1)
+
+
+def test_pandas_takes_tensors_of_the_device() -> None:
+    import pandas
+
+    x = torch.arange(6.0, device="jax").reshape(2, 3)
+    frame = pandas.DataFrame(x, columns=list("abc"))
+    assert frame.dtypes.tolist() == [np.float32] * 3
+    assert frame["b"].tolist() == [1, 4]
+    assert pandas.Series(x[1]).tolist() == [3, 4, 5]
+    columns = pandas.DataFrame({"step": torch.arange(3, device="jax"), "loss": x[0]})
+    assert columns["step"].dtype == np.int64
+    assert columns["loss"].tolist() == [0, 1, 2]
+    columns["again"] = x[1]
+    assert columns["again"].sum() == 12
+
+
+def test_arviz_takes_tensors_of_the_device() -> None:
+    import arviz
+
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(2, 50, 3, generator=generator)  # chains, draws, components
+    ours = arviz.summary(arviz.from_dict(posterior={"theta": draws.jax()}))
+    theirs = arviz.summary(arviz.from_dict(posterior={"theta": draws.numpy()}))
+    assert ours.equals(theirs)
+    assert ours.shape[0] == 3
