@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
 
-from . import profile_page
+from . import profile_page, roofline
 from .profile_data import packed
 from .standalone import standalone
 from .units import amount, duration, share, size
@@ -73,6 +73,7 @@ class ProfileView(View):
             _modules(found),
             _ranking("operator", found.operators, found.device),
             _instructions(found),
+            _roofline(found),
         ]
         return "\n\n".join(part for part in parts if part)
 
@@ -187,6 +188,12 @@ def _instructions(profile: Profile) -> str:
         name = f"{row.instruction} of {row.program}"
         rows.append([*_times(row.time.total, profile.device), row.opcode, name, places])
     return table(("device", "share", "opcode", "instruction", "from"), rows)
+
+
+def _roofline(profile: Profile) -> str:
+    if profile.peak is None or not profile.roofline:
+        return ""
+    return f"{roofline.heading(profile.peak)}\n{table(roofline.NAMES, roofline.rows(profile))}"
 
 
 def _times(total: float, whole: float, inferred: float = 0.0) -> list[str]:
