@@ -23,7 +23,7 @@ twice(torch.ones(3, device="jax"))
 
 
 def away_and_back(notebook: Lab, cell: int) -> Locator:
-    """The view of a cell whose output was off the page for a while: some notebooks do that with what is out of sight."""
+    """The view of a cell whose output was off the page for a while, as some notebooks do when it is out of sight."""
     place = notebook.outputs(cell)
     place.evaluate("e => { window.away = [e, e.parentNode]; e.remove(); }")
     frames(notebook.page)
