@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .autoload import register as _register
 
 if TYPE_CHECKING:
+    from torch import Size as Size
+
     from . import debug as debug
     from . import insight as insight
     from .capture.export import export as export
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
     from .interop.jax_view import jax_view as jax_view
     from .interop.optax import optax_optimizer as optax_optimizer
     from .interop.sharding import with_sharding_constraint as with_sharding_constraint
+    from .interop.torch_call.convert import dtype_j2t as dtype_j2t
+    from .interop.torch_call.convert import dtype_t2j as dtype_t2j
+    from .interop.torch_call.convert import j2t as j2t
+    from .interop.torch_call.convert import t2j as t2j
+    from .interop.torch_call.convert import tree_j2t as tree_j2t
+    from .interop.torch_call.convert import tree_t2j as tree_t2j
+    from .interop.torch_call.module import module_to_jax as module_to_jax
+    from .interop.torch_call.running import TorchCallError as TorchCallError
+    from .interop.torch_call.torch2jax import torch2jax as torch2jax
+    from .interop.torch_call.torch2jax import torch2jax_with_vjp as torch2jax_with_vjp
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
     from .options import config as config
@@ -54,28 +66,50 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "jit": ("jaxtorch.capture.jit", "jit"),
     "scan": ("jaxtorch.capture.scan", "scan"),
     "scan_layers": ("jaxtorch.capture.layers", "scan_layers"),
+    "dtype_j2t": ("jaxtorch.interop.torch_call.convert", "dtype_j2t"),
+    "dtype_t2j": ("jaxtorch.interop.torch_call.convert", "dtype_t2j"),
+    "j2t": ("jaxtorch.interop.torch_call.convert", "j2t"),
+    "t2j": ("jaxtorch.interop.torch_call.convert", "t2j"),
+    "tree_j2t": ("jaxtorch.interop.torch_call.convert", "tree_j2t"),
+    "tree_t2j": ("jaxtorch.interop.torch_call.convert", "tree_t2j"),
+    "module_to_jax": ("jaxtorch.interop.torch_call.module", "module_to_jax"),
+    "TorchCallError": ("jaxtorch.interop.torch_call.running", "TorchCallError"),
+    "torch2jax": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax"),
+    "torch2jax_with_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_with_vjp"),
+    "Size": ("torch", "Size"),
     "with_sharding_constraint": ("jaxtorch.interop.sharding", "with_sharding_constraint"),
 }
 
 __all__ = [
+    "Size",
+    "TorchCallError",
     "__version__",
     "call_jax",
     "compile_count",
     "config",
     "debug",
+    "dtype_j2t",
+    "dtype_t2j",
     "export",
     "fallbacks",
     "from_exported",
     "insight",
+    "j2t",
     "jax_view",
     "jit",
+    "module_to_jax",
     "optax_optimizer",
     "pure",
     "scan",
     "scan_layers",
+    "t2j",
     "to_jax",
     "to_torch",
+    "torch2jax",
+    "torch2jax_with_vjp",
     "torch_view",
+    "tree_j2t",
+    "tree_t2j",
     "with_sharding_constraint",
 ]
 

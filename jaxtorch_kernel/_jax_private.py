@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import jax
@@ -65,6 +67,34 @@ def uncommitted(array: jax.Array) -> jax.Array:
         return array
 
 
+def equally_varying(operands: Sequence[Any]) -> list[Any]:
+    """The operands, with what is the same on all devices of a `shard_map` marked as varying where another varies.
+
+    JAX asks this of the operands of one equation, and sums the gradients of what it marks over the devices.
+    """
+    varying = [jax.typeof(x).mat.varying for x in operands]
+    every = frozenset().union(*varying)
+    if not every:
+        return list(operands)
+    missing = [tuple(sorted(every - own)) for own in varying]
+    return [
+        jax.lax.pcast(x, axes, to="varying") if axes else x
+        for x, axes in zip(operands, missing, strict=True)
+    ]
+
+
+def aval_like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+    """The abstract value of a result that varies over devices as the operands do."""
+    result = jax.core.ShapedArray(shape, dtype)
+    varying = next((a for a in avals if getattr(a.mat, "varying", None)), None)
+    if varying is None:
+        return result
+    return result.update(
+        sharding=varying.sharding.update(spec=jax.sharding.PartitionSpec(*[None] * len(shape))),
+        manual_axis_type=varying.mat,
+    )
+
+
 def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
     """Let a `jax.checkpoint` inside of one with `policy` forget what it was written to forget.
 
@@ -117,9 +147,10 @@ def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | Non
 
     XLA's client lists what lives, the newest first; an executable itself cannot be referred to weakly.
     """
+    wanted = re.sub(r"[^\w.-]", "_", f"jit({name})").rstrip("_")
     for found in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
         modules = found.hlo_modules()
-        if modules and modules[0].name == f"jit_{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}":
+        if modules and modules[0].name == wanted:
             proto = modules[0].as_serialized_hlo_module_proto()
             shapes = xla_client.XlaComputation(proto).program_shape().parameter_shapes()
             return found.fingerprint, [
@@ -133,6 +164,56 @@ def find_executable(fingerprint: Any) -> LiveExecutable | None:
     live = jax.devices()[0].client.live_executables()
     found = next((e for e in live if e.fingerprint == fingerprint), None)
     return None if found is None else LiveExecutable(found)
+
+
+def lowered_jaxpr() -> Any:
+    """The `jax.core.ClosedJaxpr` whose lowering JAX tells a listener of its events of; None where it cannot be had.
+
+    The event says a name; the function that records it, in whose frame the jaxpr is, is on the stack.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == _LOWERING:
+            return frame.f_locals.get("closed_jaxpr")
+        frame = frame.f_back
+    return None
+
+
+def step_of(frame: FrameType | None) -> str | None:
+    """What JAX does to a program on this stack: "lowering", "XLA", or neither (None)."""
+    while frame is not None:
+        if frame.f_code.co_name in _STEPS and "jax" in frame.f_code.co_filename:
+            return _STEPS[frame.f_code.co_name]
+        frame = frame.f_back
+    return None
+
+
+_LOWERING = "_cached_lowering_to_hlo"
+_STEPS = {_LOWERING: "lowering", "compile_or_get_cached": "XLA"}
+
+
+class LiveTrace:
+    """The trace of a program that JAX alone holds, with what is asked of a `jax.stages.Traced`.
+
+    Attributes:
+        jaxpr: the `jax.core.ClosedJaxpr`.
+    """
+
+    def __init__(self, jaxpr: Any, name: str):
+        self.jaxpr, self._name = jaxpr, name
+
+    def lower(self) -> jax.stages.Lowered:
+        """What XLA was given, made again: without what the user's `jax.jit` says of donation and placement."""
+
+        def again(*arguments: Any) -> Any:
+            return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
+
+        again.__name__ = again.__qualname__ = self._name
+        avals = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+            for a in self.jaxpr.in_avals
+        ]
+        return jax.jit(again).lower(*avals)
 
 
 def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:

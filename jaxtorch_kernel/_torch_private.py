@@ -244,3 +244,25 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
         return theirs(*args, **kwargs)
 
     setattr(function, "__dynamo_disable", call)
+
+
+# A tensor over the memory of a DLPack capsule. The public function asks the capsule's owner for more, for 1 µs.
+from_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
+
+# From now on torch raises where code asks for the memory of this tensor's storage to write to it.
+refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
+
+# How many hold the storage of this `_cdata`, its Python object too: tensors, and through them autograd graphs.
+users: Callable[[int], int] = torch._C._storage_Use_Count
+
+# How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one).
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+
+
+def is_refused_write(error: RuntimeError) -> bool:
+    """Whether an error is `refuse_writes`'s, or autograd's for a write to a leaf, which it has before that one."""
+    words = str(error)
+    return (
+        "Cannot access data pointer of Tensor" in words
+        or "a leaf Variable that requires grad" in words
+    )

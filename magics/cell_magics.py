@@ -17,8 +17,8 @@ from IPython.core.magics.execution import TimeitResult
 from jaxtorch.capture.errors import CaptureError
 
 from .cell_program import Options, Outcome, Program
-from .cells import CellCode, compile_cell
-from .report import cell_error, report, show_from_cell, syntax_error
+from .cells import CellCode
+from .report import cell_error, read_cell, report, show_from_cell
 from .words.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
@@ -121,10 +121,7 @@ class CellMagics(Magics):
         shell = self.shell
         assert shell is not None
         first = f"%%{magic} {line}".rstrip()
-        try:
-            code = compile_cell(shell, first, cell)
-        except SyntaxError as error:
-            raise syntax_error(error, [first, *cell.splitlines()]) from None
+        code = read_cell(shell, first, cell)
         self._check_names(magic, options, code, shell.user_ns)
         program = self._program(cell, options, shell.user_ns)
 

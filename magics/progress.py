@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxtorch.dispatch import compiling
-from jaxtorch.dispatch.compiling import Phase
+from jaxtorch.dispatch.compiling import Phase, outermost
 from jaxtorch.widgets.hosts import host
 
 if TYPE_CHECKING:
@@ -102,10 +102,11 @@ class Progress:
             self._shown = False
             self.sink.clear()
 
-    def _show(self, line: str) -> None:
+    def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
-            self._shown = True
-            self.sink.show(line)
+            if outermost() is phase:  # or else the cell may be over, and its line taken away
+                self._shown = True
+                self.sink.show(line)
 
     def _run(self) -> None:
         try:
@@ -118,7 +119,7 @@ class Progress:
                     seen = now
                     done.add(id(phase))
                     if now - started > PATIENCE:
-                        self._show(line_of(phase, len(done), now - started))
+                        self._show(phase, line_of(phase, len(done), now - started))
                 if now - seen > PAUSE:
                     return
                 time.sleep(LOOK)
@@ -126,14 +127,6 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
-
-
-def outermost() -> Phase | None:
-    """What a thread is compiling that a person waits for: not the small programs inside of its trace."""
-    for stack in list(compiling.phases.values()):
-        if stack:
-            return stack[0]
-    return None
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:

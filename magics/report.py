@@ -12,11 +12,12 @@ import jax
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.dispatch.fallback import Untraceable
 
+from .cells import CellCode, compile_cell
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .cell_program import Outcome
-    from .cells import CellCode
 
 
 class CellError(CaptureError):
@@ -85,8 +86,19 @@ def _advice(error: CaptureError, source: str) -> str:
     return next(advice for pattern, advice in _ADVICE if re.search(pattern, source))
 
 
-def syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
-    """The error for a cell that is no Python."""
+def read_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCode:
+    """`compile_cell`, whose error for a cell that is no Python says so.
+
+    Raises:
+        CellError: it is none.
+    """
+    try:
+        return compile_cell(shell, first_line, body)
+    except SyntaxError as error:
+        raise _syntax_error(error, [first_line, *body.splitlines()]) from None
+
+
+def _syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
     line = error.lineno or 1
     source = lines[line - 1].strip() if line <= len(lines) else ""
     found = CellError(f"the cell is no Python: {error.msg}", "", None, line)

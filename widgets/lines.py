@@ -14,7 +14,7 @@ from .view import View
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Profile
 
-_WIDTH = 110
+_WIDTH = 120
 
 
 class LinesView(View):
@@ -25,10 +25,11 @@ class LinesView(View):
     | `version` | 1 |
     | `title`, `repeat`, `wall`, `device` | as in `ProfileView` |
     | `sources` | `file`, `cell` (number or null), `title`, `total`, `lines` |
-    | `sources[].lines` | `number`, `text`, `time` (null where a line had nothing to do on the device) |
+    | `sources[].lines` | `number`, `text`, `time` (null where a line had nothing to do on the device), `inclusive` |
     | `unattributed` | nanoseconds that belong to no line |
 
-    A time is `total`, `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
+    `inclusive` is the nanoseconds of the line and of all that it called, null where there were none. A time is `total`,
+    `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
     """
 
     kind: ClassVar[str] = "lines"
@@ -55,22 +56,21 @@ class LinesView(View):
 
     def _source(self, source: Source) -> str:
         profile = self.profile
-        head = f"{'line':>5} {'device':>9} {'share':>8} {'times':>6} {'ops':>7} {'bytes':>9}"
+        head = f"{'line':>5} {'device':>9} {'share':>8} {'inclusive':>9} {'times':>6} {'ops':>7} {'bytes':>9}"
         rows = [f"{source.title}: {duration(source.total)}", f"{head}  code", "-" * (len(head) + 6)]
         before = 0
         for line in source.lines:
             if before and line.number != before + 1:
                 rows.append("  ...")
             before = line.number
-            values = " " * (len(head) - 5)
+            own, rest = " " * 18, " " * 24
+            called = "" if line.inclusive is None else duration(line.inclusive.total)
             if line.time is not None:
                 time = line.time
                 mark = "~" if time.inferred > 0.05 * time.total else ""
-                values = (
-                    f" {mark + duration(time.total):>9} {share(time.total, profile.device):>8} {time.count:>6.0f} "
-                    f"{amount(time.flops):>7} {size(time.bytes):>9}"
-                )
-            rows.append(f"{line.number:>5}{values}  {line.text}".rstrip()[:_WIDTH])
+                own = f"{mark + duration(time.total):>9} {share(time.total, profile.device):>8}"
+                rest = f"{time.count:>6.0f} {amount(time.flops):>7} {size(time.bytes):>9}"
+            rows.append(f"{line.number:>5} {own} {called:>9} {rest}  {line.text}".rstrip()[:_WIDTH])
         return "\n".join(rows)
 
     def html(self) -> str:
@@ -98,6 +98,7 @@ class LinesView(View):
                             "number": line.number,
                             "text": line.text,
                             "time": None if line.time is None else asdict(line.time),
+                            "inclusive": None if line.inclusive is None else line.inclusive.total,
                         }
                         for line in source.lines
                     ],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
 
-from . import profile_page
+from . import profile_page, roofline
 from .profile_data import packed
 from .standalone import standalone
 from .units import amount, duration, share, size
@@ -39,7 +39,7 @@ class ProfileView(View):
     | `host` | `compile`, `waiting`, `transfer`, `dispatch`, `python` of the calling thread |
     | `memory` | `before`, `peak`, `after` in bytes, or null |
     | `peak` | `name`, `flops`, `bandwidth` of the device (per second), or null |
-    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, and a time (below) |
+    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, `inclusive` (ns), and a time (below) |
     | `unattributed` | a time |
     | `tree` | `name`, a time, `own` (ns), `children` |
     | `operators` | rows: `id`, `name`, and a time |
@@ -73,6 +73,7 @@ class ProfileView(View):
             _modules(found),
             _ranking("operator", found.operators, found.device),
             _instructions(found),
+            _roofline(found),
         ]
         return "\n\n".join(part for part in parts if part)
 
@@ -134,20 +135,27 @@ def _lines(profile: Profile) -> str:
     rows = [
         [
             *_times(row.time.total, profile.device, row.time.inferred),
+            duration(row.inclusive.total),
             duration(row.time.backward) if row.time.backward else "",
             amount(row.time.flops),
             size(row.time.bytes),
-            f"{where(row.place)}: {text_of(row.place)}" if row.place is not None else row.name,
+            _line(row),
         ]
         for row in sorted(profile.lines, key=lambda r: -r.time.total)[:_ROWS]
     ]
     rest = profile.unattributed
     if rest.total:
-        rows.append([*_times(rest.total, profile.device), "", "", "", "(no line)"])
+        rows.append([*_times(rest.total, profile.device), "", "", "", "", "(no line)"])
     more = len(profile.lines) - _ROWS
     if more > 0:
-        rows.append(["", "", "", "", "", f"and {more} more lines"])
-    return table(("device", "share", "backward", "ops", "bytes", "line"), rows)
+        rows.append([*[""] * 6, f"and {more} more lines"])
+    calling = sorted(profile.calling, key=lambda r: -r.inclusive.total)[: _ROWS // 2]
+    rows += [["", "", duration(row.inclusive.total), "", "", "", _line(row)] for row in calling]
+    return table(("device", "share", "inclusive", "backward", "ops", "bytes", "line"), rows)
+
+
+def _line(row: Row) -> str:
+    return f"{where(row.place)}: {text_of(row.place)}" if row.place is not None else row.name
 
 
 def _modules(profile: Profile) -> str:
@@ -180,6 +188,12 @@ def _instructions(profile: Profile) -> str:
         name = f"{row.instruction} of {row.program}"
         rows.append([*_times(row.time.total, profile.device), row.opcode, name, places])
     return table(("device", "share", "opcode", "instruction", "from"), rows)
+
+
+def _roofline(profile: Profile) -> str:
+    if profile.peak is None or not profile.roofline:
+        return ""
+    return f"{roofline.heading(profile.peak)}\n{table(roofline.NAMES, roofline.rows(profile))}"
 
 
 def _times(total: float, whole: float, inferred: float = 0.0) -> list[str]:

@@ -40,9 +40,10 @@ def packed(profile: Profile, title: str) -> dict[str, Any]:
                 "cell": row.place.cell,
                 "line": row.place.line,
                 "source": text_of(row.place),
+                "inclusive": row.inclusive.total,
                 **_time(row.time),
             }
-            for i, row in enumerate(profile.lines)
+            for i, row in enumerate([*profile.lines, *profile.calling])
             if row.place is not None
         ],
         "unattributed": _time(profile.unattributed),

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from jaxtorch.insight.profile.sources import where
 
+from . import roofline
 from .timeline import timeline
 from .units import amount, duration, share, size
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Source
+    from jaxtorch.insight.profile.sources import Line, Source
     from jaxtorch.insight.profile.summary import Node, Profile, Time
 
 FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
@@ -50,6 +51,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> str:
         _details("Timeline", timeline(profile), True),
         _details("Operators", _operators(profile)),
         _details("Instructions", _instructions(profile)),
+        _details("Roofline", _roofline(profile), True),
     ]
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
 
@@ -111,14 +113,14 @@ def source_tables(profile: Profile, sources: Iterable[Source]) -> str:
 def _source(profile: Profile, source: Source) -> str:
     head = "".join(
         f'<th scope="col" style="{_RIGHT};font-weight:400;opacity:.7">{name}</th>'
-        for name in ("", "device", "share", "times", "ops", "bytes")
+        for name in ("", "device", "share", "inclusive", "times", "ops", "bytes")
     )
     rows, before = [], 0
     for line in source.lines:
         if before and line.number != before + 1:
-            rows.append('<tr><td colspan="7" style="opacity:.5">⋮</td></tr>')
+            rows.append('<tr><td colspan="8" style="opacity:.5">⋮</td></tr>')
         before = line.number
-        rows.append(_line(profile, line.number, line.text, line.time))
+        rows.append(_line(profile, line))
     return (
         f'<div style="margin-top:6px"><b>{escape(source.title)}</b> · {duration(source.total)} '
         f"({share(source.total, profile.device)})</div>"
@@ -127,11 +129,16 @@ def _source(profile: Profile, source: Source) -> str:
     )
 
 
-def _line(profile: Profile, number: int, text: str, time: Time | None) -> str:
-    code = f'<td style="{_LEFT};{_CODE}">{escape(text) or " "}</td>'
+def _line(profile: Profile, line: Line) -> str:
+    code = f'<td style="{_LEFT};{_CODE}">{escape(line.text) or " "}</td>'
+    number = f'<td style="{_RIGHT};opacity:.5">{line.number}</td>'
+    called = "" if line.inclusive is None else duration(line.inclusive.total)
+    time = line.time
     if time is None:
-        cells = f'<td style="{_RIGHT}"></td>' * 5
-        return f'<tr><td style="{_RIGHT};opacity:.5">{number}</td>{cells}{code}</tr>'
+        cells = "".join(
+            f'<td style="{_RIGHT}">{value}</td>' for value in ("", "", called, "", "", "")
+        )
+        return f"<tr>{number}{cells}{code}</tr>"
     part = 100 * time.total / profile.device if profile.device else 0
     back = part * time.backward / time.total if time.total else 0
     heat = (
@@ -141,6 +148,7 @@ def _line(profile: Profile, number: int, text: str, time: Time | None) -> str:
     values = (
         time_cell(time),
         share(time.total, profile.device),
+        called,
         f"{time.count:.0f}",
         amount(time.flops),
         size(time.bytes),
@@ -149,7 +157,7 @@ def _line(profile: Profile, number: int, text: str, time: Time | None) -> str:
         f'<td style="{_RIGHT}{";" + heat if i == 1 else ""}">{value}</td>'
         for i, value in enumerate(values)
     )
-    return f'<tr><td style="{_RIGHT};opacity:.5">{number}</td>{cells}{code}</tr>'
+    return f"<tr>{number}{cells}{code}</tr>"
 
 
 def time_cell(time: Time) -> str:
@@ -240,6 +248,14 @@ def _instructions(profile: Profile) -> str:
         ]
         rows.append(cells)
     return _rows(names, rows, len(profile.instructions), 3)
+
+
+def _roofline(profile: Profile) -> str:
+    if profile.peak is None or not profile.roofline:
+        return ""
+    rows = [[escape(cell) for cell in row] for row in roofline.rows(profile)]
+    table = _rows(roofline.NAMES, rows, len(profile.roofline), 2)
+    return f"<div>{escape(roofline.heading(profile.peak))}</div>{roofline.drawing(profile)}{table}"
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], count: int, left: int) -> str:

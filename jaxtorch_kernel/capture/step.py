@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from ..dispatch import watching
 from ..dispatch.atomic import give_up, own, run_into
 from ..dispatch.results import Fresh, wrap_result
 from ..dispatch.stats import Reason
@@ -120,6 +121,7 @@ class Step(Replay):
             inputs[i] if i < self.alive else self.constants[i - self.alive].cell()
             for i in captured.written
         ]
+        watching.launching(self.compiled.records[""])
         run_into(execute, operands, [*fresh, *written, *self.kept])
         self.compiled.records[""].calls += 1
         if self._respecified:

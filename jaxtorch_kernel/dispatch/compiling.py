@@ -10,6 +10,7 @@ what takes so long, and JAX's events, which name no program, belong to the inner
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 import weakref
@@ -19,7 +20,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import fast_call
+from .._jax_private import fast_call, step_of
 from . import stats
 from .site import origin, site_of
 from .stats import Trace
@@ -63,6 +64,37 @@ def phase(name: str, step: str = "trace") -> Iterator[Phase]:
             phases.pop(thread, None)
 
 
+# thread -> the step that a program of the user's own `jax.jit` comes to there, if it goes on
+_heard: dict[int, Phase] = {}
+
+
+def hear(name: str, step: str | None) -> None:
+    """JAX has told that a step of a program that is none of ours is over. `step` is the next, None after the last."""
+    if step is None:
+        _heard.pop(threading.get_ident(), None)
+        return
+    _heard[threading.get_ident()] = Phase(name, step)
+    if opened is not None:
+        opened()
+
+
+def outermost() -> Phase | None:
+    """What a thread is compiling that a person waits for: not the small programs inside of its trace.
+
+    JAX says of a step that it is over, and never that one begins: whether it does is seen on the thread's stack.
+    """
+    for stack in list(phases.values()):
+        if stack:
+            return stack[0]
+    frames = sys._current_frames()
+    for thread, own in list(_heard.items()):
+        if thread not in frames:
+            _heard.pop(thread, None)
+        elif step_of(frames[thread]) == own.step:
+            return own
+    return None
+
+
 def here() -> Phase | None:
     """What this thread is doing to a program of ours, if anything."""
     stack = phases.get(threading.get_ident())
@@ -70,17 +102,12 @@ def here() -> Phase | None:
 
 
 class Handle:
-    """What it takes to look at a program: its executable, and the trace that it was compiled from.
+    """What it takes to look at a program: its executable, and the trace that it was compiled from."""
 
-    Attributes:
-        own: its HLO with the lines of this trace, once somebody has asked for it (`insight/programs.py`).
-    """
-
-    __slots__ = ("__weakref__", "executable", "own", "traced")
+    __slots__ = ("__weakref__", "executable", "traced")
 
     def __init__(self, executable: jax.stages.Compiled, traced: Any):
         self.executable, self.traced = executable, traced
-        self.own: bytes | None = None
 
 
 def finish(

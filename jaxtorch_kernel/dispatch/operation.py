@@ -115,8 +115,7 @@ class Operation:
         operands = [b.array for b in call.buffers]
         program = self.prepare(program, call, operands)
         execute = program._call or program.compiled()
-        if watching.watcher is not None:
-            watching.watcher.launched(program)
+        watching.launching(program.record)
         try:
             outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
@@ -186,8 +185,7 @@ class Operation:
         The specs are set before, and taken back where the call did not happen (`atomic.py`).
         """
         execute = program._call or program.compiled()
-        if watching.watcher is not None:
-            watching.watcher.launched(program)
+        watching.launching(program.record)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
         old = [(b, b.array, b.spec) for b in targets]
         try:

@@ -1,8 +1,8 @@
-"""Who is told of each eager call while a profile runs: which program, before it is launched, and what it makes.
+"""Who is told of each call while a profile runs: which program, before it is launched, and what it makes.
 
-XLA's own account of an eager call knows the line that compiled its program, not the line that calls it now. While
+XLA's own account of a call knows the line that compiled its program, not the line that calls it now. While
 somebody watches, every eager call leaves the hot path (`tracing.depth` is up, as while code is traced), and the general
-path tells. While nobody does, the hot path is as it was: it asks for nothing here.
+path tells; so do the programs of captured code. While nobody does, the hot path is as it was: it asks for nothing here.
 
 What is made is told so that it can be waited for. XLA computes a result that everybody has dropped to its end, and has
 no way to wait for that. Its cell is kept until it is done: not the array, whose memory a later program may take over
@@ -21,16 +21,17 @@ import numpy as np
 
 from ..storage.buffer import Buffer
 from . import tracing
+from .stats import Compiled
 
 
 class Watcher:
     """One who watches: is told of launches, and keeps what is not computed yet.
 
     Args:
-        launched: is given the `Program` of each eager call, in the thread of the call.
+        launched: is given the record of each program, in the thread of the call.
     """
 
-    def __init__(self, launched: Callable[[Any], None]):
+    def __init__(self, launched: Callable[[Compiled], None]):
         self.launched = launched
         self._pending: deque[Buffer] = deque()
 
@@ -55,8 +56,8 @@ watcher: Watcher | None = None
 
 
 @contextmanager
-def watching(launched: Callable[[Any], None]) -> Iterator[Watcher]:
-    """Tell of every eager call in this process.
+def watching(launched: Callable[[Compiled], None]) -> Iterator[Watcher]:
+    """Tell of every call in this process.
 
     Raises:
         RuntimeError: somebody watches already.
@@ -70,6 +71,12 @@ def watching(launched: Callable[[Any], None]) -> Iterator[Watcher]:
             yield watcher
         finally:
             watcher = None
+
+
+def launching(record: Compiled | None) -> None:
+    """A compiled program is about to be called in this thread."""
+    if watcher is not None and record is not None:
+        watcher.launched(record)
 
 
 def fetched(array: Any) -> np.ndarray:

@@ -6,8 +6,9 @@ engine records of its own programs needs neither.
 * **Events.** `jax.monitoring` tells of each trace, lowering and compilation, by the function's name, when it is done.
   Those of our own programs are known better (`dispatch/compiling.py`): a thread that has a phase open is ours, and of
   its events only the persistent cache's, which carry no name, are of use. All else is JAX code of the user's, or a
-  small array operation of the engine's. A listener that raises would break the user's compilation: whatever goes wrong
-  here is kept in `errors`, and nothing is said.
+  small array operation of the engine's. How often it runs JAX tells nobody, for a call goes through C++ alone. Its
+  jaxpr is known by a weak reference, as long as JAX keeps it for the function. A listener that raises would break the
+  user's compilation: whatever goes wrong here is kept in `errors`, and nothing is said.
 * **Calls.** The hot path of eager operators counts nothing. While calls are recorded, the function that runs a program
   is one that counts first; stopping puts the program's own back.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -23,7 +25,7 @@ from typing import Any
 
 from jax import monitoring
 
-from .._jax_private import find_executable, newest_executable
+from .._jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
 from ..dispatch import compiling, program, stats
 from ..dispatch.compiling import Handle
 from ..dispatch.site import origin, own_first, site_of
@@ -34,6 +36,7 @@ _STEPS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
     "/jax/core/compile/backend_compile_duration": "XLA",
 }
+_NEXT = {"trace": "lowering", "lowering": "XLA", "XLA": None}
 _NAME = re.compile(r"\w+\((.*)\)$")  # "jit(f)"
 
 errors: list[BaseException] = []
@@ -47,6 +50,9 @@ class _Pending(threading.local):
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}  # (step, name) -> seconds
         self.found: bool | None = None  # in the persistent cache
+        self.jaxpr: tuple[str, weakref.ref[Any]] | None = (
+            None  # that was lowered last, and its name
+        )
 
 
 _pending = _Pending()
@@ -118,11 +124,14 @@ def _compiled(step: str, seconds: float, name: str) -> None:
     inner = _NAME.match(name)
     name = inner[1] if inner else name
     _pending.seconds[step, name] = seconds
+    compiling.hear(name, _NEXT[step])
+    if step == "lowering" and (jaxpr := lowered_jaxpr()) is not None:
+        _pending.jaxpr = name, weakref.ref(jaxpr)
     if step != "XLA":
         return
     # What is left are traces of functions inside of this one.
-    known, found = _pending.seconds, _pending.found
-    _pending.seconds, _pending.found = {}, None
+    known, found, lowered = _pending.seconds, _pending.found, _pending.jaxpr
+    _pending.seconds, _pending.found, _pending.jaxpr = {}, None, None
     place = origin(None)
     kind = "engine" if own_first() else "jax.jit"
     site = None if place is None else site_of(place)
@@ -139,15 +148,20 @@ def _compiled(step: str, seconds: float, name: str) -> None:
             site=site,
             avals=avals,
             persistent_hit=found,
-            handle=partial(_handle, fingerprint),
+            handle=partial(
+                _handle, fingerprint, name, lowered[1] if lowered and lowered[0] == name else None
+            ),
         )
     )
 
 
-def _handle(fingerprint: Any) -> Handle | None:
-    """The executable, while it lives; its trace is JAX's alone."""
+def _handle(fingerprint: Any, name: str, jaxpr: weakref.ref[Any] | None) -> Handle | None:
+    """The executable, while it lives, with its trace, while JAX keeps that."""
     found: Any = None if fingerprint is None else find_executable(fingerprint)
-    return None if found is None else Handle(found, None)
+    if found is None:
+        return None
+    traced = None if jaxpr is None else jaxpr()
+    return Handle(found, None if traced is None else LiveTrace(traced, name))
 
 
 _sources: dict[tuple[str, str, Any], stats.Source] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ import jax
 from .._jax_private import compile_with_own_lines, hlo_proto
 from ..dispatch import stats
 from ..dispatch.compiling import phase
+from .hlo.module import read_module
+from .hlo.wire import fields
 
 _CELL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -132,7 +135,10 @@ class ProgramInfo:
         return self._record.handle() is not None
 
     def stablehlo(self) -> str | None:
-        """What was given to XLA, with locations; None where it is gone. Of plain `jax.jit` there is the HLO alone."""
+        """What was given to XLA, with locations; None where it is gone.
+
+        Of plain `jax.jit` it is made again from the jaxpr, without donation and placement, which JAX does not tell.
+        """
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
         return _of_handle(self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True))
@@ -314,12 +320,33 @@ def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
     mine = record.persistent_hit is False or handle.traced is None
     if running is None or mine or not _cache_in_use():
         return running
-    if handle.own is None:
+    known = _own.setdefault(handle.traced.jaxpr, {})
+    if record not in known:
         with phase(record.name, "XLA"):
-            handle.own = hlo_proto(compile_with_own_lines(_lowered(handle)))
+            known[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
+    own = known[record]
+    # A program of `jax.jit` is lowered again from its jaxpr alone, and may be another than the one that runs.
+    if own is None or (record.cause.source.kind == "jax.jit" and not _alike(own, running)):
+        return running
     number = module_id(running)
     # Of a scalar that a message has twice, the last counts.
-    return handle.own if number is None else handle.own + b"\x28" + _varint(number)
+    return own if number is None else own + b"\x28" + _varint(number)
+
+
+# Of a trace, the HLO of its programs with its own lines, once somebody has asked for it.
+_own: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
+
+
+def _alike(first: bytes, second: bytes) -> bool:
+    """Whether two modules have the same instructions, under the same names but for arguments."""
+    looks = [
+        [
+            (i.name if i.opcode != "parameter" else "", i.opcode, i.shape.text)
+            for i in read_module(proto).instructions.values()
+        ]
+        for proto in (first, second)
+    ]
+    return looks[0] == looks[1]
 
 
 def _cache_in_use() -> bool:
@@ -334,30 +361,7 @@ def module_id(proto: bytes) -> int | None:
         >>> module_id(b"\x0a\x01m\x28\x96\x01")
         150
     """
-    at, found = 0, None
-    while at < len(proto):
-        tag, at = _read_varint(proto, at)
-        field_number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _read_varint(proto, at)
-            found = value if field_number == 5 else found
-        elif wire == 2:
-            length, at = _read_varint(proto, at)
-            at += length
-        else:  # 64 or 32 bits
-            at += 8 if wire == 1 else 4
-    return found
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
+    return dict(fields(proto)).get(5)
 
 
 def _varint(value: int) -> bytes:

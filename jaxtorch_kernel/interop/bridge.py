@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from ..dispatch import tracing
+from ..dispatch import tracing, watching
 from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
@@ -80,7 +80,9 @@ class Bridge:
             outs, others = compiled.function(*arrays)
             return [self.wrap(o) for o in outs], others
         try:
-            done = (compiled.forward or compiled.compile())(*arrays)
+            forward = compiled.forward or compiled.compile()
+            watching.launching(compiled.records[""])
+            done = forward(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
         compiled.records[""].calls += 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .._jax_private import respect_checkpoints_within
+from ..dispatch import watching
 from ..dispatch.compiling import finish, phase
 from ..dispatch.stats import Compiled as Record
 from ..dispatch.stats import Trace, trace_here
@@ -118,6 +119,7 @@ class Compiled:
         """All outputs, and what the backward program needs."""
         if self.forward_saving is None:
             self.compile_saving()
+        watching.launching(self.records["saving"])
         outputs = self.forward_saving(*arrays)
         self.records["saving"].calls += 1
         count = len(outputs) - len(self._residuals)
@@ -127,6 +129,7 @@ class Compiled:
         """The cotangents of `inputs`."""
         if self.backward is None:
             self.compile_backward(cotangents)
+        watching.launching(self.records["backward"])
         self.records["backward"].calls += 1
         return self.backward(*saved, *cotangents)
 

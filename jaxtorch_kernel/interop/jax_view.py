@@ -71,10 +71,7 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
     def view(*args: Any, **kwargs: Any) -> Any:
         key = None
         if rng:
-            if not args:
-                raise TypeError("jax_view(..., rng=True) takes a JAX key as its first argument")
-            key, *args = args  # type: ignore[assignment]  # a list from here on
-            key = _key_data(key)
+            key, args = key_data("jax_view", args), args[1:]
         leaves, tree = jax.tree.flatten((tuple(args), kwargs))
         leaves = [jnp.asarray(leaf) if _is_array(leaf) else leaf for leaf in leaves]
         with explained(function):
@@ -222,10 +219,16 @@ def _wrap_key(data: Any) -> Any:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def _key_data(key: Any) -> Any:
-    """Raw threefry data of a key of any kind. Of a threefry key its own, so that `key(7)` is `torch.manual_seed(7)`."""
+def key_data(name: str, args: tuple[Any, ...]) -> Any:
+    """Raw threefry data of the key, of any kind, that is the first of the arguments of `name(..., rng=True)`.
+
+    Of a threefry key its own, so that `key(7)` is `torch.manual_seed(7)`.
+    """
+    if not args:
+        raise TypeError(f"{name}(..., rng=True) takes a JAX key as its first argument")
+    key = args[0]
     if not _is_array(key):
-        raise TypeError(f"jax_view(..., rng=True) takes a JAX key first, not {type(key).__name__}")
+        raise TypeError(f"{name}(..., rng=True) takes a JAX key first, not {type(key).__name__}")
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(key)
     else:

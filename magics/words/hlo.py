@@ -10,7 +10,6 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
-from jaxtorch.capture.errors import CaptureError
 from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, program, programs
@@ -19,6 +18,8 @@ from jaxtorch.widgets.hlo import HloView
 from jaxtorch.widgets.hlo_words import full_text
 from jaxtorch.widgets.view import View
 
+from ..effects import has_effects
+from ..report import read_cell
 from .table import Call, word
 
 
@@ -131,8 +132,10 @@ def _save(path: str, text: str) -> None:
 def _of_cell(call: Call) -> ProgramInfo:
     """Run the cell as one program, once, and find that program.
 
-    A cell that says `%%pure` or `%%jit` itself runs as it says. Any other is tried as `%%pure`, which keeps the
-    gradient, and when it has effects as `%%jit`: the first leaves everything as it was when it refuses.
+    A cell that says `%%pure` or `%%jit` itself runs as it says. Of any other its code is looked at: one that writes
+    runs as `%%jit`, the rest as `%%pure`, which keeps the gradient. It runs once, whatever comes of it: where effects
+    were not seen and `%%pure` refuses, everything is as before, and the error says to write `%%jit`. A second try would
+    print, count and draw from a loader twice.
     """
     before = {p.id: p.calls for p in programs()}
     value = _run(call)
@@ -150,7 +153,6 @@ def _run(call: Call) -> Any:
     magic, _, options = first.strip().partition(" ")
     if magic in ("%%pure", "%%jit"):
         return call.shell.run_cell_magic(magic[2:], options, rest)
-    try:
-        return call.shell.run_cell_magic("pure", "-q", cell)
-    except CaptureError:
-        return call.shell.run_cell_magic("jit", "-q", cell)
+    code = read_cell(call.shell, f"%%jax {call.line}".rstrip(), cell)
+    magic = "jit" if has_effects(code, call.shell.user_ns) else "pure"
+    return call.shell.run_cell_magic(magic, "-q", cell)

@@ -18,8 +18,8 @@ from jaxtorch.widgets.lines import LinesView
 from jaxtorch.widgets.profile import ProfileView
 from jaxtorch.widgets.standalone import standalone
 
-from ..cells import SHOWN, cell_number, compile_cell
-from ..report import show_from_cell, syntax_error
+from ..cells import SHOWN, cell_number
+from ..report import read_cell, show_from_cell
 from .table import Call, word
 
 _V = TypeVar("_V", ProfileView, LinesView)
@@ -115,10 +115,7 @@ def _code(call: Call) -> _Code:
         name, _, line = first[2:].partition(" ")
         return _Code(lambda: shell.run_cell_magic(name, line, rest), "")
     sign = "%jax" if call.cell is None else "%%jax"
-    try:
-        code = compile_cell(shell, f"{sign} {call.line}".rstrip(), body)
-    except SyntaxError as error:
-        raise syntax_error(error, [f"{sign} {call.line}", *body.splitlines()]) from None
+    code = read_cell(shell, f"{sign} {call.line}".rstrip(), body)
 
     def run() -> Any:
         names = shell.user_ns

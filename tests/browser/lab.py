@@ -13,6 +13,17 @@ from playwright.sync_api import Locator, Page, expect
 _RAN = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
 
 
+def frames(page: Page, count: int = 20) -> None:
+    """Let a page draw so many times: whatever follows from what was done has happened then."""
+    page.evaluate(
+        """count => new Promise(done => {
+            const step = () => count-- ? requestAnimationFrame(step) : done();
+            step();
+        })""",
+        count,
+    )
+
+
 class Lab:
     """JupyterLab's page (or Notebook's, which is made of the same parts), showing one notebook.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax._src import compiler
 from torch._C import DispatchKey
 
 from jaxtorch import _jax_private, _torch_private
@@ -218,8 +221,58 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
     assert found.memory_analysis().argument_size_in_bytes == 40
     assert found.cost_analysis()["flops"] == 10
     assert b"found_again" in (_jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
+    for name in ("<lambda>", "ends_", "with <a> blank"):
+        function = lambda x: x * 5  # noqa: E731
+        function.__name__ = name
+        jitted = jax.jit(function)
+        jitted(jnp.ones((2, 5)))
+        assert _jax_private.newest_executable(name) is not None, name
     assert _jax_private.newest_executable("no_such_function") is None
     assert _jax_private.find_executable(b"none") is None
+
+
+def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered_again() -> None:
+    found: list[Any] = []
+
+    def heard(event: str, _: float, **said: Any) -> None:
+        if event.endswith("jaxpr_to_mlir_module_duration") and "lowered_here" in said["fun_name"]:
+            found.append(_jax_private.lowered_jaxpr())
+
+    @jax.jit
+    def lowered_here(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x) * 17.25
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        lowered_here(jnp.ones((3, 2)))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    (jaxpr,) = found
+    assert [e.primitive.name for e in jaxpr.eqns] == ["tanh", "mul"]
+    assert weakref.ref(jaxpr)() is jaxpr, "insight/ keeps no more than that"
+    assert _jax_private.lowered_jaxpr() is None
+    text = _jax_private.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
+    expected = lowered_here.lower(jnp.ones((3, 2))).as_text()
+    assert text.count("stablehlo.tanh") == expected.count("stablehlo.tanh") == 1
+    assert "@jit_lowered_here" in text
+    assert __file__ in text, "the lines are those of the trace"
+
+
+def test_a_stack_says_what_jax_does_to_a_program() -> None:
+    steps: list[Any] = []
+
+    def heard(event: str, _: float, **said: Any) -> None:
+        if event.endswith("jaxpr_to_mlir_module_duration"):
+            steps.append(_jax_private.step_of(sys._getframe()))
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        jax.jit(lambda x: x - 23.75)(jnp.ones(5))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    assert "lowering" in steps
+    assert _jax_private.step_of(sys._getframe()) is None
+    assert callable(compiler.compile_or_get_cached), "by this name a stack says that XLA compiles"
 
 
 def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
@@ -231,6 +284,65 @@ def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
     for file in ("first_twin.py", "second_twin.py"):
         proto = _jax_private.hlo_proto(_jax_private.compile_with_own_lines(lowered(file)))
         assert file.encode() in (proto or b"")
+
+
+def test_a_tensor_whose_writes_are_refused_is_read_as_before_and_never_written() -> None:
+    tensor = torch.arange(4.0)
+    refused = _torch_private.from_capsule(tensor.__dlpack__())
+    _torch_private.refuse_writes(refused)
+    assert refused.add(1).tolist() == [1.0, 2.0, 3.0, 4.0]
+    for write in (
+        lambda: refused[1:].add_(1),
+        lambda: refused.numpy(),
+        lambda: torch.add(refused, 1, out=refused),
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            write()
+        assert _torch_private.is_refused_write(caught.value)
+    with pytest.raises(RuntimeError) as caught:
+        refused.detach().requires_grad_().add_(1)
+    assert _torch_private.is_refused_write(caught.value)
+    assert not _torch_private.is_refused_write(
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    )
+    assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_the_users_of_a_storage_are_counted() -> None:
+    tensor = torch.ones(3)
+    storage = tensor.untyped_storage()
+    view = tensor[1:]
+    assert _torch_private.users(storage._cdata) == 3
+    loss = (torch.ones(3, requires_grad=True) * tensor).sum()
+    del tensor, view
+    assert _torch_private.users(storage._cdata) == 2
+    del loss
+    assert _torch_private.users(storage._cdata) == 1
+
+
+def test_function_modes_are_counted() -> None:
+    before = _torch_private.function_modes()
+    with torch.device("cpu"):
+        assert _torch_private.function_modes() == before + 1
+    assert _torch_private.function_modes() == before
+
+
+def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    seen = []
+
+    def f(a: Any, w: Any) -> Any:
+        own = _jax_private.equally_varying([a, w])
+        seen.extend(jax.typeof(x).mat.varying for x in (a, w, *own))
+        like = _jax_private.aval_like([jax.typeof(x) for x in own], (2, 1), jnp.float32)
+        seen.append(like.mat.varying)
+        return own[0] * own[1]
+
+    jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(spec("i"), spec()), out_specs=spec("i")))(
+        jnp.ones(2), jnp.ones(())
+    )
+    assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
 
 
 def test_a_lazy_clone_has_the_memory_until_somebody_writes() -> None:

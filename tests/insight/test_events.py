@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -53,11 +54,19 @@ def test_a_jit_of_the_users_is_listed_with_its_line() -> None:
     proto = second.hlo_proto()
     assert proto is not None
     assert b"doubled_by_jit" in proto
-    assert (first.jaxpr(), first.stablehlo()) == (None, None)
-    doubled_by_jit.clear_cache()
+    jaxpr, stablehlo = first.jaxpr(), second.stablehlo()
+    assert jaxpr is not None
+    assert "sin" in jaxpr
+    assert "f32[3]" in jaxpr
+    assert stablehlo is not None
+    assert "module @jit_doubled_by_jit" in stablehlo
+    assert "stablehlo.sine %arg0 : tensor<4xf32>" in stablehlo
+    assert __file__ in stablehlo
+    assert first.calls == second.calls == 0  # JAX tells nobody how often it is called
+    del doubled_by_jit
     gc.collect()
     assert not first.alive
-    assert first.hlo_proto() is None
+    assert (first.hlo_proto(), first.jaxpr(), first.stablehlo()) == (None, None, None)
     assert not of("sin"), "a part of it is no program of its own"
     assert not events.errors
 
@@ -180,6 +189,57 @@ def test_a_phase_is_open_while_code_is_traced_and_never_after() -> None:
         g(torch.ones(29, device="jax"))
     assert compiling.here() is None
     assert not compiling.phases
+
+
+@pytest.fixture
+def slow() -> Iterator[Callable[[jax.Array], jax.Array]]:
+    """A function that takes XLA a while, and that no cache has or keeps."""
+
+    def slow_by_jit(x: jax.Array) -> jax.Array:
+        for i in range(30):
+            x = jnp.sort(x * (i + number))
+        return x
+
+    name = "jax_persistent_cache_min_compile_time_secs"
+    number, before = random.random(), getattr(jax.config, name)
+    jax.config.update(name, 1e9)
+    yield jax.jit(slow_by_jit)
+    jax.config.update(name, before)
+
+
+@pytest.mark.usefixtures("recording")
+def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
+    slow: Callable[[jax.Array], jax.Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, over, begun = set(), threading.Event(), []
+    monkeypatch.setattr(compiling, "opened", lambda: begun.append(1))
+
+    def look() -> None:
+        while not over.is_set():
+            phase = compiling.outermost()
+            if phase is not None:
+                seen.add((phase.name, phase.step))
+            over.wait(0.001)
+
+    thread = threading.Thread(target=look)
+    x = jnp.ones(31)
+    thread.start()
+    try:
+        slow(x)
+    finally:
+        over.set()
+        thread.join()
+    assert ("slow_by_jit", "XLA") in seen
+    assert seen <= {("slow_by_jit", "XLA"), ("slow_by_jit", "lowering")}
+    assert begun  # whoever shows it was told to look
+    assert compiling.outermost() is None
+
+
+@pytest.mark.usefixtures("recording")
+def test_what_is_lowered_and_not_compiled_is_not_taken_for_compiling() -> None:
+    jax.jit(lambda x: x * 31.5).lower(jnp.ones(37))
+    assert compiling.outermost() is None
+    assert not events.errors
 
 
 def test_places_are_lines_of_a_file_or_a_cell() -> None:

@@ -114,3 +114,20 @@ def test_the_number_in_a_traceback_is_the_cells_own(shell: Any) -> None:
         tb = tb.tb_next
     file = tb.tb_frame.f_code.co_filename
     assert shell.compile.format_code_name(file) == ("Cell", f"In[{result.execution_count}]")
+
+
+def test_a_jit_of_the_users_is_listed_and_can_be_looked_at(shell: Any) -> None:
+    run(
+        shell,
+        "import jax, jax.numpy as jnp\n@jax.jit\ndef by_user(x):\n    y = jnp.sin(x)\n    return y * 3",
+    )
+    number = run(shell, "y = by_user(jnp.ones(43))").execution_count
+    view = shell.run_line_magic("jax", "cache --filter by_user")
+    (row,) = [r for r in view.data()["rows"] if r["name"] == "by_user"]
+    assert (row["kind"], row["cell"], row["line"], row["calls"]) == ("jax.jit", number, 1, None)
+    assert "how often a jax.jit runs JAX does not tell" in view.text()
+    for stage, word in (("jaxpr", "= sin"), ("stablehlo", "stablehlo.sine"), ("hlo", "sine(")):
+        shown = run(shell, f"%jax hlo by_user --stage {stage}").result
+        assert word in shown.text()
+        lines = {p.line for p in shown.reading.listing(stage).all_places if p.cell is not None}
+        assert lines >= {4, 5}

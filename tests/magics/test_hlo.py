@@ -90,6 +90,52 @@ optimizer.step()
     )
 
 
+STEP = "def step():\n    loss = F.cross_entropy(model(batch), labels)\n    loss.backward()\n    return loss\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "optimizer.zero_grad()\nloss = model(batch).sum()\nloss.backward()\noptimizer.step()",
+        "loss = step()",
+        "total += batch.sum()",
+        "total[...] = batch.sum()",
+        "total.add_(batch.sum())",
+        "F.relu_(total)",
+    ],
+)
+def test_a_cell_with_effects_runs_once(ready: Any, capsys: Any, code: str) -> None:
+    run(
+        ready,
+        f"{STEP}total = torch.zeros(())\noptimizer = torch.optim.SGD(model.parameters(), 0.1)",
+    )
+    run(ready, "batches = iter([images, 2 * images])")
+    view = run(ready, f'%%jax hlo\nbatch = next(batches)\nprint("once")\n{code}')
+    assert view.reading.program.kind == "cell"
+    assert capsys.readouterr().out.split().count("once") == 1
+    assert torch.equal(ready.user_ns["batch"].cpu(), ready.user_ns["images"].cpu())
+    assert next(ready.user_ns["batches"]) is not None  # the second is left
+
+
+def test_an_effect_that_is_not_seen_is_refused_and_the_cell_not_run_again(
+    ready: Any, capsys: Any
+) -> None:
+    run(ready, "total, seen = torch.zeros(()), iter(range(9))\nadd = torch.Tensor.add_")
+    said = fails(ready, capsys, "%%jax hlo\nfirst = next(seen)\nadd(total, images.sum())")
+    assert "%%jit" in said
+    assert next(ready.user_ns["seen"]) == 1
+    assert ready.user_ns["total"].item() == 0.0
+    run(ready, "%%jax hlo\n%%jit\nadd(total, images.sum())")
+    assert ready.user_ns["total"].item() == pytest.approx(ready.user_ns["images"].sum().item())
+
+
+def test_code_that_writes_into_what_it_made_keeps_its_gradient(ready: Any) -> None:
+    run(ready, "weight.requires_grad_()")
+    run(ready, "%%jax hlo\nh = images @ weight\nh.mul_(2)\nh[0] = 0\nscore = h.sum()")
+    run(ready, "score.backward()")
+    assert ready.user_ns["weight"].grad is not None
+
+
 def test_the_value_of_a_cell_is_shown_before_its_program(ready: Any, capsys: Any) -> None:
     run(ready, f"%%jax hlo\n{CELL}score * 0 + 42")
     assert "tensor(42." in capsys.readouterr().out
@@ -201,10 +247,10 @@ def test_a_cell_that_computes_nothing_is_a_program_without_work(ready: Any) -> N
 
 
 def test_names_complete(ready: Any) -> None:
-    run(ready, f"%%pure -q --name completed\n{CELL}")
+    run(ready, f"%%pure -q --name quagga\n{CELL}")
     from IPython.core.completer import provisionalcompleter
 
-    line = "%jax hlo comp"
+    line = "%jax hlo quag"
     with provisionalcompleter():
-        assert [c.text for c in ready.Completer.completions(line, len(line))] == ["completed"]
-    assert "completed" in {p.name for p in programs()}
+        assert [c.text for c in ready.Completer.completions(line, len(line))] == ["quagga"]
+    assert "quagga" in {p.name for p in programs()}

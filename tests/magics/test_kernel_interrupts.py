@@ -29,6 +29,46 @@ def kernel() -> Iterator[Any]:
     manager.shutdown_kernel(now=True)
 
 
+SLOW = """%%pure
+mean = norm(x).mean()
+label = "set by the cell"
+while True:
+    time.sleep(0.01)
+"""
+SEEN = """
+import threading
+ours = [t for t in threading.enumerate() if t.name == "jaxtorch-progress"]
+for t in ours:
+    t.join(30)
+print([t for t in ours if t.is_alive()],
+      norm.num_batches_tracked.item(), norm.running_mean.tolist() == before, "mean" in dir(), "label" in dir())
+"""
+
+
+def test_while_the_line_of_a_long_compilation_shows(kernel: Any) -> None:
+    """The line goes, the tracing thread with it, and the cell has changed nothing."""
+    manager, client = kernel
+    execute(client, BEGIN + "before = norm.running_mean.tolist()")
+    for _ in range(2):
+        lines: list[str] = []  # as the output shows them, one in the place of the other
+
+        def shown(message: Any, lines: list[str] = lines) -> None:
+            if message["msg_type"] in ("display_data", "update_display_data"):
+                lines.append(message["content"]["data"]["text/plain"])
+                if len(lines) == 3:
+                    manager.interrupt_kernel()
+
+        reply = client.execute_interactive(
+            SLOW, store_history=False, timeout=120, output_hook=shown
+        )["content"]
+        assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+        assert all(line.startswith("Compiling cell: tracing") for line in lines[:3])
+        assert lines[-1] == ""
+        content, said = execute(client, SEEN)
+        assert content["status"] == "ok", content
+        assert said == "[] 1 True False False\n"
+
+
 def execute(client: Any, code: str) -> Any:
     shown: list[str] = []
     reply = client.execute_interactive(

@@ -87,7 +87,11 @@ def test_functions_of_other_cells_have_their_lines_there(session: Any) -> None:
     assert not by_line(view)
     (row,) = view.profile.lines
     assert (row.place.line, row.time.flops) == (2, 2 * 2 * N**3)
-    assert [source.file for source in view.sources()] == [row.place.file]
+    calling = {row.place.line: row.inclusive.flops for row in view.profile.calling}
+    assert calling == {2: 2 * N**3, 4: 2 * N**3}
+    assert row.inclusive == row.time
+    assert [source.file for source in view.sources()] == [view.first, row.place.file]
+    assert view.data()["lines"][-1]["source"] == "z = f(z)"
     view = run(session, "%%jax profile\nz = f(f(f(a)))\nw = a + b")
     assert [source.file for source in view.sources()] == [view.first, row.place.file]
 
@@ -138,6 +142,38 @@ def test_lines_show_the_code(session: Any) -> None:
     assert times[4] is None
     assert times[5]["flops"] == 10 * times[2]["flops"]
     assert "y = x @ b" in Page(view.html()).words
+
+
+@pytest.mark.parametrize("way", ["eager", "pure", "jit"])
+def test_lines_that_call_show_the_time_of_what_they_call(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A model from a file: its work is that of the cell's line, by the file's lines."""
+    (tmp_path / "own_models.py").write_text(
+        "def twice(x, b):\n    y = x @ b\n    return y @ b\ndef four(x, b):\n    return twice(twice(x, b), b)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run(session, "import jaxtorch\nfrom own_models import four\nmodel = four")
+    if way != "eager":
+        run(session, f"@jaxtorch.{way}\ndef model(x, b):\n    return four(x, b)")
+    view = run(session, "%%jax lines --warmup 1\nx = 1\nz = model(a, b)")
+    product = 2 * N**3
+    lines = {
+        (Path(source.file).name, line.number): line
+        for source in view.sources()
+        for line in source.lines
+        if line.inclusive is not None
+    }
+    inclusive = {key: line.inclusive.flops for key, line in lines.items()}
+    assert inclusive.pop((Path(view.first).name, 3)) == 4 * product
+    file = "own_models.py"
+    assert {k: v for k, v in inclusive.items() if k[0] == file} == {
+        (file, 2): 2 * product, (file, 3): 2 * product, (file, 5): 4 * product,
+    }  # fmt: skip
+    assert sum(line.time.flops for line in lines.values() if line.time) == 4 * product
+    for page in (view.text(), Page(view.html()).words):
+        assert "inclusive" in page
+        assert "return twice(twice(x, b), b)" in page
 
 
 def test_what_is_shown_is_text_and_never_markup(session: Any) -> None:
@@ -262,6 +298,28 @@ def test_a_profile_that_runs_already_is_one_line(session: Any, capsys: Any, tmp_
         said = fails(session, capsys, "%jax profile a @ b")
     assert len(said.splitlines()) == 1
     assert "stop_trace" in said
+
+
+def test_a_roofline_where_the_peak_is_given(session: Any) -> None:
+    cell = "%%jax profile --warmup 1\nx = a @ b\ny = x + a"
+    plain = run(session, cell)
+    assert plain.profile.peak is None  # nobody knows this CPU's
+    assert "Roofline" not in plain.text() + Page(plain.html()).words
+    run(session, "%jax config peak=1e12,1e11")
+    try:
+        view = run(session, cell)
+    finally:
+        run(session, "%jax config peak=None")
+    assert view.data()["peak"] == {"name": "cpu", "flops": 1e12, "bandwidth": 1e11}
+    product, added = sorted(view.profile.roofline, key=lambda p: p.row.place.line)
+    assert product.intensity == pytest.approx(2 * N**3 / (3 * 4 * N * N))
+    assert added.intensity == pytest.approx(1 / 12)
+    assert (product.memory, added.memory) == (False, True)
+    page = Page(view.html())
+    assert "svg" in page.tags
+    for text in (view.text(), page.words):
+        assert "Roofline of cpu: 1.00 TFLOP/s, 100 GB/s" in text
+    assert run(session, cell).profile.peak is None
 
 
 def test_plain_cpu_code_has_an_empty_profile(session: Any) -> None:

@@ -11,7 +11,7 @@ work of the line that happened to call for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ...dispatch.site import is_user_file
@@ -24,6 +24,8 @@ _MACHINERY = frozenset(
     os.path.join(_KERNEL, *path)
     for path in (("capture", "captured.py"), ("interop", "compiled.py"))
 )
+# Where a profile calls what it is taken of: what called the profile had no part in that.
+PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
 
 
 def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
@@ -35,17 +37,28 @@ def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
         >>> own_place(stack).cell, own_place(stack).line, own_place(stack[:1]).line
         (3, 2, 7)
     """
-    own = None
+    return own_of(places_of(stack))
+
+
+def places_of(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
+    """The lines of the user's on a stack, the innermost first, as far as the work is theirs."""
+    found = False
     for file, line, _ in stack:
-        if file in _MACHINERY:
-            break
-        if not file or not is_user_file(file):
-            continue
-        place = place_of((file, line))
-        if place is None or place.cell is not None or is_cell_file(file):
+        if file in _MACHINERY or (file == PROFILER and found):
+            return
+        if file and is_user_file(file) and (place := place_of((file, line))) is not None:
+            found = True
+            yield place
+
+
+def own_of(places: Iterable[Place]) -> Place | None:
+    """The one to show of these: the first that stands in a cell, or else the first."""
+    first = None
+    for place in places:
+        if place.cell is not None or is_cell_file(place.file):
             return place
-        own = own or place
-    return own
+        first = first or place
+    return first
 
 
 def is_cell_file(file: str) -> bool:
@@ -59,6 +72,7 @@ class Sources:
     def __init__(self, module: Module):
         self.module = module
         self._places: dict[int, Place | None] = {0: None}
+        self._stacks: dict[int, tuple[Place, ...]] = {}
 
     def of(self, instruction: Instruction) -> Place | None:
         """The line that an instruction was traced at.
@@ -66,13 +80,25 @@ class Sources:
         One that XLA left without a line, and that runs others (a fusion, a sum), has that of the last of these which
         has one.
         """
-        found = self._of_frame(instruction.frame)
-        if found is None and instruction.calls and instruction.opcode not in RUNS_INSIDE:
+        return self._of_frame(self._frame(instruction))
+
+    def stack(self, instruction: Instruction) -> tuple[Place, ...]:
+        """Every line of the user's that was on the stack there, the innermost first, each once."""
+        frame = self._frame(instruction)
+        if frame not in self._stacks:
+            self._stacks[frame] = tuple(dict.fromkeys(places_of(self.module.stack(frame))))
+        return self._stacks[frame]
+
+    def _frame(self, instruction: Instruction) -> int:
+        """The frame that says an instruction's line; 0 where there is none."""
+        if self._of_frame(instruction.frame) is not None:
+            return instruction.frame
+        if instruction.opcode not in RUNS_INSIDE:
             for called in instruction.calls:
                 for inner in reversed(self.module.computations[called].instructions):
-                    if (found := self.of(inner)) is not None:
+                    if found := self._frame(inner):
                         return found
-        return found
+        return 0
 
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
         """Every line that an instruction does work of, its own first: a fusion's are those of what was fused."""

@@ -3,7 +3,8 @@
 An event names its program by its module's name and an id. The id is that of the process that compiled it, so that two
 programs from the persistent cache may share one, and it is found nowhere else in this process: a run is known by its
 number (`fingerprint.py`). Where that does not tell (several executables without a fingerprint, or two of the same
-code), the one that has the instructions of the events is meant.
+code), the one that has the instructions of the events is meant, and of such the one that was launched: an operator
+is compiled twice to the same code where its key has what makes no difference to it, torch's default dtype above all.
 """
 
 from __future__ import annotations
@@ -68,17 +69,18 @@ class Executable:
 def assign(
     events: Events, launches: tuple[Launch, ...]
 ) -> tuple[list[Executable], np.ndarray, np.ndarray]:
-    """What ran: the programs, for each event of the device which, and of an eager one which launch (or -1)."""
+    """What ran: the programs, for each event of the device which, and which launch (or -1)."""
     launched: dict[Any, list[int]] = defaultdict(list)
     for i, launch in enumerate(launches):
-        launched[_running(launch.program.record)].append(i)
+        launched[_running(launch.record)].append(i)
     infos = {running: info for info in programs() if (running := _running(info._record))}
     alive = _alive({p.name for p in events.programs})
+    likely = {**dict.fromkeys(infos, 1), **dict.fromkeys(launched, 2)}
     number_of: dict[Any, int] = {}
     found: list[Executable] = []
     executable_of = np.zeros(len(events), np.int64)
     launch_of = np.full(len(events), -1, np.int64)
-    for rows, running, name in _groups(events, alive):
+    for rows, running, name in _groups(events, alive, likely):
         number = number_of.setdefault(running or name, len(found))
         if number == len(found):
             info = infos.get(running)
@@ -111,8 +113,10 @@ def _proto(running: Any) -> bytes:
     return bytes(running.hlo_modules()[0].as_serialized_hlo_module_proto())
 
 
-def _groups(events: Events, alive: dict[str, list[Any]]) -> list[tuple[np.ndarray, Any, str]]:
-    """Rows of one executable, that executable (None where it is gone), its name."""
+def _groups(
+    events: Events, alive: dict[str, list[Any]], likely: dict[Any, int]
+) -> list[tuple[np.ndarray, Any, str]]:
+    """Rows of one executable, that executable (None where it is gone), its name; `likely`: which of twins is meant."""
     groups: list[tuple[np.ndarray, Any, str]] = []
     for number, program in enumerate(events.programs):
         rows = np.flatnonzero(events.program == number)
@@ -122,7 +126,7 @@ def _groups(events: Events, alive: dict[str, list[Any]]) -> list[tuple[np.ndarra
             own[_nearest(alive.get(program.name, ()), run)].append(run)
         for candidates, runs in own.items():
             group = rows[np.isin(events.run[rows], runs)]
-            groups.append((group, _meant(candidates, events, group), name))
+            groups.append((group, _meant(candidates, events, group, likely), name))
     return groups
 
 
@@ -136,13 +140,15 @@ def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
     return tuple(c for c, first in begin.items() if first is None)
 
 
-def _meant(candidates: tuple[Any, ...], events: Events, group: np.ndarray) -> Any:
-    """The candidate that has the instructions of a group of events."""
+def _meant(
+    candidates: tuple[Any, ...], events: Events, group: np.ndarray, likely: dict[Any, int]
+) -> Any:
+    """The candidate that has the instructions of a group of events; of several that do, the likeliest."""
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     wanted = {events.names[n] for n in np.unique(events.name[group])}
     has = {c: {i.name for i in read_module(_proto(c)).instructions.values()} for c in candidates}
-    return max(candidates, key=lambda c: len(wanted & has[c]))
+    return max(candidates, key=lambda c: (len(wanted & has[c]), likely.get(c, 0)))
 
 
 def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:

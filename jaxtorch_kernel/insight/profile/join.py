@@ -4,7 +4,7 @@ An event names its program and its instruction; the program's HLO says where the
 stand in the way, and are dealt with here:
 
 * **One eager program serves many lines.** Its HLO has the line that compiled it first. The launches that the dispatch
-  recorded have the right ones.
+  recorded have the right ones. A captured program has its own lines, and its launches the lines that called it.
 * **One instruction serves many lines.** A fusion is a single event: its time is split by the cost of what is fused, and
   what is so split is marked as inferred.
 
@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...dispatch.site import line_of
+from ..hlo.source import own_of
 from ..programs import Place, place_of
 from .executables import Executable, assign
-from .launches import Launch
+from .launches import Launch, Sites
 from .origins import Origin, Origins, Part
 from .record import Recording
 
@@ -73,7 +74,8 @@ def attribute(recording: Recording) -> Attribution:
     """Whose the device's time of a recording is."""
     events = recording.events.chosen(recording.events.on_device)
     executables, executable_of, launch_of = assign(events, recording.launches)
-    origins = [_origin(launch) for launch in recording.launches]
+    place_at = _Places()
+    origins = [_origin(launch, place_at) for launch in recording.launches]
     # Few different rows: an instruction of a program, asked for by a line.
     places = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
     numbers = np.array([places[o] for o in origins] + [-1])  # the last for "no launch"
@@ -106,12 +108,25 @@ def attribute(recording: Recording) -> Attribution:
     )
 
 
-def _origin(launch: Launch) -> Origin:
-    place = None
-    if launch.site is not None:
-        code, offset = launch.site
-        place = place_of((code.co_filename, line_of(code, offset)))
-    return Origin(place, launch.scope, launch.program.name, launch.backward)
+class _Places(dict[tuple[int, int], Place | None]):
+    """The line of each site, found once: launches share them, and a code object is slow to hash."""
+
+    def of(self, sites: Sites) -> list[Place]:
+        """The lines of some sites."""
+        found = []
+        for code, offset in sites:
+            key = id(code), offset
+            if key not in self:
+                self[key] = place_of((code.co_filename, line_of(code, offset)))
+            if (place := self[key]) is not None:
+                found.append(place)
+        return found
+
+
+def _origin(launch: Launch, places: _Places) -> Origin:
+    own = places.of(launch.sites)
+    stack = tuple(dict.fromkeys([*own, *places.of(launch.waiting)]))
+    return Origin(own_of(own), launch.scope, launch.record.name, launch.backward, stack)
 
 
 class _Splitter:
@@ -134,14 +149,10 @@ class _Splitter:
         if instruction is None or self.origins is None:
             yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
             return
-        if (
-            launched is None and self.executable.kind == "eager"
-        ):  # whose HLO has the line that came first
-            launched = unknown
-        if launched is not None:
-            parts = [Part(launched, 1.0, self.origins.cost(instruction), False)]
+        if self.executable.kind == "eager":  # whose HLO has the line that came first
+            parts = [Part(launched or unknown, 1.0, self.origins.cost(instruction), False)]
         else:
-            parts = self.origins.of(instruction)
+            parts = [_called(part, launched) for part in self.origins.of(instruction)]
         for part in parts:
             flops = part.cost.flops + part.cost.transcendentals
             yield Share(
@@ -155,3 +166,11 @@ class _Splitter:
                 part.cost.bytes * count,
                 part.inferred,
             )
+
+
+def _called(part: Part, launched: Origin | None) -> Part:
+    """A part of captured code, with the lines that called it this time."""
+    if launched is None:
+        return part
+    stack = tuple(dict.fromkeys((*part.origin.stack, *launched.stack)))
+    return part._replace(origin=part.origin._replace(stack=stack))

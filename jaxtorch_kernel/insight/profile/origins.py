@@ -22,6 +22,7 @@ class Origin(NamedTuple):
 
     Attributes:
         place: the line; None where nothing is known.
+        stack: every line of the user's that it was called through, its own among them.
         scope: the names of modules and `record_function`s, the outermost first.
         operator: of torch eagerly, of JAX in captured code.
     """
@@ -30,6 +31,7 @@ class Origin(NamedTuple):
     scope: tuple[str, ...] = ()
     operator: str = ""
     backward: bool = False
+    stack: tuple[Place, ...] = ()
 
 
 class Part(NamedTuple):
@@ -98,7 +100,8 @@ class Origins:
         scope = scope_of(instruction.op_name)
         place = self._sources.of(instruction)
         name = scope.primitive or instruction.opcode
-        return Origin(place, scope.path, name, self.backward or scope.backward)
+        stack = self._sources.stack(instruction)
+        return Origin(place, scope.path, name, self.backward or scope.backward, stack)
 
 
 def sum_of(costs: Iterable[Cost]) -> Cost:

@@ -8,18 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..programs import Place
-from .summary import Profile, Time
+from .summary import Profile, Row, Time
 
 _AROUND = 2  # lines shown before and after one of a file that has time
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of code; `time` is None where it had nothing to do on the device."""
+    """A line of code.
+
+    Attributes:
+        time: its own; None where it had nothing to do on the device.
+        inclusive: with what it called; None where that had nothing to do either.
+    """
 
     number: int
     text: str
     time: Time | None
+    inclusive: Time | None
 
 
 @dataclass(frozen=True)
@@ -44,25 +50,29 @@ class Source:
 
 def annotate(profile: Profile, first: str = "") -> list[Source]:
     """The code of a profile, by time; `first`: the file that comes before the others, if any of it has time."""
-    files: dict[str, dict[int, Time]] = defaultdict(dict)
+    files: dict[str, dict[int, Row]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
-    for row in profile.lines:
+    for row in (*profile.lines, *profile.calling):
         if row.place is not None:
-            files[row.place.file][row.place.line] = row.time
+            files[row.place.file][row.place.line] = row
             cells[row.place.file] = row.place.cell
-    found = [_source(file, cells.get(file), times) for file, times in files.items()]
+    found = [_source(file, cells.get(file), rows) for file, rows in files.items()]
     return sorted(found, key=lambda s: (s.file != first, -s.total))
 
 
-def _source(file: str, cell: int | None, times: dict[int, Time]) -> Source:
+def _source(file: str, cell: int | None, rows: dict[int, Row]) -> Source:
     text = [line.rstrip("\n") for line in linecache.getlines(file)]
-    last = max([len(text), *times])
+    last = max([len(text), *rows])
     whole = cell is not None or not file.endswith(".py")
-    shown = [
-        n for n in range(1, last + 1) if whole or any(abs(n - own) <= _AROUND for own in times)
-    ]
-    lines = tuple(Line(n, text[n - 1] if n <= len(text) else "", times.get(n)) for n in shown)
-    return Source(file, cell, sum(t.total for t in times.values()), lines)
+    shown = [n for n in range(1, last + 1) if whole or any(abs(n - own) <= _AROUND for own in rows)]
+    lines = tuple(_line(n, text[n - 1] if n <= len(text) else "", rows.get(n)) for n in shown)
+    return Source(file, cell, sum(row.time.total for row in rows.values()), lines)
+
+
+def _line(number: int, text: str, row: Row | None) -> Line:
+    if row is None:
+        return Line(number, text, None, None)
+    return Line(number, text, row.time if row.time.count else None, row.inclusive)
 
 
 def where(place: Place) -> str:

@@ -16,7 +16,7 @@ from ..programs import Place
 from .hosts import Host, host_time
 from .join import Attribution, Share, attribute
 from .record import Recording, record
-from .roofline import Peak, peak_of
+from .roofline import Peak, Position, peak_of, positions
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,16 @@ class Time:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name, or for the table of lines a place."""
+    """One line of a table: a name, or for the table of lines a place.
+
+    Attributes:
+        inclusive: of a line, its own time and that of what it called.
+    """
 
     name: str
     time: Time
     place: Place | None = None
+    inclusive: Time = Time()
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,31 @@ class Profile:
     @cached_property
     def lines(self) -> list[Row]:
         """Time by line, in the order of the code: cells by number, then files."""
-        rows = [
-            Row(str(place), time, place)
-            for place, time in self._by(lambda s: s.origin.place).items()
-            if place is not None
-        ]
+        own = self._by(lambda s: s.origin.place)
+        return self._lines({place: time for place, time in own.items() if place is not None})
+
+    @cached_property
+    def calling(self) -> list[Row]:
+        """The lines that had nothing to do on the device themselves and called some that had, in the same order."""
+        own = {row.place for row in self.lines}
+        return self._lines({place: Time() for place in self._inclusive if place not in own})
+
+    @cached_property
+    def _inclusive(self) -> dict[Place, Time]:
+        """The time of each line with what it called: of all that it was on the stack of."""
+        groups: dict[Place, list[Share]] = defaultdict(list)
+        for share in self.attribution.shares:
+            for place in share.origin.stack:
+                groups[place].append(share)
+        return {place: self._time(shares) for place, shares in groups.items()}
+
+    @cached_property
+    def roofline(self) -> list[Position]:
+        """Where the lines stand under the device's roof; nothing where that is not known."""
+        return [] if self.peak is None else positions(self.lines, self.peak)
+
+    def _lines(self, own: dict[Place, Time]) -> list[Row]:
+        rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in own.items()]
 
         def order(row: Row) -> Any:
             place = row.place

@@ -22,6 +22,11 @@ class Ran:
             for row in found.lines
             if row.place is not None and row.place.file == file
         }
+        self.inclusive: dict[int, Time] = {
+            row.place.line: row.inclusive
+            for row in (*found.lines, *found.calling)
+            if row.place is not None and row.place.file == file
+        }
         self.elsewhere = [r for r in found.lines if r.place is None or r.place.file != file]
 
     def operators(self, line: int) -> set[str]:

@@ -57,7 +57,7 @@ def test_an_error_is_kept_with_what_was_seen_until_there() -> None:
     found = record(fails, repeat=3)
     assert str(found.error) == "mine"
     assert len(found.runs) == 1
-    assert [launch.program.name for launch in found.launches] == ["mm.default"]
+    assert [launch.record.name for launch in found.launches] == ["mm.default"]
 
 
 def test_an_error_while_warming_up_is_the_callers() -> None:

@@ -103,7 +103,14 @@ export interface ProfileData {
   host: { compile: number; waiting: number; transfer: number; dispatch: number; python: number };
   memory: Maybe<{ before: number; peak: number; after: number }>;
   peak: Maybe<{ name: string; flops: number; bandwidth: number }>;
-  lines: (Time & { id: number; file: string; cell: Maybe<number>; line: number; source: string })[];
+  lines: (Time & {
+    id: number;
+    file: string;
+    cell: Maybe<number>;
+    line: number;
+    source: string;
+    inclusive?: number; // with what the line called
+  })[];
   unattributed: Time;
   tree: Branch;
   operators: (Time & { id: number; name: string })[];
@@ -147,7 +154,7 @@ export interface LinesData {
     cell: Maybe<number>;
     title: string;
     total: number;
-    lines: { number: number; text: string; time: Maybe<Time> }[];
+    lines: { number: number; text: string; time: Maybe<Time>; inclusive?: Maybe<number> }[];
   }[];
   unattributed: number;
 }
@@ -242,4 +249,32 @@ export interface MemoryData {
   left_out: { arrays: number; bytes: number };
   lines: (Site & { id: string; arrays: number; bytes: number })[];
   cells: { id: number; cell: Maybe<number>; seconds: number; before: number; peak: number; after: number }[];
+}
+
+// -- kind "devices" (widgets/devices.py); bytes -------------------------------------------------------------------
+
+export interface DevicesData {
+  devices: {
+    id: number;
+    name: string;
+    platform: string;
+    kind: string;
+    process: number;
+    here: boolean;
+    held: number;
+    used: Maybe<number>;
+    limit: Maybe<number>;
+  }[];
+  title: string;
+  gone: string;
+  drawing: Maybe<{
+    shape: number[];
+    dtype: string;
+    axes: [rows: Maybe<number>, columns: Maybe<number>];
+    rows: [from: number, to: number][];
+    columns: [from: number, to: number][];
+    parts: number[][][]; // by row and column, as the next two
+    labels: string[][];
+    colors: string[][];
+  }>;
 }

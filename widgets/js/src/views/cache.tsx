@@ -23,7 +23,7 @@ const COLUMNS: Column<CachedFunction>[] = [
     ),
   },
   { key: "kind", label: "Kind", value: (f) => f.kind },
-  { key: "calls", label: "Calls", kind: "count", value: (f) => f.calls },
+  { key: "calls", label: "Calls", kind: "count", says: "how often it ran, which JAX does not tell of a jax.jit", value: (f) => f.calls },
   { key: "hits", label: "Hits", kind: "count", wide: true, says: "calls that found it compiled", value: (f) => f.hits },
   {
     key: "traces",

@@ -10,26 +10,34 @@ import { columns, type Row } from "./profile.tsx";
 type Line = LinesData["sources"][number]["lines"][number];
 
 // What stands beside a line; a column that has nothing for any line is left out.
-const COLUMNS: { label: string; wide?: boolean; of: (time: Time, whole: number) => string }[] = [
-  { label: "Time", of: (t) => `${t.inferred > 0.05 * t.total ? "~" : ""}${seconds(t.total / 1e9)}` },
-  { label: "Share", of: (t, whole) => share(t.total / whole) },
-  { label: "Backward", wide: true, of: (t) => (t.backward > 0 ? seconds(t.backward / 1e9) : "") },
-  { label: "Runs", wide: true, of: (t) => count(Math.round(t.count)) },
-  { label: "FLOPs", wide: true, of: (t) => flops(t.flops || null) },
-  { label: "Bytes", wide: true, of: (t) => bytes(t.bytes || null) },
+type Shown = (line: Line, whole: number) => string;
+const own =
+  (of: (time: Time, whole: number) => string): Shown =>
+  ({ time }, whole) => (time ? of(time, whole) : "");
+const COLUMNS: { label: string; wide?: boolean; of: Shown }[] = [
+  { label: "Time", of: own((t) => `${t.inferred > 0.05 * t.total ? "~" : ""}${seconds(t.total / 1e9)}`) },
+  { label: "Share", of: own((t, whole) => share(t.total / whole)) },
+  { label: "Inclusive", of: ({ inclusive }) => (inclusive == null ? "" : seconds(inclusive / 1e9)) },
+  { label: "Backward", wide: true, of: own((t) => (t.backward > 0 ? seconds(t.backward / 1e9) : "")) },
+  { label: "Runs", wide: true, of: own((t) => count(Math.round(t.count))) },
+  { label: "FLOPs", wide: true, of: own((t) => flops(t.flops || null)) },
+  { label: "Bytes", wide: true, of: own((t) => bytes(t.bytes || null)) },
 ];
+const NOTHING: Time = { total: 0, backward: 0, inferred: 0, count: 0, flops: 0, bytes: 0 };
 
 export function LinesView({ data, client }: ViewProps<LinesData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "source");
   const [filter, setFilter] = useKept(client, "filter", "");
   const whole = data.device || 1;
   const timed: (Row & { id: string })[] = data.sources.flatMap((source, s) =>
-    source.lines.flatMap(({ number, text, time }) =>
-      time ? [{ ...time, id: `${s} ${number}`, name: text.trim(), says: `${source.title}, line ${number}`, lines: [] }] : [],
-    ),
+    source.lines.flatMap(({ number, text, time, inclusive }) => {
+      if (!time && inclusive == null) return [];
+      const row = { id: `${s} ${number}`, name: text.trim(), says: `${source.title}, line ${number}`, lines: [] };
+      return [{ ...(time ?? NOTHING), ...row, inclusive }];
+    }),
   );
   const lines: Line[] = data.sources.flatMap((source) => source.lines);
-  const used = COLUMNS.filter(({ of }) => lines.some(({ time }) => time && of(time, whole)));
+  const used = COLUMNS.filter(({ of }) => lines.some((line) => of(line, whole)));
   const most = Math.max(...timed.map((r) => r.total), 1);
   return (
     <>
@@ -74,7 +82,8 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
                       </tr>
                     </thead>
                     <tbody>
-                      {source.lines.map(({ number, text, time }) => {
+                      {source.lines.map((line) => {
+                        const { number, text, time } = line;
                         const heat = time ? Math.round((time.total / most) * 70) : 0;
                         return (
                           <tr
@@ -85,7 +94,7 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
                             <td class="num">{number}</td>
                             {used.map(({ label, wide, of }) => (
                               <td class={`num ${wide ? "wide" : ""}`} key={label}>
-                                {time && of(time, whole)}
+                                {of(line, whole)}
                               </td>
                             ))}
                             <td>

@@ -18,6 +18,7 @@ export interface Row extends Time {
   name: string;
   says: string; // smaller, below the name
   lines: readonly number[]; // rows of the table of lines
+  inclusive?: number | null | undefined; // of a line, with what it called
 }
 
 const RUNS = 1e9; // nanoseconds of a second
@@ -119,7 +120,7 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
     label: "Time",
     kind: "seconds",
     value: (r) => r.total / RUNS,
-    draw: (r) => (
+    draw: (r) => r.total > 0 && (
       <span title={r.inferred ? `${seconds(r.inferred / RUNS)} of it inferred: a fusion's time, split by the cost of what is fused` : "measured"}>
         {r.inferred > 0.05 * r.total && "~"}
         {seconds(r.total / RUNS)}
@@ -131,12 +132,19 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
     label: "Share",
     kind: "share",
     value: (r) => r.total / (whole || 1),
-    draw: (r) => (
+    draw: (r) => r.total > 0 && (
       <>
         <span class="share wide" aria-hidden="true" style={{ width: `${Math.max((r.total / (whole || 1)) * 60, 1)}px` }} />{" "}
         {share(r.total / (whole || 1))}
       </>
     ),
+  },
+  {
+    key: "inclusive",
+    label: "Inclusive",
+    kind: "seconds",
+    says: "the line and all that it called",
+    value: (r) => (r.inclusive == null ? null : r.inclusive / RUNS),
   },
   { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
   { key: "backward", label: "Backward", kind: "seconds", wide: true, value: (r) => r.backward / RUNS },

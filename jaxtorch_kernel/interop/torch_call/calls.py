@@ -1,0 +1,404 @@
+"""Torch functions over flat tensors, and what JAX's transforms make of them.
+
+`TorchCall` is the user's function f. Its derivative at some operands is a linear map J, from changes of some operands
+(`wrt`) to changes of some results (`outs`), and both ways through it are calls again:
+
+    Pushforward(f, wrt, outs):  operands of f, tangents of wrt    -> J @ tangents      (jax.jvp)
+    Pullback(f, wrt, outs):     operands of f, cotangents of outs -> cotangents @ J    (jax.vjp)
+
+Each is the other's transpose, and each is linear in its last operands, so that its own tangent in them is itself.
+`Batch(c)` runs c over a leading axis. Its derivatives are batches of c's derivatives. With these four, JAX's rules in
+`primitive.py` hold for every order and every mix of grad, jvp and vmap.
+
+Torch has two ways to take a derivative. `torch.autograd.grad` knows every operator and every `autograd.Function`, but
+works on plain tensors only; `torch.func` nests and batches. A pullback takes the first unless it runs inside of the
+second (`nested`), and what a function does not support is learnt once and kept in its `Traits`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ...storage.dtypes import to_numpy, to_torch
+
+Tensor = torch.Tensor
+Aval = jax.ShapeDtypeStruct
+
+
+@dataclass
+class Traits:
+    """What was learnt about a torch function, for all calls that derive from it.
+
+    Attributes:
+        copies: it writes to its arguments, or takes their memory for writing: it gets copies.
+        forward_mode: torch has a forward derivative of everything in it.
+        loop: one call for each element of a batch, as its caller wants or because `torch.vmap` does not go through it.
+        seeded: random numbers are the same each time it runs.
+    """
+
+    name: str
+    copies: bool = False
+    forward_mode: bool = True
+    loop: bool = False
+    seeded: bool = False
+
+
+class Call(ABC):
+    """A torch function of flat tensors.
+
+    Attributes:
+        ins: shape and dtype of each operand.
+        outs: of each result.
+        linear_from: the first operand that the call is linear in, which a transpose is taken of.
+        traits: of the user's function.
+        is_derivative: of the user's function, or a batch of one.
+        caught: where errors are left, for who calls from Python.
+    """
+
+    ins: tuple[Aval, ...]
+    outs: tuple[Aval, ...]
+    linear_from: int
+    traits: Traits
+    is_derivative: bool = True
+    caught: list[BaseException] | None = None
+
+    @abstractmethod
+    def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        """The results. `nested` where a transform of `torch.func` is around the call."""
+
+    @abstractmethod
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        """The call whose results are the tangents of the inexact ones, and which operands it takes before tangents."""
+
+    @abstractmethod
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+        """The call from cotangents of `outs` to those of `wrt`, counted from `linear_from`."""
+
+    @property
+    def inexact(self) -> tuple[int, ...]:
+        """The results that have tangents."""
+        return tuple(i for i, out in enumerate(self.outs) if has_tangent(out))
+
+    def __repr__(self) -> str:  # what a jaxpr shows
+        return self.traits.name
+
+
+def has_tangent(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
+
+
+class TorchCall(Call):
+    """The user's function.
+
+    Args:
+        function: takes flat tensors and returns a list of leaves.
+        ins: shape and dtype of each argument.
+        outs: of each result, as JAX has it.
+        traits: what is known of the function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., list[Any]],
+        ins: Sequence[Aval],
+        outs: Sequence[Aval],
+        traits: Traits,
+    ):
+        self.function, self.ins, self.outs, self.traits = function, tuple(ins), tuple(outs), traits
+        self.linear_from, self.is_derivative = len(self.ins), False
+        self._expected = [(torch.Size(out.shape), to_torch(out.dtype)) for out in outs]
+
+    def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        if self.traits.copies:
+            operands = [t.clone() for t in operands]
+        results = self.function(*operands)
+        if len(results) != len(self._expected):
+            raise TypeError(
+                f"{self.traits.name} returned {len(results)} tensors, declared are {len(self._expected)}"
+            )
+        for i, (shape, dtype) in enumerate(self._expected):
+            result = results[i]
+            if type(result) is not Tensor or result.dtype != dtype or result.shape != shape:
+                results[i] = self._checked(i, result)
+        return results
+
+    def _checked(self, i: int, result: Any) -> Tensor:
+        shape, dtype = self._expected[i]
+        if not isinstance(result, Tensor):
+            raise TypeError(
+                f"{self.traits.name} returned a {type(result).__name__} where a tensor was declared (result {i}): "
+                "JAX takes tensors only. Return torch.as_tensor(value)."
+            )
+        narrowed = jax.dtypes.canonicalize_dtype(to_numpy(result.dtype)) == self.outs[i].dtype
+        if result.shape != shape or not (result.dtype == dtype or narrowed):
+            raise TypeError(
+                f"{self.traits.name} returned {result.dtype}{list(result.shape)} where {dtype}{list(shape)} was "
+                f"declared (result {i}). The shapes and dtypes of a JAX program are fixed: correct output_shapes=, or "
+                "what the function returns."
+            )
+        return result.to(dtype)  # 64 bits, where JAX has 32
+
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        return pushforward(self, wrt, self.inexact), tuple(range(len(self.ins)))
+
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+        raise NotImplementedError("a torch function is not linear")
+
+
+class _Linear(Call):
+    """The derivative of `inner`: a linear map from changes of operands `wrt` to changes of results `outs`."""
+
+    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+        self.inner, self.wrt, self.through = inner, wrt, outs
+        self.traits = inner.traits
+        self.linear_from = len(inner.ins)
+        self.source = tuple(inner.ins[i] for i in wrt)
+        self.target = tuple(inner.outs[i] for i in outs)
+
+    def function_of(
+        self, operands: Sequence[Tensor], nested: bool
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """The results `through` as a function of the operands `wrt`."""
+
+        def function(*changing: Tensor) -> tuple[Tensor, ...]:
+            filled = list(operands)
+            for i, tensor in zip(self.wrt, changing, strict=True):
+                filled[i] = tensor
+            results = self.inner.run(filled, nested)
+            return tuple(results[i] for i in self.through)
+
+        return function
+
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        first = self.linear_from
+        if wrt[0] >= first:  # linear in all of them: its own derivative
+            return self.along(tuple(i - first for i in wrt)), tuple(range(first))
+        return pushforward(self, wrt, self.inexact), tuple(range(len(self.ins)))
+
+    @abstractmethod
+    def along(self, which: tuple[int, ...]) -> Call:
+        """The same map, restricted to these of its linear operands."""
+
+
+class Pushforward(_Linear):
+    """`J @ tangents`."""
+
+    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+        super().__init__(inner, wrt, outs)
+        self.ins, self.outs = inner.ins + self.source, self.target
+
+    def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        primals, tangents = operands[: self.linear_from], tuple(operands[self.linear_from :])
+        changing = tuple(primals[i] for i in self.wrt)
+        if self.traits.forward_mode:
+            try:
+                return list(torch.func.jvp(self.function_of(primals, True), changing, tangents)[1])
+            except (
+                Exception
+            ):  # no forward formula, or the function's own error: the other way tells
+                results = self._by_two_pullbacks(primals, changing, tangents, nested)
+                self.traits.forward_mode = False
+                return results
+        return self._by_two_pullbacks(primals, changing, tangents, nested)
+
+    def _by_two_pullbacks(
+        self,
+        primals: Sequence[Tensor],
+        changing: tuple[Tensor, ...],
+        tangents: tuple[Tensor, ...],
+        nested: bool,
+    ) -> list[Tensor]:
+        """The pullback is linear in its cotangents, at any of them: the pullback of that is the pushforward."""
+        function = self.function_of(primals, nested)
+        if nested:
+            results, pull = _vjp(function, changing)
+            zeros = tuple(torch.zeros_like(r) for r in results)
+            return list(_vjp(lambda *cotangents: pull(cotangents), zeros)[1](tangents))
+        with torch.enable_grad():
+            xs = [_leaf(x) for x in changing]
+            results = function(*xs)
+            cotangents = [torch.zeros_like(r, requires_grad=True) for r in results]
+            pulled = _grad(results, xs, cotangents, create_graph=True)
+            return _grad(
+                pulled, cotangents, list(tangents), create_graph=_is_recorded([*primals, *tangents])
+            )
+
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+        return pullback(self.inner, _pick(self.wrt, wrt), _pick(self.through, outs))
+
+    def along(self, which: tuple[int, ...]) -> Call:
+        return pushforward(self.inner, _pick(self.wrt, which), self.through)
+
+    def __repr__(self) -> str:
+        return f"jvp({self.inner!r})"
+
+
+class Pullback(_Linear):
+    """`cotangents @ J`, as JAX defines it: torch conjugates complex derivatives, JAX does not."""
+
+    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+        super().__init__(inner, wrt, outs)
+        self.ins, self.outs = inner.ins + self.target, self.source
+
+    def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        primals = operands[: self.linear_from]
+        cotangents = [t.conj() for t in operands[self.linear_from :]]  # of a real tensor itself
+        changing = [primals[i] for i in self.wrt]
+        function = self.function_of(primals, nested)
+        if nested:
+            pulled = _vjp(function, changing)[1](tuple(cotangents))
+        else:
+            with torch.enable_grad():
+                xs = [_leaf(x) for x in changing]
+                pulled = _grad(function(*xs), xs, cotangents, create_graph=_is_recorded(operands))
+        return [t.conj() for t in pulled]
+
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+        return pushforward(self.inner, _pick(self.wrt, outs), _pick(self.through, wrt))
+
+    def along(self, which: tuple[int, ...]) -> Call:
+        return pullback(self.inner, self.wrt, _pick(self.through, which))
+
+    def __repr__(self) -> str:
+        return f"vjp({self.inner!r})"
+
+
+class Batch(Call):
+    """A call over a leading axis of its results and of the operands that are marked."""
+
+    def __init__(self, inner: Call, size: int, marked: tuple[bool, ...]):
+        self.inner, self.size, self.marked = inner, size, marked
+        self.traits, self.linear_from, self.is_derivative = (
+            inner.traits,
+            inner.linear_from,
+            inner.is_derivative,
+        )
+        self.ins = tuple(
+            _longer(a, size) if m else a for a, m in zip(inner.ins, marked, strict=True)
+        )
+        self.outs = tuple(_longer(a, size) for a in inner.outs)
+
+    def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        if self.traits.loop:
+            return self._by_loop(operands, nested)
+        in_dims = tuple(0 if m else None for m in self.marked)
+        try:
+            batched = torch.vmap(
+                lambda *ts: tuple(self.inner.run(ts, True)), in_dims, randomness="different"
+            )
+            return list(batched(*operands))
+        except Exception as error:  # or the function's own error: then the loop raises it again
+            results = self._by_loop(operands, nested)
+            self.traits.loop = True
+            if not self.traits.seeded:  # no batch has one seed for each element
+                warnings.warn(
+                    f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap does not go "
+                    f"through it ({_first_line(error)})",
+                    stacklevel=2,
+                )
+            return results
+
+    def _by_loop(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
+        if not self.size:
+            return [torch.zeros(out.shape, dtype=to_torch(out.dtype)) for out in self.outs]
+        one_by_one = [
+            self.inner.run(
+                [t[i] if m else t for t, m in zip(operands, self.marked, strict=True)], nested
+            )
+            for i in range(self.size)
+        ]
+        return [torch.stack(results) for results in zip(*one_by_one, strict=True)]
+
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+        inner, kept = self.inner.tangent(wrt)
+        marked = tuple(self.marked[i] for i in kept) + (True,) * len(wrt)
+        return batch(inner, self.size, marked), kept
+
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+        marked = self.marked[: self.linear_from] + (True,) * len(outs)
+        return batch(self.inner.transpose(wrt, outs), self.size, marked)
+
+    def __repr__(self) -> str:
+        return f"vmap({self.inner!r})"
+
+
+def _cached(make: Callable[..., Call]) -> Callable[..., Call]:
+    """One derived call for each call and arguments, which lives as long as the call."""
+
+    @functools.wraps(make)
+    def cached(inner: Call, *arguments: Any) -> Call:
+        known: dict[Any, Call] = inner.__dict__.setdefault("_derived", {})
+        key = (make, *arguments)
+        if key not in known:
+            known[key] = make(inner, *arguments)
+        return known[key]
+
+    return cached
+
+
+@_cached
+def pushforward(inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    return Pushforward(inner, wrt, outs)
+
+
+@_cached
+def pullback(inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    return Pullback(inner, wrt, outs)
+
+
+@_cached
+def batch(inner: Call, size: int, marked: tuple[bool, ...]) -> Call:
+    return Batch(inner, size, marked)
+
+
+def _vjp(function: Callable[..., Any], xs: Sequence[Tensor]) -> tuple[Any, Callable[..., Any]]:
+    results, pull, *_ = torch.func.vjp(function, *xs)
+    return results, pull
+
+
+def _pick(items: tuple[int, ...], which: Sequence[int]) -> tuple[int, ...]:
+    return tuple(items[i] for i in which)
+
+
+def _longer(aval: Aval, size: int) -> Aval:
+    return Aval((size, *aval.shape), aval.dtype)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+
+
+def _is_recorded(tensors: Sequence[Tensor]) -> bool:
+    """Whether a derivative around this one will be taken."""
+    return any(t.requires_grad for t in tensors)
+
+
+def _grad(
+    results: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    create_graph: bool,
+) -> list[Tensor]:
+    """`torch.autograd.grad`, with zeros for what does not depend on `xs`."""
+    reached = [(r, ct) for r, ct in zip(results, cotangents, strict=True) if r.requires_grad]
+    if not reached:
+        return [torch.zeros_like(x) for x in xs]
+    outputs, seeds = zip(*reached, strict=True)
+    return list(
+        torch.autograd.grad(
+            outputs, xs, seeds, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0]

@@ -1,0 +1,63 @@
+"""dtypes and values by the names of wrap-torch2jax, so that its users change the import alone."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import torch
+
+from ...storage.dtypes import to_numpy, to_torch
+from ..values import to_jax
+from ..values import to_torch as to_torch_tree
+
+Via = Literal["dlpack", "host", "cpu"]
+
+
+def dtype_t2j(dtype: Any) -> np.dtype:
+    """The JAX dtype of a torch dtype (or of a JAX one: itself).
+
+    Example:
+        >>> dtype_t2j(torch.bfloat16)
+        dtype(bfloat16)
+    """
+    return to_numpy(dtype) if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+
+
+def dtype_j2t(dtype: Any) -> torch.dtype:
+    """The torch dtype of a JAX dtype (or of a torch one: itself).
+
+    Example:
+        >>> dtype_j2t(np.float32)
+        torch.float32
+    """
+    return dtype if isinstance(dtype, torch.dtype) else to_torch(np.dtype(dtype))
+
+
+def t2j(x: torch.Tensor, via: Via = "dlpack") -> jax.Array:
+    """A tensor's values as an array: `to_jax`, of a copy where `via` is not "dlpack". Gradients do not flow through."""
+    return to_jax(_source(x.detach(), via))
+
+
+def j2t(x: jax.Array, via: Via = "dlpack") -> torch.Tensor:
+    """An array as a tensor: `to_torch`, of a copy where `via` is not "dlpack"."""
+    return _source(to_torch_tree(x), via)
+
+
+def tree_t2j(xs: Any, via: Via = "dlpack") -> Any:
+    """A pytree with arrays for its tensors: `t2j` of each."""
+    return jax.tree.map(lambda x: t2j(x, via) if isinstance(x, torch.Tensor) else x, xs)
+
+
+def tree_j2t(xs: Any, via: Via = "dlpack") -> Any:
+    """A pytree with tensors for its arrays: `j2t` of each."""
+    return jax.tree.map(lambda x: j2t(x, via) if isinstance(x, jax.Array) else x, xs)
+
+
+def _source(tensor: torch.Tensor, via: Via) -> torch.Tensor:
+    if via not in ("dlpack", "host", "cpu"):
+        raise ValueError(
+            f"via is 'dlpack', which shares memory, or 'host', which copies; not {via!r}"
+        )
+    return tensor if via == "dlpack" else tensor.clone()

@@ -1,0 +1,72 @@
+"""A torch module as a function of its parameters, for JAX's optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..jax_view import jax_view
+from ..values import to_jax
+from .torch2jax import torch2jax
+
+
+def module_to_jax(
+    module: torch.nn.Module, *, mutable: bool = False, rng: bool = False
+) -> tuple[Callable[..., Any], Any]:
+    """A torch module as `(apply, params)`: a JAX function, and its parameters as a pytree of arrays.
+
+    `apply(params, *args)` runs the module with torch's own kernels (`torch2jax`) or, if it is on the jax device,
+    compiles it into the JAX program (`jax_view`). The module itself is never changed: its parameters are copied, and
+    buffers that a call writes to, such as BatchNorm's running statistics, are the call's own.
+
+    Args:
+        module: of `torch.nn`, in the mode (`train()`, `eval()`) that it shall run in.
+        mutable: the module writes to its buffers: `params` is a pair (parameters, buffers), and `apply` returns a pair
+            (result, new buffers).
+        rng: the module draws random numbers (dropout): `apply(params, key, *args)`.
+
+    Returns:
+        `apply`, and `params`: a dict of arrays by the names of `named_parameters()`; tied weights are there once.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, torch, jaxtorch
+        >>> apply, params = jaxtorch.module_to_jax(torch.nn.Linear(3, 2))
+        >>> loss = lambda params, x: (apply(params, x) ** 2).mean()
+        >>> sorted(jax.grad(loss)(params, jnp.ones((4, 3))))
+        ['bias', 'weight']
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            f"module_to_jax takes a torch.nn.Module, not {type(module).__name__}: see torch2jax"
+        )
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    on_jax = any(t.device.type == "jax" for t in (*parameters.values(), *buffers.values()))
+
+    def call(own: Any, *args: Any, **kwargs: Any) -> Any:
+        values, state = own if mutable else (own, buffers)
+        state = {
+            name: tensor.detach().clone() for name, tensor in state.items()
+        }  # for the module to write to
+        result = torch.func.functional_call(module, {**values, **state}, args, kwargs)
+        return (result, state) if mutable else result
+
+    call.__name__ = type(module).__name__
+    params = {name: to_jax(p.detach().clone()) for name, p in parameters.items()}
+    given = (
+        (params, {name: to_jax(b.clone()) for name, b in buffers.items()}) if mutable else params
+    )
+    return _for_params_first(call, on_jax, rng), given
+
+
+def _for_params_first(call: Callable[..., Any], on_jax: bool, rng: bool) -> Callable[..., Any]:
+    """The JAX function, with the parameters before the key."""
+    function = jax_view(call, rng=rng) if on_jax else torch2jax(call, rng=rng)
+    if not rng:
+        return function
+
+    def apply(params: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(key, params, *args, **kwargs)
+
+    return apply

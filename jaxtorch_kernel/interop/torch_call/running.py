@@ -1,0 +1,175 @@
+"""A call run by torch over memory that belongs to JAX.
+
+JAX's arrays are immutable, and in a callback their memory lives as long as the call. So torch code gets them as
+tensors that it can only read: torch itself refuses to hand out their memory for writing, before anything is written.
+A function that asks for it (an in-place operation, `.numpy()`, a C extension) runs again and from then on over copies.
+A tensor that the function keeps beyond the call is found by who still uses its storage.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import torch
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+from torch.utils.dlpack import from_dlpack
+
+from ... import _torch_private
+from ...storage.transfer import as_numpy
+from .calls import Call
+
+Tensor = torch.Tensor
+Borrow = Callable[[Any], Tensor]
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class TorchCallError(RuntimeError):
+    """An error of torch code in a JAX program, with torch's traceback: XLA hands on words only."""
+
+
+def on_cpu(call: Call, operands: Sequence[Any]) -> Any:
+    """The call in a JAX program on the CPU, over XLA's own buffers."""
+    return buffer_callback(functools.partial(_fill, call, "cpu", _on_cpu), list(call.outs))(
+        *operands
+    )
+
+
+def on_gpu(call: Call, operands: Sequence[Any]) -> Any:
+    """The call in a JAX program on a GPU, over XLA's own buffers and on its stream."""
+    return buffer_callback(functools.partial(_fill_on_stream, call), list(call.outs))(*operands)
+
+
+def on_host(call: Call, operands: Sequence[Any]) -> Any:
+    """The call in a JAX program on a device that torch has no kernels for."""
+    warnings.warn(
+        f"{call!r} runs on the host, since torch has no kernels for {jax.default_backend()}: what it takes and returns "
+        "travels at each call. jaxtorch.jax_view compiles torch code for the device itself.",
+        stacklevel=2,
+    )
+    return jax.pure_callback(functools.partial(_host, call), list(call.outs), *operands)
+
+
+def in_order(call: Call, operands: Sequence[Any]) -> Any:
+    """The call as an effect, once for each time that the program comes to it, in the program's order."""
+    return io_callback(functools.partial(_host, call), list(call.outs), *operands, ordered=True)
+
+
+def _fill_on_stream(call: Call, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
+    """What torch launches goes after what XLA has launched, and before what it will: nobody waits."""
+    with torch.cuda.stream(torch.cuda.ExternalStream(ctx.stream)):
+        _fill(call, "cuda", torch.from_dlpack, ctx, out, *buffers)  # type: ignore[attr-defined]  # not in its stubs
+
+
+def _fill(
+    call: Call, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
+) -> None:
+    try:
+        if _is_own_state():
+            _run_into(call, borrow, out, buffers)
+        else:
+            with _own_state(device):
+                _run_into(call, borrow, out, buffers)
+    except BaseException as error:
+        raise _told(call, error) from None
+
+
+def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[Any]) -> None:
+    operands = [borrow(buffer) for buffer in buffers]
+    lent = [tensor.untyped_storage() for tensor in operands]
+    results = _attempted(call, operands)
+    for buffer, result in zip(out, results, strict=True):
+        borrow(buffer).copy_(result.detach() if result.requires_grad else result)
+        del result
+    del results, operands
+    for i, storage in enumerate(lent):
+        if _torch_private.users(storage._cdata) > 1:
+            raise RuntimeError(_kept(call, i))
+
+
+def _host(call: Call, *arrays: Any) -> list[Any]:
+    try:
+        with _own_state("cpu"):
+            return [
+                as_numpy(result)
+                for result in _attempted(call, [from_dlpack(array) for array in arrays])
+            ]
+    except BaseException as error:
+        raise _told(call, error) from None
+
+
+def _on_cpu(buffer: Any) -> Tensor:
+    return _torch_private.from_capsule(buffer.__dlpack__())
+
+
+def _is_own_state() -> bool:
+    """Whether torch's state in this thread is that of a program of its own."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.is_inference_mode_enabled()
+        and not _torch_private.function_modes()
+    )
+
+
+@contextmanager
+def _own_state(device: str) -> Iterator[None]:
+    """Torch's state as in a program of its own, whatever the thread that JAX calls from is in."""
+    # The device, since `%jax on` would put new tensors on the jax device.
+    with torch.inference_mode(False), torch.enable_grad(), torch.device(device):
+        yield
+
+
+def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
+    for tensor in operands:
+        _torch_private.refuse_writes(tensor)
+    try:
+        return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
+    except RuntimeError as error:
+        if call.traits.copies or not _torch_private.is_refused_write(error):
+            raise
+    call.traits.copies = True
+    return _attempted(call, operands)
+
+
+def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
+    """Run a derivative, and say so if it is not the one of the value that was computed before."""
+    if call.traits.seeded:
+        return call.run(operands, nested=False)
+    before = torch.default_generator.get_state()
+    results = call.run(operands, nested=False)
+    if not torch.equal(before, torch.default_generator.get_state()):
+        call.traits.seeded = True  # said once
+        warnings.warn(
+            f"{call.traits.name} draws random numbers. JAX runs it again for a derivative, with other numbers than "
+            "before, and the derivative does not belong to the value: torch2jax(f, rng=True) takes a key.",
+            stacklevel=2,
+        )
+    return results
+
+
+def _kept(call: Call, i: int) -> str:
+    return (
+        f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) beyond the call, itself, a "
+        "view of it or a graph that needs it. Its memory is JAX's and will hold something else: keep argument.clone()."
+    )
+
+
+def _told(call: Call, error: BaseException) -> TorchCallError:
+    """An error in words: torch's traceback, without the frames of jaxtorch and JAX around it."""
+    told = traceback.TracebackException.from_exception(error, compact=True)
+    own = [i for i, frame in enumerate(told.stack) if frame.filename.startswith(_OWN)]
+    users = told.stack[own[-1] + 1 :] if own else told.stack
+    told.stack = traceback.StackSummary.from_list(list(users))
+    traceback.clear_frames(
+        error.__traceback__
+    )  # a debugger would read memory that is no longer lent
+    if call.caught is not None:
+        call.caught.append(error)
+    return TorchCallError(f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}")

@@ -1,0 +1,325 @@
+"""`torch2jax`: any torch function as a JAX function, run by torch itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.dlpack import from_dlpack
+
+from ...capture.guards import Guards
+from ...storage.dtypes import to_numpy
+from ..jax_view import key_data
+from .calls import Aval, Call, TorchCall, Traits
+from .outputs import declared, inferred
+from .primitive import bind
+from .running import in_order
+from .sharded import over_devices
+
+Tensor = torch.Tensor
+_LEAF = jax.tree.structure(0)
+_KEY = Aval((2,), np.dtype(np.uint32))
+
+
+def torch2jax(
+    fn: Callable[..., Any],
+    *example_args: Any,
+    example_kw: dict[str, Any] | None = None,
+    output_shapes: Any = None,
+    output_sharding_spec: Any = None,
+    vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
+    nondiff_argnums: int | Sequence[int] = (),
+    rng: bool = False,
+    ordered: bool = False,
+) -> Callable[..., Any]:
+    """A torch function as a JAX function that runs it, with torch's own kernels, on JAX's own memory.
+
+    Any Python and any torch code, C++ and CUDA extensions included, on CPU and CUDA: eagerly and under `jax.jit`,
+    `grad`, `jvp`, `vmap`, `hessian`, `checkpoint`, `scan`, `shard_map`, to any order. To JAX it is a pure function: a
+    call may happen again, or not at all if nobody needs its result. Derivatives run it again. Where the code needs no
+    kernel of torch's, `jax_view` compiles it whole, which is faster and runs on a TPU.
+
+    Arguments and results are pytrees. Tensors in `fn` share JAX's memory and can only be read: a function that writes
+    to one gets copies. Python numbers, strings and None reach `fn` as they are.
+
+    Args:
+        fn: takes tensors where the JAX function takes arrays, on the same device, and returns tensors.
+        *example_args: arguments of the JAX function, or what has their shapes and dtypes: if given, shapes of results
+            are found now, and mistakes show now. What is a tensor of int64 there reaches `fn` as int64, also where
+            JAX has 32 bits only.
+        example_kw: the same by name.
+        output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
+            Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
+        output_sharding_spec: results are spread over the mesh that the example arguments are spread over, by this
+            `PartitionSpec` (or a pytree of them): each device calls `fn` on its part. Otherwise arguments are gathered,
+            unless the call is inside of `jax.shard_map`.
+        vmap_method: "sequential" calls `fn` once for each element of a `jax.vmap`. Everything else is one call through
+            `torch.vmap`, and one for each element with a warning where that does not go.
+        nondiff_argnums: positional arguments without gradients.
+        rng: `fn` draws random numbers: the JAX function takes a key as its first argument, and the same key gives the
+            same numbers, in the derivative too.
+        ordered: `fn` has effects: each call happens once, in the order of the program. Arguments and results are
+            copied, and there are no derivatives and no `vmap`.
+
+    Raises:
+        TypeError: when called: results other than declared, or none that JAX can take.
+        TorchCallError: an error in `fn` under `jax.jit`, as part of JAX's `JaxRuntimeError`. Eagerly its own.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, torch, jaxtorch
+        >>> f = jaxtorch.torch2jax(lambda x: torch.special.gammaln(x).sum())
+        >>> jax.jit(jax.grad(f))(jnp.array([1.0, 2.0])).round(3)
+        Array([-0.577,  0.423], dtype=float32)
+    """
+    if not callable(fn):
+        raise TypeError(f"torch2jax takes a torch function or module, not {type(fn).__name__}")
+    if vmap_method not in ("auto", "sequential", "expand_dims", "broadcast_all"):
+        raise ValueError(f"vmap_method is 'auto' or 'sequential', not {vmap_method!r}")
+    _refuse_tensors_of_the_device(fn)
+    if output_sharding_spec is not None:
+        alone = functools.partial(
+            torch2jax,
+            fn,
+            vmap_method=vmap_method,
+            nondiff_argnums=nondiff_argnums,
+            rng=rng,
+            ordered=ordered,
+        )
+        return over_devices(alone, example_args, output_shapes, output_sharding_spec)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    traits = Traits(name, loop=vmap_method == "sequential", seeded=rng)
+    nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+    wrapped = _Wrapped(
+        _seeded(fn) if rng else fn, traits, output_shapes, in_order if ordered else bind
+    )
+    if example_args or example_kw:
+        wrapped.prepare((_KEY, *example_args) if rng else example_args, example_kw or {})
+
+    def jax_function(*args: Any, **kwargs: Any) -> Any:
+        if nondiff:
+            args = tuple(_constant(x) if i in nondiff else x for i, x in enumerate(args))
+        if rng:
+            args = (key_data("torch2jax", args), *args[1:])
+        return wrapped(args, kwargs)
+
+    return functools.update_wrapper(jax_function, fn, updated=())
+
+
+def torch2jax_with_vjp(
+    torch_fn: Callable[..., Any],
+    *example_args: Any,
+    example_kw: dict[str, Any] | None = None,
+    depth: int = 2,
+    nondiff_argnums: int | Sequence[int] | None = None,
+    nondiff_mask: Any = None,
+    output_shapes: Any = None,
+    use_zeros: bool = True,
+    use_torch_vjp: bool = True,
+    output_sharding_spec: Any = None,
+    vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
+) -> Callable[..., Any]:
+    """`torch2jax` under the name and arguments of wrap-torch2jax, whose code runs with the import changed.
+
+    `torch2jax` itself has derivatives of every order, so that `depth`, `use_zeros` and `use_torch_vjp` choose nothing.
+
+    Args:
+        torch_fn: the torch function.
+        *example_args: as of `torch2jax`.
+        example_kw: as of `torch2jax`.
+        depth: ignored.
+        nondiff_argnums: positional arguments without gradients.
+        nondiff_mask: a pytree like the arguments, True for leaves without gradients.
+        output_shapes: as of `torch2jax`.
+        use_zeros: ignored: gradients of what has none are zeros.
+        use_torch_vjp: ignored: torch.func is used where it is needed and goes.
+        output_sharding_spec: as of `torch2jax`.
+        vmap_method: as of `torch2jax`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, torch, jaxtorch
+        >>> f = jaxtorch.torch2jax_with_vjp(torch.nn.MSELoss(), torch.zeros(2), torch.zeros(2))
+        >>> jax.grad(f)(jnp.array([1.0, 2.0]), jnp.zeros(2))
+        Array([1., 2.], dtype=float32)
+    """
+    fn = torch2jax(
+        torch_fn,
+        *example_args,
+        example_kw=example_kw,
+        output_shapes=output_shapes,
+        output_sharding_spec=output_sharding_spec,
+        vmap_method=vmap_method,
+        nondiff_argnums=() if nondiff_argnums is None else nondiff_argnums,
+    )
+    if nondiff_mask is None:
+        return fn
+
+    @functools.wraps(fn)
+    def masked(*args: Any, **kwargs: Any) -> Any:
+        stopped = jax.tree.map(
+            lambda m, x: jax.lax.stop_gradient(x) if m else x, nondiff_mask, args
+        )
+        return fn(*stopped, **kwargs)
+
+    return masked
+
+
+class _Wrapped:
+    """A torch function, and a `Call` for each signature that it was called with."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        traits: Traits,
+        output_shapes: Any,
+        call: Callable[..., Any],
+    ):
+        self.function, self.traits, self.output_shapes, self.call = (
+            function,
+            traits,
+            output_shapes,
+            call,
+        )
+        self._calls: dict[Any, tuple[Call, Any]] = {}
+        self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
+        arrays = [_as_array(leaf) for leaf in leaves if _is_array(leaf)]
+        call, structure = self._find(leaves, tree, arrays)
+        return jax.tree.unflatten(structure[0], self.call(call, arrays))
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make the call of these arguments, or of their likes, so that mistakes show early."""
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
+        self._long[tree] = {
+            i for i, x in enumerate(leaves) if getattr(x, "dtype", 0) is torch.int64
+        }
+        self._find(leaves, tree, [leaf for leaf in leaves if _is_array(leaf)])
+
+    def _find(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> tuple[Call, Any]:
+        ins = tuple((tuple(a.shape), _dtype(a)) for a in arrays)
+        statics = tuple(None if _is_array(leaf) else (type(leaf), leaf) for leaf in leaves)
+        key = (tree, statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
+        try:
+            found = self._calls.get(key)
+        except TypeError:
+            names = {
+                type(leaf).__name__
+                for leaf in leaves
+                if not _is_array(leaf) and type(leaf).__hash__ is None
+            }
+            raise TypeError(
+                f"{self.traits.name} got an argument that is neither an array nor hashable ({', '.join(names)}): "
+                "register its class with jax.tree_util.register_pytree_node, or give it a __hash__"
+            ) from None
+        if found is None:
+            avals = [Aval(shape, dtype) for shape, dtype in ins]
+            found = self._calls[key] = self._make(leaves, tree, avals, arrays)
+        return found
+
+    def _make(
+        self, leaves: list[Any], tree: Any, ins: list[Aval], arrays: list[Any]
+    ) -> tuple[Call, Any]:
+        flat, structure = self._flat(leaves, tree)
+        if self.output_shapes is None:
+            outs = inferred(flat, ins, self.traits, functools.partial(_examples, arrays))
+        else:
+            outs, structure[0] = declared(self.output_shapes, ins)
+        return TorchCall(flat, ins, outs, self.traits), list(structure)
+
+    def _flat(self, leaves: list[Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
+        """The function over flat tensors, and where it notes the tree of its results."""
+        function, structure, long = self.function, [_LEAF], self._long.get(tree, ())
+        places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+        statics = [None if _is_array(leaf) else leaf for leaf in leaves]
+        one_by_one = tree == jax.tree.structure((tuple(leaves), {})) and len(places) == len(leaves)
+        plain = one_by_one and not long
+
+        def flat(*tensors: Tensor) -> list[Any]:
+            if plain:
+                result = function(*tensors)
+            else:
+                filled = list(statics)
+                for place, tensor in zip(places, tensors, strict=True):
+                    # torch's indices and labels have 64 bits, and often must; JAX makes them 32
+                    filled[place] = tensor.long() if place in long else tensor
+                args, kwargs = jax.tree.unflatten(tree, filled)
+                result = function(*args, **kwargs)
+            if type(result) is Tensor:
+                return [result]
+            results, structure[0] = jax.tree.flatten(result)
+            return results
+
+        return flat, structure
+
+
+def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function after a seed, which leaves torch's random state as it was."""
+
+    def seeded(key: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(key, FakeTensor):  # there are no values
+            return function(*args, **kwargs)
+        with torch.random.fork_rng():
+            first, second = key.tolist()
+            torch.manual_seed(first << 32 | second)
+            return function(*args, **kwargs)
+
+    return seeded
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | Tensor | jax.ShapeDtypeStruct)
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise TypeError(
+            "a jax.ShapeDtypeStruct is an example for torch2jax, not an argument: pass an array"
+        )
+    if isinstance(leaf, Tensor):
+        return jnp.asarray(leaf.detach().numpy())
+    return jnp.asarray(leaf)
+
+
+def _dtype(array: Any) -> np.dtype:
+    if isinstance(array.dtype, torch.dtype):
+        return np.dtype(jax.dtypes.canonicalize_dtype(to_numpy(array.dtype)))
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise TypeError("torch has no type for a JAX key: pass jax.random.key_data(key)")
+    return np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _examples(arrays: list[Any]) -> list[Tensor] | None:
+    """Tensors with the values of the arguments; None where one has none yet."""
+    if any(isinstance(a, jax.core.Tracer | jax.ShapeDtypeStruct) for a in arrays):
+        return None
+    return [a if isinstance(a, Tensor) else from_dlpack(jnp.asarray(a)) for a in arrays]
+
+
+def _constant(argument: Any) -> Any:
+    return jax.tree.map(
+        lambda x: jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x, argument
+    )
+
+
+def _refuse_tensors_of_the_device(function: Callable[..., Any]) -> None:
+    """JAX inside of a callback of JAX waits for itself."""
+    for tensor in Guards(function).tensors([]):
+        if tensor.device.type == "jax":
+            raise TypeError(
+                "torch2jax runs torch's own kernels, on CPU or CUDA, and the function uses a tensor on the jax device "
+                f"({tensor.dtype}{list(tensor.shape)}): use jax_view, which compiles it into the program, or move the "
+                "tensor or module with .cpu()"
+            )

@@ -1,0 +1,66 @@
+"""Whether a cell's code has effects that a program must write back: read from the code, before it runs.
+
+A cell fills gradients, steps an optimizer, or writes into a tensor that was there before it. The first two are looked
+for in everything of the user's that the cell can reach by name, as `capture/dependencies.py` follows it; writes into a
+tensor in the cell itself, where its name says which tensor is meant.
+
+This is a guess from names, and both mistakes are harmless. An effect that is hidden (in a library, behind `getattr`) is
+met by `%%pure`, which refuses the cell; a cell that only looks as if it wrote is a program of `%%jit`, whose results
+have no gradient.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from jaxtorch.capture.dependencies import Walk, names_read
+
+from .cells import CellCode
+
+
+def has_effects(code: CellCode, names: dict[str, Any]) -> bool:
+    """Whether a cell seems to write, in a namespace."""
+    walk = Walk(names, set(code.sets) - set(code.reads), code.attributes)
+    for name in code.reads:
+        walk.name(name)
+    reached = [code.code, *(t for t in walk.tokens.values() if isinstance(t, CodeType))]
+    if walk.optimizers or any("backward" in names_read(c).attributes for c in reached):
+        return True
+    read = {n for n in code.reads if _holds_tensor(names.get(n))}
+    return any(_root(place) in read for node in ast.walk(code.tree) for place in _written(node))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.nn.Module):
+        return True
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _written(node: ast.AST) -> list[ast.expr]:
+    """What a piece of code writes into: `x` of `x += 1`, `x[0] = 1`, `x.add_(1)`, `F.relu_(x)`."""
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    if isinstance(node, ast.Assign):
+        return [target for target in node.targets if isinstance(target, ast.Subscript)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if name.endswith("_") and not name.endswith("__"):
+            return [node.func.value, *node.args[:1]]
+    return []
+
+
+def _root(node: ast.AST) -> str | None:
+    """The name that an expression begins with.
+
+    Example:
+        >>> _root(ast.parse("model.weight.data[0]", mode="eval").body)
+        'model'
+    """
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

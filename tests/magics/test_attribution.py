@@ -1,0 +1,22 @@
+"""Whole models in cells: nearly all of the device's time belongs to a line of one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.attribution import Model, gpt, in_cells, profiled, resnet18, session
+from tests.insight.profile.code import adds_up
+
+MODELS = [resnet18(width=8, batch=4, size=16), gpt()]
+
+
+@pytest.mark.parametrize("way", ["eager", "%%pure", "%%jit"])
+@pytest.mark.parametrize("model", MODELS, ids=["ResNet-18", "GPT"])
+def test_nine_tenths_of_a_step_belong_to_a_line_of_a_cell(model: Model, way: str) -> None:
+    with session(model) as shell:
+        found = profiled(shell, model.ways[way])
+    assert found.recording.error is None
+    adds_up(found)
+    assert in_cells(found) >= 0.9
+    # What was asked for, and not by chance the same line: the step's own, and those of the model's modules.
+    assert len({row.place.cell for row in found.lines if row.place is not None}) >= 2
