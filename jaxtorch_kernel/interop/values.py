@@ -38,8 +38,8 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         The same structure, with arrays. They are not committed to a device, but for those of the jax device.
 
     Raises:
-        RuntimeError: a tensor requires a gradient, is sparse, quantized or on the meta device, or its array was
-            donated.
+        RuntimeError: a tensor requires a gradient (outside of `torch.no_grad()`), is sparse, quantized or on the meta
+            device, or its array was donated.
         TypeError: JAX has no such dtype.
         ValueError: `copy=False`, and the memory cannot be shared: the strides are not row-major, or it does not begin
             at a multiple of 64 bytes.

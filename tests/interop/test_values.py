@@ -307,6 +307,19 @@ def test_what_cannot_be_an_array(tensor: Any, error: Any, words: str) -> None:
     assert caught.value.__notes__ == ["in to_jax, at ['model'][1]"]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_parameters_where_no_gradient_is_recorded(device: str) -> None:
+    layer = torch.nn.Linear(2, 2).to(device)
+    with torch.no_grad():
+        arrays = jaxtorch.to_jax(dict(layer.named_parameters()))
+        assert jnp.stack([layer.bias]).shape == (1, 2)
+    for name, p in layer.named_parameters():
+        assert same(arrays[name], p)
+        assert p.requires_grad
+    with torch.inference_mode():
+        assert same(jaxtorch.to_jax(layer.weight), layer.weight)
+
+
 def test_captured_code_calls_jax_by_its_own_way() -> None:
     x = torch.ones(3, device="jax")
     for make in (jaxtorch.pure, jaxtorch.jit):
@@ -493,7 +506,8 @@ def test_jax_functions_that_convert_take_a_tensor(device: str) -> None:
     ):
         assert isinstance(ours, jax.Array)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    array = jnp.asarray(x)
+    with torch.device("jax"):  # a mode of torch's, which sees every function
+        array = jnp.asarray(x)
     x.zero_()
     np.testing.assert_array_equal(array, expected)
     with pytest.raises(RuntimeError, match="call_jax"):
