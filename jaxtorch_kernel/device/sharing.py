@@ -57,7 +57,8 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
         copy: None shares where no write can be seen and copies elsewhere, True always copies, False always shares.
 
     Raises:
-        RuntimeError: it requires a gradient and those are recorded, is not dense, has no data, or its array was deleted.
+        RuntimeError: it requires a gradient and those are recorded, it is not dense, has no data, or its array was
+            deleted.
         TypeError: JAX has no such dtype.
         ValueError: with `copy=False`, where the memory cannot be shared.
         Untraceable: it is inside a trace.

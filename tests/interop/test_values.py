@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -142,6 +146,58 @@ def test_the_memory_lives_as_long_as_something_reads_it() -> None:
     gc.collect()
     tensor += 1
     assert address(tensor) == where
+
+
+def test_a_shared_tensor_can_be_resized_saved_and_shared_between_processes() -> None:
+    for change in (
+        lambda t: t.resize_(1000),
+        lambda t: t.untyped_storage().resize_(0),
+        lambda t: t.share_memory_(),
+        lambda t: t.set_(torch.zeros(3)),
+        lambda t: torch.save(t, os.devnull),
+        lambda t: t.pin_memory() if torch.cuda.is_available() else t.data_ptr(),
+    ):
+        tensor = torch.arange(64.0)
+        array = jaxtorch.to_jax(tensor)
+        change(tensor)
+        assert array.tolist() == list(range(64))
+
+
+def test_threads_share_one_tensor() -> None:
+    """Each round a new tensor: what could go wrong is the first clone of one, by two threads at once."""
+    for _ in range(50):
+        tensor = torch.arange(4096.0)
+        arrays: list[jax.Array] = []
+        start = threading.Barrier(4)
+
+        def share(tensor: torch.Tensor = tensor, start: Any = start, arrays: Any = arrays) -> None:
+            start.wait()
+            arrays.append(jaxtorch.to_jax(tensor))
+
+        threads = [threading.Thread(target=share) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {pointer(a) for a in arrays} == {address(tensor)}
+        arrays.pop()
+        gc.collect()
+        tensor.zero_()
+        assert all(np.array_equal(a, np.arange(4096.0)) for a in arrays)
+
+
+@pytest.mark.parametrize("keywords", [{"fused": True}, {"foreach": True}, {}])
+def test_torchs_optimizers_write_past_what_was_shared(keywords: dict[str, bool]) -> None:
+    weight = torch.nn.Parameter(torch.ones(64))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, **keywords)
+    for i in range(3):
+        with torch.no_grad():
+            array = jaxtorch.to_jax(weight)
+        before = weight.detach().clone()
+        weight.grad = torch.full_like(weight, i + 1.0)
+        optimizer.step()
+        assert same(array, before)
+        assert not torch.equal(weight, before)
 
 
 def test_donation_leaves_the_tensor_alone() -> None:
@@ -407,10 +463,6 @@ def test_what_cannot_be_a_tensor() -> None:
 
 
 def test_an_array_over_several_devices() -> None:
-    import os
-    import subprocess
-    import sys
-
     code = """
 import jax, jax.numpy as jnp, jaxtorch, torch
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
