@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from .interop.torch_call.module import module_to_jax as module_to_jax
     from .interop.torch_call.running import TorchCallError as TorchCallError
     from .interop.torch_call.torch2jax import torch2jax as torch2jax
+    from .interop.torch_call.torch2jax import torch2jax_auto as torch2jax_auto
     from .interop.torch_call.torch2jax import torch2jax_with_vjp as torch2jax_with_vjp
+    from .interop.torch_call.torch2jax import torch2jax_without_vjp as torch2jax_without_vjp
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
     from .options import config as config
@@ -75,7 +77,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "module_to_jax": ("jaxtorch.interop.torch_call.module", "module_to_jax"),
     "TorchCallError": ("jaxtorch.interop.torch_call.running", "TorchCallError"),
     "torch2jax": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax"),
+    "torch2jax_auto": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_auto"),
     "torch2jax_with_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_with_vjp"),
+    "torch2jax_without_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_without_vjp"),
     "Size": ("torch", "Size"),
     "with_sharding_constraint": ("jaxtorch.interop.sharding", "with_sharding_constraint"),
 }
@@ -106,7 +110,9 @@ __all__ = [
     "to_jax",
     "to_torch",
     "torch2jax",
+    "torch2jax_auto",
     "torch2jax_with_vjp",
+    "torch2jax_without_vjp",
     "torch_view",
     "tree_j2t",
     "tree_t2j",

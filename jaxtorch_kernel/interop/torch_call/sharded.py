@@ -34,9 +34,9 @@ def over_devices(
     meshes = {a.sharding.mesh for a in jax.tree.leaves(examples) if _is_spread(a)}
     if len(meshes) != 1:
         raise TypeError(
-            f"output_sharding_spec needs example arguments that are spread over one mesh, and they are over "
+            f"out_specs needs example arguments that are spread over one mesh, and they are over "
             f"{len(meshes)}: pass arrays placed with jax.device_put(x, NamedSharding(mesh, spec)), or call it "
-            "inside of jax.shard_map, without output_sharding_spec"
+            "inside of jax.shard_map, without out_specs"
         )
     (mesh,) = meshes
     in_specs = jax.tree.map(
