@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
     from .interop.jax_view import jax_view as jax_view
+    from .interop.optax import optax_optimizer as optax_optimizer
     from .interop.sharding import with_sharding_constraint as with_sharding_constraint
     from .interop.torch_call.convert import dtype_j2t as dtype_j2t
     from .interop.torch_call.convert import dtype_t2j as dtype_t2j
@@ -57,6 +58,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "optax_optimizer": ("jaxtorch.interop.optax", "optax_optimizer"),
     "to_jax": ("jaxtorch.interop.values", "to_jax"),
     "to_torch": ("jaxtorch.interop.values", "to_torch"),
     "export": ("jaxtorch.capture.export", "export"),
@@ -100,6 +102,7 @@ __all__ = [
     "jax_view",
     "jit",
     "module_to_jax",
+    "optax_optimizer",
     "pure",
     "scan",
     "scan_layers",

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtorch.insight.profile.perfetto import trace
-from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
+from jaxtorch.insight.profile.sources import text_of, where
 
 from . import profile_page, roofline
 from .profile_data import packed
+from .profiled import ProfiledView
 from .standalone import standalone
 from .units import amount, duration, share, size
-from .view import View
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Node, Profile, Row
@@ -26,7 +26,7 @@ _WIDTH = 100
 _ROWS = 10
 
 
-class ProfileView(View):
+class ProfileView(ProfiledView):
     """A `Profile` as a notebook shows it.
 
     Times in `data()` are nanoseconds, of one run where there were several, but for `events`, which has all of them.
@@ -61,10 +61,6 @@ class ProfileView(View):
 
     kind: ClassVar[str] = "profile"
 
-    def __init__(self, profile: Profile, title: str = "", first: str = ""):
-        """`first`: the file of the cell that was profiled."""
-        self.profile, self.title, self.first = profile, title, first
-
     def text(self) -> str:
         found = self.profile
         parts = [
@@ -79,10 +75,6 @@ class ProfileView(View):
 
     def html(self) -> str:
         return profile_page.page(self.profile, self.title, self.sources())
-
-    def sources(self) -> list[Source]:
-        """The code with its times."""
-        return annotate(self.profile, self.first)
 
     def data(self) -> dict[str, Any]:
         return packed(self.profile, self.title)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from .lab import Lab
-from .machines import Server, chromium, jupyter, offline
+from .machines import PATIENCE, Server, chromium, jupyter, offline
 from .training import Training
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,24 @@ def frames(page: Page, count: int = 20) -> None:
     )
 
 
+_STILL = """e => new Promise(done => {
+    const look = () => JSON.stringify(e.getBoundingClientRect());
+    let seen = look(), left = 10;
+    const step = () => {
+        if (!e.isConnected) return done(false);
+        if (look() !== seen) [seen, left] = [look(), 10];
+        left-- ? requestAnimationFrame(step) : done(true);
+    };
+    step();
+})"""
+
+
+def settle(element: Locator) -> None:
+    """Wait until an element keeps its place: a notebook draws the cells anew that come into sight, and moves others."""
+    while not element.evaluate(_STILL):
+        pass
+
+
 class Lab:
     """JupyterLab's page (or Notebook's, which is made of the same parts), showing one notebook.
 
@@ -56,9 +74,9 @@ class Lab:
     def open(self) -> None:
         """Load the page (again)."""
         self.page.goto(self.url)
-        expect(self.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible(timeout=60_000)
+        expect(self.page.locator(".jp-Notebook .jp-Cell").first).to_be_visible()
         self.page.wait_for_function(
-            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.isReady", timeout=60_000
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.isReady"
         )
 
     def command(self, name: str, **arguments: Any) -> None:
@@ -68,7 +86,7 @@ class Lab:
             [name, arguments],
         )
 
-    def run(self, cell: int, wait: bool = True, timeout: float = 90_000) -> Locator:
+    def run(self, cell: int, wait: bool = True) -> Locator:
         """Run a cell; returns the place of its outputs."""
         self.page.evaluate(
             "(i) => { const n = window.jupyterapp.shell.currentWidget.content;"
@@ -77,13 +95,13 @@ class Lab:
         )
         self.command("notebook:run-cell")
         if wait:
-            self.done(cell, timeout)
+            self.done(cell)
         return self.outputs(cell)
 
-    def done(self, cell: int, timeout: float = 90_000) -> None:
+    def done(self, cell: int) -> None:
         """Wait until a cell has run."""
         prompt = self.cell(cell).locator(".jp-InputPrompt")
-        expect(prompt).to_have_text(_RAN, timeout=timeout)
+        expect(prompt).to_have_text(_RAN)
         expect(self.outputs(cell).locator("[data-mime-type$='stderr']")).to_have_count(0)
 
     def cell(self, index: int) -> Locator:
@@ -95,7 +113,7 @@ class Lab:
     def view(self, cell: int) -> Locator:
         """The live form in a cell's outputs (Playwright looks into shadows)."""
         found = self.outputs(cell).locator(".view")
-        expect(found).to_be_visible(timeout=30_000)
+        expect(found).to_be_visible()
         return found
 
     def save(self) -> dict[str, Any]:
@@ -112,7 +130,10 @@ class Lab:
 
     def theme(self, name: str) -> None:
         """One of JupyterLab's themes, "Light" or "Dark"."""
-        self.command("apputils:change-theme", theme=f"JupyterLab {name}")
+        self.page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
+            f"JupyterLab {name}",
+        )
         light = str(name == "Light").lower()
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
 

@@ -58,8 +58,7 @@ def view(context: BrowserContext) -> Iterator[Locator]:
     page = context.new_page()
     page.set_viewport_size({"width": 420, "height": 1000})
     frame = Frame(page, Linked(), dark=False)
-    frame.flush()
-    frame.flush()  # what the view asked for when it was drawn
+    frame.flush(".side:nth-child(2) .cm-line")  # what the view asks for when it is drawn
     yield page.locator(".view")
     frame.connection.end()
 
