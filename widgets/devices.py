@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from jaxtorch.insight.sharding import DeviceInfo, Drawing
+from jaxtorch.insight.sharding import DeviceInfo, Drawing, devices
 
 from .tables import html_table, shortened, text_table
 from .units import share, size
@@ -17,57 +18,92 @@ from .view import View
 class DevicesView(View):
     """The devices of the session, and one array's sharding where one is asked for.
 
-    `data()`:
+    `data()`; sizes are bytes:
 
     | key | what |
     | --- | --- |
-    | devices | rows: {id, name, platform, kind, process, here, used, limit} |
-    | name | of the array; "" without one |
-    | drawing | null, or {shape, dtype, spec, mesh: [[name, size]], axes, rows, columns, parts, left_out, colors} |
+    | devices | rows: {id, name, platform, kind, process, here, held, used, limit}; what XLA does not say is null |
+    | title | the array in words: its name, dtype, shape, placement; "" without one |
+    | gone | why it is no array any more, or "": the drawing is the last |
+    | drawing | null, or {shape, dtype, spec, mesh: [[name, size]], axes, rows, columns, left_out, and three more (1)} |
 
-    `rows` and `columns` are (from, to) along the two `axes`, `parts[row][column]` ids of devices, `colors[row][column]`
-    a CSS colour that is the same for the same devices.
+    `rows` and `columns` are (from, to) along the two `axes`.
+    (1) By row and column: `parts`, ids of devices; `labels`, the same as text; `colors`, the same for the same devices.
     """
 
-    kind = ""
+    kind = "devices"
 
-    def __init__(
-        self, devices: Sequence[DeviceInfo], drawing: Drawing | None = None, name: str = ""
-    ):
-        self.devices, self.drawing, self.name = list(devices), drawing, name
+    def __init__(self, look: Callable[[], Drawing] | None = None, name: str = ""):
+        """`look` says how the array of this name lies now; what it raises the first time is raised here."""
+        self._look, self.name = look, name
+        self.drawing: Drawing | None = None
+        self._looked = 0.0
+        self._see()
+
+    def _see(self) -> None:
+        self.devices = devices()
+        self.gone = ""
+        if self._look is None:
+            return
+        try:
+            self.drawing = self._look()
+        except Exception as error:
+            if self.drawing is None:
+                raise
+            self.gone = str(error).partition("\n")[0] or type(error).__name__
 
     def text(self) -> str:
+        self._see()
         if self.drawing is None:
             return "\n".join(text_table(_NAMES, map(_cells, self.devices), left=4))
-        return "\n".join([self._title(), *_boxes(self.drawing)])
+        return "\n".join([_title(self.name, self.drawing), *_boxes(self.drawing)])
 
     def html(self) -> str:
+        self._see()
         if self.drawing is None:
             return html_table(_NAMES, map(_cells, self.devices), left=4)
-        return f'<p style="margin:4px 0">{escape(self._title())}</p>{_picture(self.drawing)}'
+        title = escape(_title(self.name, self.drawing))
+        return f'<p style="margin:4px 0">{title}</p>{_picture(self.drawing)}'
+
+    def revision(self) -> object:
+        # It looks at all arrays of the session: not ten times a second.
+        now = time.monotonic()
+        if now - self._looked > _PERIOD:
+            self._see()
+            self._looked = now
+        return tuple(self.devices), self.drawing, self.gone
 
     def data(self) -> dict[str, Any]:
+        self._see()
         drawn = self.drawing
         return {
             "devices": [asdict(d) for d in self.devices],
-            "name": self.name,
-            "drawing": None if drawn is None else asdict(drawn) | {"colors": _colors(drawn)},
+            "title": "" if drawn is None else _title(self.name, drawn),
+            "gone": self.gone,
+            "drawing": None
+            if drawn is None
+            else asdict(drawn)
+            | {
+                "labels": [[_label(part) for part in row] for row in drawn.parts],
+                "colors": _colors(drawn),
+            },
         }
 
-    def _title(self) -> str:
-        drawn = self.drawing
-        assert drawn is not None
-        mesh = ", ".join(f"{name}={count}" for name, count in drawn.mesh)
-        text = f"{self.name}: {drawn.dtype}[{', '.join(map(str, drawn.shape))}], {drawn.spec}"
-        text += f" over a mesh of {mesh}" if mesh else ""
-        if drawn.left_out:
-            axes = ", ".join(map(str, drawn.left_out))
-            text += f"; also cut along axis {axes}, which is not drawn"
-        return text
 
-
-_NAMES = ("#", "device", "chip", "process", "used", "limit")
+_NAMES = ("#", "device", "chip", "process", "held", "used", "limit")
 _MOST = 24  # rows and columns that are drawn
+_PERIOD = 1.0  # seconds
+
+
+def _title(name: str, drawn: Drawing) -> str:
+    """An array in words."""
+    mesh = ", ".join(f"{axis}={count}" for axis, count in drawn.mesh)
+    text = f"{name}: {drawn.dtype}[{', '.join(map(str, drawn.shape))}], {drawn.spec}"
+    text += f" over a mesh of {mesh}" if mesh else ""
+    if drawn.left_out:
+        axes = ", ".join(map(str, drawn.left_out))
+        text += f"; also cut along axis {axes}, which is not drawn"
+    return text
 
 
 def _cells(device: DeviceInfo) -> tuple[str, ...]:
@@ -79,6 +115,7 @@ def _cells(device: DeviceInfo) -> tuple[str, ...]:
         device.name,
         device.kind,
         f"{device.process}{'' if device.here else ' (another)'}",
+        size(device.held),
         used,
         "" if device.limit is None else size(device.limit),
     )

@@ -14,6 +14,8 @@ from .dependencies import Held, Same, TensorLook, Value
 
 State = dict[str, Any]  # path -> what stands there
 
+_WITHIN = re.compile(r"[.\[]")
+_NAMES = 4  # that one advice tells; more are a number
 _HOOK = re.compile(r"\._\w*hooks\w*\[\d+\]")
 
 
@@ -43,9 +45,27 @@ def changes(before: State, after: State) -> list[tuple[str, Any, Any]]:
 
 
 def reasons(before: State, after: State) -> list[Reason]:
-    """`differences` with what to do about each."""
-    found = {_phrase(*change): _advice(*change) for change in changes(before, after)}
-    return [Reason(*pair) for pair in found.items()]
+    """`differences` with what to do about each: one sentence for all names to which it applies.
+
+    Example:
+        >>> from jaxtorch.capture.dependencies import Value
+        >>> old, new = Value(float, "0.5"), Value(float, "0.3")
+        >>> {reason.advice for reason in reasons({"p": old, "q": old}, {"p": new, "q": new})}
+        {'Pass `p` and `q` in a tensor: those are operands of the program.'}
+    """
+    found = {_phrase(*change): (change[0], _advice(*change)) for change in changes(before, after)}
+    names: dict[str, dict[str, None]] = {}
+    for path, advice in found.values():
+        names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
+    return [Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in found.items()]
+
+
+def _said(advice: str, names: list[str]) -> str:
+    """An advice with its names."""
+    if len(names) > _NAMES:
+        names = [*names[: _NAMES - 1], f"{len(names) - _NAMES + 1} more"]
+    several = ", ".join(names[:-1]) + " and " if len(names) > 1 else ""
+    return advice.replace("{}", several + names[-1])
 
 
 def nearest(states: list[State], now: State) -> list[str]:
@@ -97,19 +117,18 @@ def _phrase(path: str, old: Any, new: Any) -> str:
 
 
 def _advice(path: str, old: Any, new: Any) -> str:
-    """How to avoid that this happens again."""
-    name = re.split(r"[.\[]", path)[0]
+    """How to avoid that this happens again; {} stands for the names to which it applies."""
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         if old.dtype != new.dtype:
-            return f"Convert `{name}` before the call, to one dtype always."
+            return "Convert {} before the call, to one dtype always."
         if old.shape != new.shape:
             return (
-                f"Keep the sizes of `{name}` the same: pad it, to a few sizes at most, or drop a last, smaller batch "
+                "Keep the sizes of {} the same: pad to a few sizes at most, or drop a last, smaller batch "
                 "(DataLoader(drop_last=True))."
             )
         if old.requires_grad != new.requires_grad:
             return "With and without gradients are two programs: this happens once for each."
-        return f"Place `{name}` the same way before each call."
+        return "Place {} the same way before each call."
     if isinstance(new, TensorLook) and isinstance(old, Value):
         return "This happens once for each number."
     if isinstance(new, types.CodeType):
@@ -117,14 +136,14 @@ def _advice(path: str, old: Any, new: Any) -> str:
     if path.startswith("torch.is_") or path in ("autocast", "torch.get_default_dtype()"):
         return "Each mode is a program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
-        return f"Pass `{name}` as a tensor, which is an operand of the program."
+        return "Pass {} in a tensor: those are operands of the program."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (list, tuple, dict):
-        return f"Let `{name}` have the same length at each call, or pass one tensor."
+        return "Let {} have the same length at each call, or pass one tensor."
     if isinstance(old, Same) or isinstance(new, Same):
-        return f"Make `{name}` once and use the same object at each call."
+        return "Make {} once and use the same object at each call."
     if old is None or new is None:
-        return f"Pass `{name}` at each call, or at none."
-    return f"Keep `{name}` as it is between calls."
+        return "Pass {} at each call, or at none."
+    return "Keep {} the same between calls."
 
 
 def _gradient(tensor: Held | TensorLook) -> str:

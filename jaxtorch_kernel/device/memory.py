@@ -7,8 +7,9 @@ allocator has taken from the device, where the platform tells (GPU and TPU do, t
 from __future__ import annotations
 
 import gc
+import math
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
 
 from ..storage import placement
@@ -31,19 +32,22 @@ def memory_allocated(device: Any = None) -> int:
 
     As `torch.cuda`'s figure, it is what the allocator has given out, whoever holds it.
     """
+    wanted = _jax_device(device)
+    return allocated_by_device(wanted.platform)[wanted]
+
+
+def allocated_by_device(platform: str | None = None) -> Counter[Any]:
+    """JAX's device -> `memory_allocated` of it, from one look at all arrays (of a platform)."""
     import jax
 
-    wanted = _jax_device(device)
-    return sum(_bytes_on(array, wanted) for array in jax.live_arrays(wanted.platform))
-
-
-def _bytes_on(array: Any, device: Any) -> int:
-    if array.is_deleted() or device not in array.sharding.device_set:
-        return 0
-    count = 1
-    for n in array.sharding.shard_shape(array.shape):
-        count *= n
-    return count * int(array.dtype.itemsize)
+    found: Counter[Any] = Counter()
+    for array in jax.live_arrays(platform):
+        if array.is_deleted():
+            continue
+        part = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
+        for device in array.sharding.device_set:
+            found[device] += part
+    return found
 
 
 def max_memory_allocated(device: Any = None) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import torch
 
+from ..device.memory import allocated_by_device
 from ..storage import placement
 from ..storage.buffer import buffer_of
 
@@ -21,6 +22,7 @@ class DeviceInfo:
         kind: the chip.
         process: which process it belongs to.
         here: whether that is this one.
+        held: bytes of the arrays that live on it.
         used, limit: bytes, by XLA where it tells (not on the CPU).
     """
 
@@ -30,6 +32,7 @@ class DeviceInfo:
     kind: str
     process: int
     here: bool
+    held: int
     used: int | None
     limit: int | None
 
@@ -67,6 +70,7 @@ def devices() -> list[DeviceInfo]:
         True
     """
     found = []
+    held = allocated_by_device()
     for device in placement.devices():
         here = device.process_index == jax.process_index()
         stats = (device.memory_stats() or {}) if here else {}
@@ -78,6 +82,7 @@ def devices() -> list[DeviceInfo]:
                 device.device_kind,
                 device.process_index,
                 here,
+                held[device],
                 stats.get("bytes_in_use"),
                 stats.get("bytes_limit"),
             )
@@ -121,19 +126,10 @@ def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Dr
     # A vector is a row.
     row, column = (None, None) if not drawn else (None, drawn[0]) if len(drawn) == 1 else drawn
     rows, columns = _cuts(where, row), _cuts(where, column)
-    parts = tuple(
-        tuple(
-            tuple(
-                sorted(
-                    device
-                    for device, part in where.items()
-                    if (row is None or part[row] == r) and (column is None or part[column] == c)
-                )
-            )
-            for c in columns
-        )
-        for r in rows
-    )
+    held: dict[Any, list[int]] = {}
+    for device, part in sorted(where.items()):
+        held.setdefault((_along(part, row), _along(part, column)), []).append(device)
+    parts = tuple(tuple(tuple(held.get((r, c), ())) for c in columns) for r in rows)
     mesh = getattr(sharding, "mesh", None)
     return Drawing(
         shape,
@@ -148,7 +144,10 @@ def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Dr
     )
 
 
+def _along(part: tuple[tuple[int, int], ...], axis: int | None) -> tuple[int, int]:
+    """Where a part lies along an axis."""
+    return (0, 1) if axis is None else part[axis]
+
+
 def _cuts(where: dict[int, Any], axis: int | None) -> tuple[tuple[int, int], ...]:
-    if axis is None:
-        return ((0, 1),)
-    return tuple(sorted({part[axis] for part in where.values()}))
+    return tuple(sorted({_along(part, axis) for part in where.values()}))

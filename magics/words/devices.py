@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from jaxtorch.insight.sharding import devices as read_devices
-from jaxtorch.insight.sharding import sharding_of
+from jaxtorch.insight.sharding import Drawing, sharding_of
 from jaxtorch.widgets.devices import DevicesView
 
 from .table import Call, word
@@ -22,10 +27,36 @@ def devices(call: Call) -> DevicesView:
     """The devices of the session, or the sharding of an array."""
     text = " ".join(call.arguments.tensor)
     if not text:
-        return DevicesView(read_devices())
+        return DevicesView()
     try:
-        drawn = sharding_of(eval(text, dict(call.shell.user_ns)))
+        return DevicesView(_looker(text, call.shell.user_ns), text)
     except Exception as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"`%jax devices {text}`: {said}.") from None
-    return DevicesView(read_devices(), drawn, text)
+
+
+def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:
+    """How the array lies whenever that is asked: a name is followed, what computes something is computed once."""
+
+    def look() -> Drawing:
+        return sharding_of(eval(text, dict(names)))
+
+    if _is_path(ast.parse(text, mode="eval").body, names):
+        return look
+    drawn = look()
+    return lambda: drawn
+
+
+def _is_path(node: ast.expr, names: dict[str, Any]) -> bool:
+    """Whether it only looks things up: `model[0].weight`, but no `x[0]` or `x.T` of a tensor."""
+    if isinstance(node, ast.Name):
+        return True
+    if not (
+        isinstance(node, ast.Attribute)
+        or (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant))
+    ):
+        return False
+    within = node.value
+    return _is_path(within, names) and not isinstance(
+        eval(ast.unparse(within), dict(names)), torch.Tensor | jax.Array
+    )

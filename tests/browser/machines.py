@@ -17,6 +17,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
 
+# How long anything may take, in milliseconds: a test waits for what it is about, and a machine may be busy otherwise.
+PATIENCE = 15_000
+
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -71,18 +74,23 @@ def jupyter(folder: Path, home: Path) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(600):
-            if process.poll() is not None:
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not _answers(f"{address}/api?token={token}"):
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
-            try:
-                urllib.request.urlopen(f"{address}/api?token={token}", timeout=5)
-                break
-            except OSError:
-                time.sleep(0.1)
         yield Server(address, token, folder)
     finally:
         process.terminate()
         process.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(address, timeout=5)
+    except OSError:
+        time.sleep(0.1)
+        return False
+    return True
 
 
 @contextmanager
@@ -105,6 +113,7 @@ def offline(browser: Browser, server: Server) -> Iterator[BrowserContext]:
         extra_http_headers={"Authorization": f"token {server.token}"},
         permissions=["clipboard-read", "clipboard-write"],
     )
+    context.set_default_timeout(PATIENCE)
     outside: list[str] = []
 
     def refuse(route: Route) -> None:

@@ -6,6 +6,7 @@ model whose messages go to the kernel's side of a view in this process.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from jaxtorch.widgets import live
 from jaxtorch.widgets.view import View
+
+from .machines import PATIENCE
 
 FRAME = """
 async ([shell, hash]) => {
@@ -80,16 +83,18 @@ class Frame:
     def close(self) -> None:
         pass
 
-    def flush(self) -> None:
-        for _ in range(100):
-            self.page.wait_for_timeout(20)
+    def flush(self, shows: str = ".view") -> None:
+        """Bring messages from side to side until the page shows something."""
+        wanted = self.page.locator(shows)
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not wanted.count() or self._waiting:
+            assert time.monotonic() < deadline, f"no {shows}"
+            self.page.wait_for_timeout(20)  # the page's messages come in meanwhile
             while self._waiting:
                 content, code = self._waiting.pop(0)
                 self.page.evaluate(
                     "([content, code]) => fromKernel(content, code)", [content, code]
                 )
-            if self.page.locator(".view").count():
-                return
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from .lab import frames
 from .training import MARKUP, Training
 
 AXE = Path(__file__).parents[2] / "widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
-VIEWS = ("cache", "hlo", "profile", "lines", "memory")
+VIEWS = ("cache", "hlo", "profile", "lines", "memory", "devices")
 
 
 def faults(training: Training, name: str) -> list[str]:
@@ -48,6 +49,7 @@ def test_every_view_follows_the_theme_and_axe_finds_no_serious_fault(
         for name in VIEWS:
             view = training.of(name)
             expect(view).to_have_attribute("data-theme", theme.lower())
+            frames(training.page)
             assert (luminance(view) < 0.3) == (theme == "Dark")
             assert faults(training, name) == []
             tabs = (
@@ -55,6 +57,8 @@ def test_every_view_follows_the_theme_and_axe_finds_no_serious_fault(
             )  # the colours are the same in all
             for tab in tabs:
                 tab.click()
+                expect(tab).to_have_attribute("aria-selected", "true")
+                frames(training.page)
                 assert faults(training, name) == [], tab.inner_text()
     finally:
         training.theme("Light")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page
 
-from .lab import Lab
+from .lab import Lab, settle, write
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -72,6 +72,7 @@ CELLS = {
     "profile": PROFILE,
     "lines": LINES,
     "memory": "%jax memory",
+    "devices": "%jax devices x",
     "later": "even = jaxtorch.pure(even)\neven(x)",
 }
 LATER = ("later",)  # run by the tests themselves
@@ -82,7 +83,7 @@ class Training(Lab):
 
     def __init__(self, page: Page, address: str, folder: Path, cells: dict[str, str] = CELLS):
         self.cells = cells
-        super().__init__(page, address, folder, "training", list(cells.values()))
+        super().__init__(page, address, write(folder / "training.ipynb", cells.values()))
         for name in cells:
             if name not in LATER:
                 self.run(self.number(name))
@@ -94,8 +95,7 @@ class Training(Lab):
         """The live view below the cell of this name, in sight."""
         view = self.view(self.number(name))
         view.scroll_into_view_if_needed()
-        self.page.wait_for_timeout(200)  # a notebook draws the cells that come into sight anew
-        expect(view.get_by_role("tab").first).to_be_visible()
+        settle(view)
         return view
 
     def prompt(self, name: str) -> str:

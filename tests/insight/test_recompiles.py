@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.capture.dependencies import Value
+from jaxtorch.capture.reasons import reasons
 from jaxtorch.insight import explain_recompiles
 from jaxtorch.insight.recompiles import Retrace, clear, functions, named, totals
 
@@ -162,6 +164,30 @@ def test_it_is_said_in_words_with_what_to_do() -> None:
     assert f"trace 2 ({__file__}, line " in text
     assert "x[0] 5 -> 6" in text
     assert "drop_last=True" in text
+
+
+def test_what_holds_for_several_names_is_said_once() -> None:
+    @jaxtorch.pure(name="of_several")
+    def f(x: torch.Tensor, y: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        return x.sum() + y.sum() + sum(m.sum() for m in more)
+
+    f(ones(5), ones(5, 2))
+    f(ones(6), ones(6, 3))
+    (found,) = explain_recompiles("of_several")
+    (retrace,) = found.retraces
+    assert retrace.what == ("x[0] 5 -> 6", "y[0] 5 -> 6, y[1] 2 -> 3")
+    assert len(retrace.advice) == 2
+    (advice,) = set(retrace.advice)
+    assert "sizes of `x` and `y` the same" in advice
+    assert repr(explain_recompiles("of_several")).count("drop_last") == 1
+
+
+def test_of_many_names_some_are_said() -> None:
+    names = [f"n{i}" for i in range(9)]
+    old = {name: Value(float, "0.5") for name in names}
+    new = {name: Value(float, "0.3") for name in names}
+    (advice,) = {reason.advice for reason in reasons(old, new)}
+    assert "`n0`, `n1`, `n2` and 6 more" in advice
 
 
 def test_what_is_cleared_is_traced_anew() -> None:

@@ -8,6 +8,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from jaxtorch.insight.memory import cells
+from jaxtorch.widgets import devices
 
 
 def run(shell: Any, code: str) -> Any:
@@ -55,6 +56,33 @@ def test_programs_and_devices(shell: Any) -> None:
     assert "argument" in repr(shell.run_line_magic("jax", "memory in_memory"))
     assert "cpu" in repr(shell.run_line_magic("jax", "devices")).lower()
     assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
+
+
+def test_an_array_is_followed_by_its_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_PERIOD", 0.0)
+    run(shell, "import torch\nx = torch.ones(3, 5, device='jax'); kept = [x]")
+    view = shell.run_line_magic("jax", "devices kept[0]")
+    seen = view.revision()
+    assert view.revision() == seen
+    run(shell, "kept[0] = torch.ones(7, device='jax')")
+    assert view.revision() != seen
+    assert "float32[7]" in view.data()["title"]
+    run(shell, "del kept")
+    shown = view.data()
+    assert "float32[7]" in shown["title"]
+    assert "'kept' is not defined" in shown["gone"]
+
+
+def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
+    run(shell, "import torch\nasked = []\ndef f():\n    asked.append(1)\n    return torch.ones(3)")
+    run(shell, "x = torch.ones(4, 6, device='jax')")
+    for text in ("f().to('jax')", "x[0]", "x.T"):
+        view = shell.run_line_magic("jax", f"devices {text}")
+        first = view.data()
+        run(shell, "x = torch.ones(2, 2, device='jax')")
+        assert view.data()["title"] == first["title"]
+        run(shell, "x = torch.ones(4, 6, device='jax')")
+    assert shell.user_ns["asked"] == [1]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.recompiles import clear, functions, named
-from jaxtorch.widgets import cache
+from jaxtorch.widgets import cache, cache_page
 from jaxtorch.widgets.cache import CacheView
 
 from .pages import harmless
@@ -93,6 +93,18 @@ def test_html_shows_names_as_text(evil: Any) -> None:
     assert "x[0] 4 -> 9" in page.text
 
 
+def test_what_to_do_is_said_once() -> None:
+    """For both names, and for all traces."""
+    f = jaxtorch.pure(lambda x, y: x.sum() + y.sum(), name="advised")
+    for n in (4, 9, 5):
+        f(torch.ones(n, device="jax"), torch.ones(n, device="jax"))
+    view = CacheView(filter="advised")
+    for shown in (view.text(), harmless(view.html()).text):
+        assert shown.count("drop_last") == 1
+        assert "x[0] 9 -> 5, y[0] 9 -> 5" in shown
+    clear(named("advised"))
+
+
 def test_sort_and_filter(evil: Any) -> None:
     found = CacheView("traced", "onerror pure").functions()
     assert [f.name for f in found] == [EVIL]
@@ -130,7 +142,7 @@ def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
 def test_many_programs_of_one_function_stay_readable(
     monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
-    monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
+    monkeypatch.setattr(cache_page, "MOST_PROGRAMS", 1)
     found = row(CacheView())
     assert (len(found["programs"]), found["left_out"]) == (1, 1)
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()

@@ -28,7 +28,7 @@ export interface CodeProps {
   at?: number | null; // the line to bring into sight, from 0
   onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
   notes?: readonly string[]; // for each line what stands beside it
-  height?: string;
+  most?: number; // as high as its text, up to so many pixels; otherwise 420
   first?: number; // the number of the first line
   search?: { query: string; key: number }; // the panel opens when `key` changes
 }
@@ -114,8 +114,8 @@ const colours = syntaxHighlighting(
 );
 
 const look = EditorView.theme({
-  "&": { color: "var(--fg)", backgroundColor: "var(--bg)", height: "100%" },
-  "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "-2px" },
+  "&": { color: "var(--fg)", backgroundColor: "var(--bg)", flex: "1 1 auto", minHeight: "0" },
+  "&.cm-focused": { outline: "none" }, // the pane around it has one, which no gutter covers
   ".cm-scroller": { fontFamily: "var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace)", fontSize: "12px", lineHeight: "1.5" },
   ".cm-content": { caretColor: "var(--fg)" },
   ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--dim)", border: "0" },
@@ -151,7 +151,6 @@ export function Code(props: CodeProps) {
   const now = useRef(props);
   now.current = props;
   const beside = useRef(new Compartment());
-  const quiet = useRef(false); // while we move the cursor ourselves
 
   useEffect(() => {
     const view = new EditorView({
@@ -174,7 +173,7 @@ export function Code(props: CodeProps) {
           EditorView.contentAttributes.of({ "aria-label": props.label, "aria-readonly": "true", tabindex: "0" }),
           keymap.of([...searchKeymap, ...foldKeymap, ...defaultKeymap]),
           EditorView.updateListener.of((update) => {
-            if (!update.selectionSet || quiet.current) return;
+            if (!update.selectionSet) return;
             const line = update.state.doc.lineAt(update.state.selection.main.head);
             now.current.onLine(line.number - 1, line.text);
           }),
@@ -199,10 +198,12 @@ export function Code(props: CodeProps) {
     const view = editor.current;
     const { at } = props;
     if (!view || at == null || at < 0 || at >= view.state.doc.lines) return;
-    const position = view.state.doc.line(at + 1).from;
-    quiet.current = true;
-    view.dispatch({ effects: EditorView.scrollIntoView(position, { y: "center" }) });
-    quiet.current = false;
+    // Not CodeMirror's own `scrollIntoView`: it scrolls the page too, and what was clicked goes from under the mouse.
+    const { from } = view.state.doc.line(at + 1);
+    view.requestMeasure({
+      read: () => view.lineBlockAt(from),
+      write: ({ top, height }) => view.scrollDOM.scrollTo(0, top - (view.scrollDOM.clientHeight - height) / 2),
+    });
   }, [props.at, props.text]);
 
   useEffect(() => {
@@ -214,5 +215,6 @@ export function Code(props: CodeProps) {
     findNext(view);
   }, [props.search?.key, props.text]);
 
-  return <div class="code" ref={place} style={{ height: props.height ?? "420px" }} onKeyDown={(e) => e.stopPropagation()} />;
+  const height = props.most === undefined ? { height: "420px" } : { maxHeight: `${props.most}px` };
+  return <div class="code" ref={place} style={height} onKeyDown={(e) => e.stopPropagation()} />;
 }

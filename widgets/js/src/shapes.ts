@@ -250,3 +250,31 @@ export interface MemoryData {
   lines: (Site & { id: string; arrays: number; bytes: number })[];
   cells: { id: number; cell: Maybe<number>; seconds: number; before: number; peak: number; after: number }[];
 }
+
+// -- kind "devices" (widgets/devices.py); bytes -------------------------------------------------------------------
+
+export interface DevicesData {
+  devices: {
+    id: number;
+    name: string;
+    platform: string;
+    kind: string;
+    process: number;
+    here: boolean;
+    held: number;
+    used: Maybe<number>;
+    limit: Maybe<number>;
+  }[];
+  title: string;
+  gone: string;
+  drawing: Maybe<{
+    shape: number[];
+    dtype: string;
+    axes: [rows: Maybe<number>, columns: Maybe<number>];
+    rows: [from: number, to: number][];
+    columns: [from: number, to: number][];
+    parts: number[][][]; // by row and column, as the next two
+    labels: string[][];
+    colors: string[][];
+  }>;
+}

@@ -72,9 +72,13 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
     if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
-  const choose = (next: readonly number[], from: "code" | "elsewhere"): void => {
+  // The pane in which somebody chose stays as it is: a text that moves under a pressed mouse is selected, not clicked.
+  const choose = (next: readonly number[], from: "code" | "source" | "elsewhere"): void => {
     setChosen(next);
-    setJump({ code: from === "code" ? undefined : firstOf(links?.to(new Set(next)) ?? []), line: next[0] });
+    setJump({
+      code: from === "code" ? undefined : firstOf(links?.to(new Set(next)) ?? []),
+      line: from === "source" ? undefined : next[0],
+    });
   };
   const fromCode = (line: number, text: string): void => {
     choose(links?.of(line) ?? [], "code");
@@ -97,7 +101,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
       <div class="sides">
         <div class="side">
           {places.sources.map((_, index) => (
-            <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "elsewhere")} />
+            <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "source")} />
           ))}
           {places.sources.length === 0 && <p class="dim">No line of yours is behind this program.</p>}
         </div>
@@ -253,7 +257,7 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
         }}
         notes={notes}
         first={source.first}
-        height={`${Math.min(places.sources.length > 1 ? 220 : 420, source.lines.length * 18 + 12)}px`}
+        most={places.sources.length > 1 ? 220 : 420}
       />
     </>
   );

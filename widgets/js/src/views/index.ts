@@ -1,6 +1,7 @@
 // The live forms by the `kind` of their view.
 import type { ComponentType } from "preact";
 import { CacheView } from "./cache.tsx";
+import { DevicesView } from "./devices.tsx";
 import { DiffView } from "./diff.tsx";
 import { HloView } from "./hlo.tsx";
 import { LinesView } from "./lines.tsx";
@@ -11,6 +12,7 @@ import { TableView } from "./table.tsx";
 // Each form knows the shape of its own data.
 export const kinds: Record<string, ComponentType<never>> = {
   cache: CacheView,
+  devices: DevicesView,
   diff: DiffView,
   hlo: HloView,
   lines: LinesView,

@@ -1,6 +1,6 @@
 // `%jax memory`: which arrays are alive, which line made them, what keeps them.
 import { useState } from "preact/hooks";
-import { bytes, count, seconds, share } from "../format.ts";
+import { bytes, count, seconds } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, Filter, Tabs, where } from "../parts.tsx";
@@ -8,6 +8,8 @@ import type { MemoryData } from "../shapes.ts";
 import { Table } from "../table.tsx";
 
 type Client = ViewProps["client"];
+
+const shape = (array: MemoryData["arrays"][number]): string => `${array.dtype}[${array.shape.join(",")}]`;
 
 export function MemoryView({ data, client }: ViewProps<MemoryData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "arrays");
@@ -50,16 +52,11 @@ export function MemoryView({ data, client }: ViewProps<MemoryData>) {
                       value: (a) => a.name ?? "",
                       draw: (a) => <span class="mono">{a.name ?? "(no name)"}</span>,
                     },
-                    {
-                      key: "shape",
-                      label: "Shape",
-                      value: (a) => `${a.dtype}[${a.shape.join(",")}]`,
-                      draw: (a) => <span class="mono">{`${a.dtype}[${a.shape.join(",")}]`}</span>,
-                    },
+                    { key: "shape", label: "Shape", value: shape, draw: (a) => <span class="mono">{shape(a)}</span> },
                     { key: "place", label: "Made at", value: (a) => where(a) },
                     { key: "by", label: "By", wide: true, value: (a) => a.made_by },
                     { key: "bytes", label: "Size", kind: "bytes", value: (a) => a.bytes },
-                    { key: "share", label: "Share", kind: "share", wide: true, value: (a) => a.bytes / (data.total || 1), draw: (a) => share(a.bytes / (data.total || 1)) },
+                    { key: "share", label: "Share", kind: "share", wide: true, value: (a) => a.bytes / (data.total || 1) },
                   ]}
                 />
                 {left.arrays > 0 && (
@@ -136,15 +133,18 @@ function Peaks({ cells }: { cells: MemoryData["cells"] }) {
   const shown = cells.slice(-60);
   const most = Math.max(...shown.map((c) => c.peak), 1);
   const [width, height] = [10 * shown.length, 60];
-  const tall = (size: number): number => (size / most) * (height - 2);
+  const bar = (i: number, size: number) => {
+    const tall = (size / most) * (height - 2);
+    return { x: 10 * i + 1, width: 8, y: height - tall, height: tall };
+  };
   const said = `Memory of the last ${shown.length} cells, at most ${bytes(most)}`;
   return (
     <svg class="peaks" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={said}>
       {shown.map((c, i) => (
         <g key={c.id}>
           <title>{`cell [${c.cell}]: peak ${bytes(c.peak)}, after ${bytes(c.after)}, ${seconds(c.seconds)}`}</title>
-          <rect x={i * 10 + 1} width="8" y={height - tall(c.peak)} height={tall(c.peak)} fill="var(--mark2)" stroke="var(--line)" />
-          <rect x={i * 10 + 1} width="8" y={height - tall(c.after)} height={tall(c.after)} fill="var(--bar)" />
+          <rect {...bar(i, c.peak)} fill="var(--mark2)" stroke="var(--line)" />
+          <rect {...bar(i, c.after)} fill="var(--bar)" />
         </g>
       ))}
     </svg>
