@@ -14,7 +14,7 @@ INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint widgets pictures conformance fuzz docs bench clean FORCE
+.PHONY: help lab demo test lint widgets pictures conformance fuzz docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
 	@echo build/site/index.html
+
+soak: .venv/test.stamp ## a million calls from JAX into torch, from several threads, watched (half an hour)
+	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_torch_call
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -1,6 +1,6 @@
 """`make bench`: every comparison, in one run.
 
-python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|models|attribution ...]
+python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def main() -> None:
         "cpu_tensors",
         "training",
         "capture",
+        "torch_call",
         "models",
         "attribution",
     ]

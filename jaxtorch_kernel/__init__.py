@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
     from .interop.jax_view import jax_view as jax_view
+    from .interop.optax import optax_optimizer as optax_optimizer
     from .interop.sharding import with_sharding_constraint as with_sharding_constraint
     from .interop.torch_call.convert import dtype_j2t as dtype_j2t
     from .interop.torch_call.convert import dtype_t2j as dtype_t2j
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from .interop.torch_call.module import module_to_jax as module_to_jax
     from .interop.torch_call.running import TorchCallError as TorchCallError
     from .interop.torch_call.torch2jax import torch2jax as torch2jax
+    from .interop.torch_call.torch2jax import torch2jax_auto as torch2jax_auto
     from .interop.torch_call.torch2jax import torch2jax_with_vjp as torch2jax_with_vjp
+    from .interop.torch_call.torch2jax import torch2jax_without_vjp as torch2jax_without_vjp
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
     from .options import config as config
@@ -55,6 +58,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
     "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "optax_optimizer": ("jaxtorch.interop.optax", "optax_optimizer"),
     "to_jax": ("jaxtorch.interop.values", "to_jax"),
     "to_torch": ("jaxtorch.interop.values", "to_torch"),
     "export": ("jaxtorch.capture.export", "export"),
@@ -73,7 +77,9 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "module_to_jax": ("jaxtorch.interop.torch_call.module", "module_to_jax"),
     "TorchCallError": ("jaxtorch.interop.torch_call.running", "TorchCallError"),
     "torch2jax": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax"),
+    "torch2jax_auto": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_auto"),
     "torch2jax_with_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_with_vjp"),
+    "torch2jax_without_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_without_vjp"),
     "Size": ("torch", "Size"),
     "with_sharding_constraint": ("jaxtorch.interop.sharding", "with_sharding_constraint"),
 }
@@ -96,6 +102,7 @@ __all__ = [
     "jax_view",
     "jit",
     "module_to_jax",
+    "optax_optimizer",
     "pure",
     "scan",
     "scan_layers",
@@ -103,7 +110,9 @@ __all__ = [
     "to_jax",
     "to_torch",
     "torch2jax",
+    "torch2jax_auto",
     "torch2jax_with_vjp",
+    "torch2jax_without_vjp",
     "torch_view",
     "tree_j2t",
     "tree_t2j",

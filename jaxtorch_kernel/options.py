@@ -53,7 +53,25 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 
 
 # What `update` takes besides: of the process, and no part of any program's key.
-_PROCESS = ("compile_cache", "max_traces")
+_PROCESS = ("compile_cache", "max_traces", "peak")
+
+
+def _positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")
+
+
+# What each of them may be, in words and as a question.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "compile_cache": ("one of True, False", lambda v: v in (True, False)),
+    "max_traces": (
+        "a whole number from 1 on or None",
+        lambda v: v is None or (type(v) is int and v >= 1),
+    ),
+    "peak": (
+        "(operations, bytes) a second, as (197e12, 819e9), or None",
+        lambda v: v is None or (type(v) is tuple and len(v) == 2 and all(map(_positive, v))),
+    ),
+}
 
 
 _interned: dict[tuple[Any, ...], Options] = {}
@@ -121,6 +139,8 @@ class Config:
 
     # A trace past it warns (`capture/retraces.py`).
     max_traces: int | None = 32
+    # Operations and bytes a second that the device can do at most (`insight/profile/roofline.py`).
+    peak: tuple[float, float] | None = None
 
     def __init__(self) -> None:
         self._base = _changed(Options(), {})
@@ -142,25 +162,23 @@ class Config:
 
         Beside the options of a scope, `compile_cache=True` keeps compiled programs across sessions
         (`compile_cache.py`), False stops that; `max_traces` is how often one function may be traced before a warning
-        says why it is (32; None is never).
+        says why it is (32; None is never); `peak=(operations, bytes)` is what the device can do at most in a second,
+        for the roofline of a profile (None: what is known of the device).
         """
         own = {name: changes.pop(name) for name in _PROCESS if name in changes}
         self._check(changes)
-        limit, cached = own.get("max_traces"), own.get("compile_cache", False)
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ValueError(
-                f"jaxtorch.config: max_traces is a whole number from 1 on or None, not {limit!r}."
-            )
-        if cached not in (True, False):
-            raise ValueError(
-                f"jaxtorch.config: compile_cache is one of True, False, not {cached!r}."
-            )
+        for name, value in own.items():
+            allowed, may_be = _CHECKS[name]
+            if not may_be(value):
+                raise ValueError(f"jaxtorch.config: {name} is {allowed}, not {value!r}.")
         if "max_traces" in own:
-            self.max_traces = limit
+            self.max_traces = own["max_traces"]
+        if "peak" in own:
+            self.peak = own["peak"]
         if "compile_cache" in own:
             from .compile_cache import compile_cache
 
-            (compile_cache.on if cached else compile_cache.off)("config")
+            (compile_cache.on if own["compile_cache"] else compile_cache.off)("config")
         with self._lock:
             self._base = _changed(self._base, changes)
 

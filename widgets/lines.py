@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtorch.insight.profile.sources import Source, annotate
-
 from . import profile_page
+from .profiled import ProfiledView
 from .units import amount, duration, share, size
-from .view import View
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.summary import Profile
+    from jaxtorch.insight.profile.sources import Source
 
 _WIDTH = 120
 
 
-class LinesView(View):
+class LinesView(ProfiledView):
     """The lines of a `Profile`.
 
     | key | what it holds |
@@ -33,14 +31,6 @@ class LinesView(View):
     """
 
     kind: ClassVar[str] = "lines"
-
-    def __init__(self, profile: Profile, title: str = "", first: str = ""):
-        """`first`: the file of the cell that was profiled."""
-        self.profile, self.title, self.first = profile, title, first
-
-    def sources(self) -> list[Source]:
-        """The code with its times."""
-        return annotate(self.profile, self.first)
 
     def text(self) -> str:
         profile = self.profile

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtorch.insight.profile.perfetto import trace
-from jaxtorch.insight.profile.sources import Source, annotate, text_of, where
+from jaxtorch.insight.profile.sources import text_of, where
 
-from . import profile_page
+from . import profile_page, roofline
 from .profile_data import packed
+from .profiled import ProfiledView
 from .standalone import standalone
 from .units import amount, duration, share, size
-from .view import View
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Node, Profile, Row
@@ -26,7 +26,7 @@ _WIDTH = 100
 _ROWS = 10
 
 
-class ProfileView(View):
+class ProfileView(ProfiledView):
     """A `Profile` as a notebook shows it.
 
     Times in `data()` are nanoseconds, of one run where there were several, but for `events`, which has all of them.
@@ -61,10 +61,6 @@ class ProfileView(View):
 
     kind: ClassVar[str] = "profile"
 
-    def __init__(self, profile: Profile, title: str = "", first: str = ""):
-        """`first`: the file of the cell that was profiled."""
-        self.profile, self.title, self.first = profile, title, first
-
     def text(self) -> str:
         found = self.profile
         parts = [
@@ -73,15 +69,12 @@ class ProfileView(View):
             _modules(found),
             _ranking("operator", found.operators, found.device),
             _instructions(found),
+            _roofline(found),
         ]
         return "\n\n".join(part for part in parts if part)
 
     def html(self) -> str:
         return profile_page.page(self.profile, self.title, self.sources())
-
-    def sources(self) -> list[Source]:
-        """The code with its times."""
-        return annotate(self.profile, self.first)
 
     def data(self) -> dict[str, Any]:
         return packed(self.profile, self.title)
@@ -187,6 +180,12 @@ def _instructions(profile: Profile) -> str:
         name = f"{row.instruction} of {row.program}"
         rows.append([*_times(row.time.total, profile.device), row.opcode, name, places])
     return table(("device", "share", "opcode", "instruction", "from"), rows)
+
+
+def _roofline(profile: Profile) -> str:
+    if profile.peak is None or not profile.roofline:
+        return ""
+    return f"{roofline.heading(profile.peak)}\n{table(roofline.NAMES, roofline.rows(profile))}"
 
 
 def _times(total: float, whole: float, inferred: float = 0.0) -> list[str]:

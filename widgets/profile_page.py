@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from jaxtorch.insight.profile.sources import where
 
+from . import roofline
 from .timeline import timeline
 from .units import amount, duration, share, size
 
@@ -50,6 +51,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> str:
         _details("Timeline", timeline(profile), True),
         _details("Operators", _operators(profile)),
         _details("Instructions", _instructions(profile)),
+        _details("Roofline", _roofline(profile), True),
     ]
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
 
@@ -246,6 +248,14 @@ def _instructions(profile: Profile) -> str:
         ]
         rows.append(cells)
     return _rows(names, rows, len(profile.instructions), 3)
+
+
+def _roofline(profile: Profile) -> str:
+    if profile.peak is None or not profile.roofline:
+        return ""
+    rows = [[escape(cell) for cell in row] for row in roofline.rows(profile)]
+    table = _rows(roofline.NAMES, rows, len(profile.roofline), 2)
+    return f"<div>{escape(roofline.heading(profile.peak))}</div>{roofline.drawing(profile)}{table}"
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], count: int, left: int) -> str:

@@ -92,7 +92,7 @@ class Optimizers:
             if any(p.device.type == "jax" for p in group["params"]):
                 if "capturable" in group:
                     self._set(group, "capturable", True)
-                if _takes_tensor_rate(optimizer) and isinstance(group["lr"], float):
+                if _takes_tensor_rate(optimizer) and isinstance(group.get("lr"), float):
                     rate = Rate(optimizer, index)
                     self.rates.append(rate)
                     self._set(group, "lr", rate.tensor)
@@ -121,7 +121,11 @@ class Optimizers:
 
 def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
     """Whether `step` computes with a learning rate that is a tensor."""
-    return isinstance(optimizer, torch.optim.SGD) or "capturable" in optimizer.defaults
+    return (
+        isinstance(optimizer, torch.optim.SGD)
+        or "capturable" in optimizer.defaults
+        or getattr(optimizer, "takes_tensor_rate", False)
+    )
 
 
 def _move_counts(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ _SAYS = {
     "fallback": "what an operator without a lowering does: 'warn', 'silent', 'error'",
     "matmul_precision": "None (torch's own setting), 'default', 'high', 'highest'",
     "max_traces": "a function traced more often than this warns and says why; None: never",
+    "peak": "(operations, bytes) a second of the device, for rooflines, as peak=197e12,819e9; None: as known",
     "compile_cache": "keep compiled programs across sessions",
 }
 
@@ -47,6 +48,7 @@ def config(call: Call) -> None:
 def _values() -> dict[str, Any]:
     return asdict(options.options()) | {
         "max_traces": options.max_traces,
+        "peak": options.peak,
         "compile_cache": compile_cache.active,
     }
 

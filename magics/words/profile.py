@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
@@ -16,13 +17,12 @@ from jaxtorch.insight.profile import profile as run_profiled
 from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.widgets.lines import LinesView
 from jaxtorch.widgets.profile import ProfileView
+from jaxtorch.widgets.profiled import ProfiledView
 from jaxtorch.widgets.standalone import standalone
 
 from ..cells import SHOWN, cell_number
 from ..report import read_cell, show_from_cell
 from .table import Call, word
-
-_V = TypeVar("_V", ProfileView, LinesView)
 
 _ARGUMENTS = (
     argument("--repeat", type=int, default=1, metavar="N", help="runs; times are their means"),
@@ -32,32 +32,6 @@ _ARGUMENTS = (
 )
 
 
-@word(
-    "profile",
-    *_ARGUMENTS,
-    example="profile step(x)",
-    says="run a statement, or the cell under %%jax profile, and show where its time went",
-    cell=True,
-    statement=True,
-)
-def profile(call: Call) -> ProfileView:
-    """Time by line, module, operator and instruction, a timeline, and what the host did."""
-    return _view(ProfileView, call)
-
-
-@word(
-    "lines",
-    *_ARGUMENTS,
-    example="lines step(x)",
-    says="the same, shown as the code with each line's time on the device",
-    cell=True,
-    statement=True,
-)
-def lines(call: Call) -> LinesView:
-    """The code, each line with time, share, operations and bytes."""
-    return _view(LinesView, call)
-
-
 class _Code(NamedTuple):
     """What is profiled: a function of no arguments, the file that its frames have ("" for another magic's)."""
 
@@ -65,7 +39,8 @@ class _Code(NamedTuple):
     file: str
 
 
-def _view(kind: type[_V], call: Call) -> _V:
+def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
+    """Run what stands there under the profiler, and show it."""
     arguments = call.arguments
     if arguments.repeat < 1 or arguments.warmup < 0:
         raise UsageError("--repeat is at least 1, --warmup at least 0.")
@@ -131,7 +106,7 @@ def _code(call: Call) -> _Code:
     return _Code(run, code.file)
 
 
-def _save(path: Path, found: Profile, view: ProfileView | LinesView) -> None:
+def _save(path: Path, found: Profile, view: ProfiledView) -> None:
     if path.suffix == ".json":
         content = json.dumps(trace(found))
     else:
@@ -142,3 +117,17 @@ def _save(path: Path, found: Profile, view: ProfileView | LinesView) -> None:
         raise UsageError(f"--save {path}: {error.strerror}.") from None
     where = " Open it at https://ui.perfetto.dev." if path.suffix == ".json" else ""
     print(f"Saved {path}.{where}")
+
+
+def _register(name: str, kind: type[ProfiledView], says: str) -> None:
+    word(name, *_ARGUMENTS, example=f"{name} step(x)", says=says, cell=True, statement=True)(
+        functools.partial(_view, kind)
+    )
+
+
+_register(
+    "profile",
+    ProfileView,
+    "run a statement, or the cell under %%jax profile, and show where its time went",
+)
+_register("lines", LinesView, "the same, shown as the code with each line's time on the device")

@@ -36,7 +36,8 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
     capsys.readouterr()
     shell.run_line_magic("jax", "config")
     shown = capsys.readouterr().out
-    for setting in ("fallback='silent'", "max_traces=None", "matmul_precision=", "compile_cache="):
+    known = ("fallback='silent'", "max_traces=None", "matmul_precision=", "compile_cache=", "peak=")
+    for setting in known:
         assert setting in shown
 
 
@@ -49,6 +50,9 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
         ("max_traces", "OPTION=VALUE"),
         ("max_traces=7 fallback=loud", "fallback is one of"),
         ("fallback=silent max_traces=x", "whole number"),
+        ("peak=1e12", "operations, bytes"),
+        ("peak=1e12,-3", "operations, bytes"),
+        ("peak=fast", "operations, bytes"),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(shell: Any, line: str, says: str) -> None:

@@ -300,6 +300,28 @@ def test_a_profile_that_runs_already_is_one_line(session: Any, capsys: Any, tmp_
     assert "stop_trace" in said
 
 
+def test_a_roofline_where_the_peak_is_given(session: Any) -> None:
+    cell = "%%jax profile --warmup 1\nx = a @ b\ny = x + a"
+    plain = run(session, cell)
+    assert plain.profile.peak is None  # nobody knows this CPU's
+    assert "Roofline" not in plain.text() + Page(plain.html()).words
+    run(session, "%jax config peak=1e12,1e11")
+    try:
+        view = run(session, cell)
+    finally:
+        run(session, "%jax config peak=None")
+    assert view.data()["peak"] == {"name": "cpu", "flops": 1e12, "bandwidth": 1e11}
+    product, added = sorted(view.profile.roofline, key=lambda p: p.row.place.line)
+    assert product.intensity == pytest.approx(2 * N**3 / (3 * 4 * N * N))
+    assert added.intensity == pytest.approx(1 / 12)
+    assert (product.memory, added.memory) == (False, True)
+    page = Page(view.html())
+    assert "svg" in page.tags
+    for text in (view.text(), page.words):
+        assert "Roofline of cpu: 1.00 TFLOP/s, 100 GB/s" in text
+    assert run(session, cell).profile.peak is None
+
+
 def test_plain_cpu_code_has_an_empty_profile(session: Any) -> None:
     view = run(session, "%%jax profile\nx = torch.ones(3, device='cpu') + 1\ny = sum(range(10))")
     assert view.profile.device == 0

@@ -1,7 +1,7 @@
 """What instructions cost: floating point operations, transcendental functions, bytes moved.
 
 XLA's own `cost_analysis()` has totals of a program, in which the body of a loop counts once. Here each instruction has
-its own figures, by the rules that XLA counts by, and a loop counts as often as XLA knows that it runs:
+its own figures, by the rules that XLA counts by, and a loop counts as often as it runs (`trips.py`):
 
 * a product or a sum of elements is one operation, a multiply-add two; `exp`, `tanh`, ... are counted by themselves;
 * a convolution counts the positions where its window lies on the input, not those in the padding;
@@ -13,58 +13,17 @@ its own figures, by the rules that XLA counts by, and a loop counts as often as 
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from .module import RUNS_INSIDE, Computation, Instruction, Module, Shape
-from .wire import fields, numbers, signed
+from .module import RUNS_INSIDE, Computation, Instruction, Module
+from .trips import Trips
+from .work import NOTHING as NOTHING
+from .work import Cost as Cost
+from .work import Work, words
 
-
-class Cost(NamedTuple):
-    """A cost of an instruction, or of several."""
-
-    flops: float = 0.0
-    transcendentals: float = 0.0
-    bytes: float = 0.0
-
-    def times(self, count: float) -> Cost:
-        """The cost of so many."""
-        return Cost(self.flops * count, self.transcendentals * count, self.bytes * count)
-
-    def plus(self, other: Cost) -> Cost:
-        """Both."""
-        return Cost(
-            self.flops + other.flops,
-            self.transcendentals + other.transcendentals,
-            self.bytes + other.bytes,
-        )
-
-
-NOTHING = Cost()
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_TRANSCENDENTAL = _words(
-    """
-    acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one
-    logistic power rsqrt sine sinh sqrt tan tanh
-    """
-)
-_ELEMENTWISE = _words(
-    """
-    abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
-    minimum multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even
-    select shift-left shift-right-arithmetic shift-right-logical sign subtract xor
-    """
-)
 # Nothing moves: they only say where something is, or what they run moves by itself.
-_FREE = _words(
+_FREE = words(
     """
     parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional
     add-dependency partition-id replica-id async-update async-done copy-done send-done recv-done all-gather-done
@@ -72,8 +31,6 @@ _FREE = _words(
     """
 )
 _SLICES = frozenset(("slice", "dynamic-slice", "gather"))
-_TRIPS = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
-_CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
 
 
 class Costs:
@@ -81,6 +38,8 @@ class Costs:
 
     def __init__(self, module: Module):
         self.module = module
+        self.trips = Trips(module)
+        self._work = Work(module)
         self._known: dict[int, Cost] = {}
         self._spread: dict[int, list[tuple[Instruction, Cost]]] = {}
 
@@ -94,7 +53,7 @@ class Costs:
         found = self._known.get(instruction.id)
         if found is None:
             found = self._own(instruction)
-            times = trips(instruction) or 1 if instruction.opcode == "while" else 1
+            times = self._times(instruction)
             if instruction.opcode in RUNS_INSIDE:
                 for called in instruction.calls:
                     found = found.plus(
@@ -112,12 +71,19 @@ class Costs:
             found[computation.id] = found.get(computation.id, 0) + times
             for instruction in computation.instructions:
                 if instruction.opcode in RUNS_INSIDE:
-                    own = trips(instruction) or 1 if instruction.opcode == "while" else 1
+                    own = self._times(instruction)
                     for called in instruction.calls:
                         visit(self.module.computations[called], times * own)
 
         visit(self.module.entry, 1)
         return found
+
+    def _times(self, instruction: Instruction) -> int:
+        """How often what an instruction runs is run at each of its own runs."""
+        if instruction.opcode != "while":
+            return 1
+        found = self.trips.of(instruction)
+        return 1 if found is None else found
 
     def executed(self) -> Iterator[tuple[Instruction, int]]:
         """The instructions that XLA runs one by one, and how often each: those of no fusion."""
@@ -140,7 +106,7 @@ class Costs:
                 moved[inner.id] = moved.get(inner.id, 0.0) + count
             found = self._spread[instruction.id] = []
             for inner in fused.instructions:
-                work = self._work(inner)
+                work = self._work.of(inner)
                 own = Cost(work.flops, work.transcendentals, moved.get(inner.id, 0.0))
                 found.append((inner, own))
         return found
@@ -151,8 +117,8 @@ class Costs:
         return [
             i
             for i, _ in self.executed()
-            if (i.opcode == "while" and trips(i) is None)
-            or (i.opcode == "custom-call" and not self._work(i).flops)
+            if (i.opcode == "while" and self.trips.of(i) is None)
+            or (i.opcode == "custom-call" and not self._work.of(i).flops)
         ]
 
     # -- of one instruction -----------------------------------------------------------------------------------
@@ -171,29 +137,8 @@ class Costs:
             for _, cost in self.spread(instruction):
                 total = total.plus(cost)
             return total
-        work = self._work(instruction)
+        work = self._work.of(instruction)
         return Cost(work.flops, work.transcendentals, self._moved(instruction))
-
-    def _work(self, instruction: Instruction) -> Cost:
-        """Operations alone."""
-        opcode = instruction.opcode
-        if opcode in _ELEMENTWISE:
-            return Cost(float(instruction.shape.elements))
-        if opcode in _TRANSCENDENTAL:
-            return Cost(0.0, float(instruction.shape.elements))
-        if opcode == "fusion":
-            return self._sum(self.module.computations[instruction.calls[0]])
-        rule = _RULES.get(opcode)
-        return NOTHING if rule is None else rule(self, instruction)
-
-    def _sum(self, computation: Computation) -> Cost:
-        total = NOTHING
-        for instruction in computation.instructions:
-            total = total.plus(self._work(instruction))
-        return total
-
-    def _operand(self, instruction: Instruction, place: int) -> Shape:
-        return self.module.instructions[instruction.operands[place]].shape
 
     # -- bytes ------------------------------------------------------------------------------------------------
 
@@ -202,20 +147,22 @@ class Costs:
         if opcode in _FREE:
             return 0.0
         if opcode == "copy-start":  # whose result names the source too
-            return 2.0 * self._operand(instruction, 0).bytes
+            return 2.0 * self._work.operand(instruction, 0).bytes
         if opcode in _SLICES:
             return 2 * out + sum(
-                self._operand(instruction, i).bytes for i in range(1, len(instruction.operands))
+                self._work.operand(instruction, i).bytes
+                for i in range(1, len(instruction.operands))
             )
         if opcode in _UPDATES:
             first = _UPDATES[opcode](instruction)
             own = self._updated(instruction)
             others = sum(
-                self._operand(instruction, i).bytes for i in range(first, len(instruction.operands))
+                self._work.operand(instruction, i).bytes
+                for i in range(first, len(instruction.operands))
             )
             return own + others
         return out + sum(
-            self._operand(instruction, i).bytes for i in range(len(instruction.operands))
+            self._work.operand(instruction, i).bytes for i in range(len(instruction.operands))
         )
 
     def _updated(self, instruction: Instruction) -> float:
@@ -223,9 +170,9 @@ class Costs:
         if instruction.opcode == "scatter":
             arrays = len(instruction.operands) // 2
             return float(
-                sum(self._operand(instruction, arrays + 1 + i).bytes for i in range(arrays))
+                sum(self._work.operand(instruction, arrays + 1 + i).bytes for i in range(arrays))
             )
-        return float(self._operand(instruction, 1).bytes)
+        return float(self._work.operand(instruction, 1).bytes)
 
     def _moved_by_fusion(self, fused: Computation) -> Iterator[tuple[Instruction, float]]:
         """(who moves, bytes) of a fusion."""
@@ -259,150 +206,8 @@ class Costs:
         return 0.0 if reader.opcode in _UPDATES else None
 
 
-def trips(loop: Instruction) -> int | None:
-    """How often the body of a loop runs, where XLA found out."""
-    found = _TRIPS.search(loop.fields.get(43, b""))
-    return int(found[1]) if found else None
-
-
 # The first operand that an update in place reads as a whole.
 _UPDATES: dict[str, Callable[[Instruction], int]] = {
     "dynamic-update-slice": lambda i: 1,
     "scatter": lambda i: len(i.operands) // 2,
-}
-
-
-def _dot(costs: Costs, instruction: Instruction) -> Cost:
-    lhs = costs._operand(instruction, 0).dimensions
-    contracted = dict(fields(instruction.fields.get(30, b""))).get(1, b"")
-    size = math.prod(lhs[i] for i in numbers(contracted))
-    return Cost(2.0 * instruction.shape.elements * size)
-
-
-def _library_call(costs: Costs, instruction: Instruction) -> Cost:
-    """A matrix product by a library; what else a library does is not known."""
-    found = _CONTRACTED.search(instruction.fields.get(43, b""))
-    if found is None or not instruction.operands:
-        return NOTHING
-    lhs = costs._operand(instruction, 0).dimensions
-    size = math.prod(lhs[int(n)] for n in re.findall(rb"\d+", found[1]))
-    out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    return Cost(2.0 * out.elements * size)
-
-
-class _WindowDimension(NamedTuple):
-    size: int = 1
-    stride: int = 1
-    low: int = 0
-    high: int = 0
-    dilation: int = 1
-    base_dilation: int = 1
-
-
-def _window(instruction: Instruction) -> list[_WindowDimension]:
-    found = []
-    for key, value in fields(instruction.fields.get(15, b"")):
-        if key == 1:
-            own = {k: signed(v) for k, v in fields(value)}
-            names = enumerate(_WindowDimension._fields, 1)
-            found.append(_WindowDimension(**{n: own[k] for k, n in names if k in own}))
-    return found
-
-
-def _positions(window: _WindowDimension, base: int, out: int) -> int:
-    """How many pairs of a place in the window and a place of the result meet an element of the input."""
-    if window == _WindowDimension(window.size) and out == base - window.size + 1:
-        return window.size * out
-    count = 0
-    for place in range(window.size):
-        for step in range(out):
-            at = step * window.stride - window.low + place * window.dilation
-            count += at % window.base_dilation == 0 and 0 <= at // window.base_dilation < base
-    return count
-
-
-def _convolution(costs: Costs, instruction: Instruction) -> Cost:
-    base = costs._operand(instruction, 0)
-    out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    own: dict[int, list[int]] = {}
-    for key, value in fields(instruction.fields.get(16, b"")):
-        own.setdefault(key, []).extend(numbers(value))
-    batch, feature = own.get(7, [0])[0], own.get(8, [0])[0]
-    out_feature = own.get(10, [0])[0]
-    places = 1
-    for window, of_base, of_out in zip(
-        _window(instruction), own.get(11, ()), own.get(12, ()), strict=False
-    ):
-        places *= _positions(window, base.dimensions[of_base], out.dimensions[of_out])
-    groups = instruction.fields.get(50, 1) or 1
-    batches = instruction.fields.get(58, 1) or 1
-    multiply_adds = (
-        base.dimensions[feature]
-        // groups
-        * out.dimensions[out_feature]
-        * (base.dimensions[batch] // batches)
-        * places
-    )
-    return Cost(2.0 * multiply_adds)
-
-
-def _applied(costs: Costs, instruction: Instruction, times: float, which: int = 0) -> Cost:
-    """The computation that an instruction applies to elements, so many times."""
-    return costs._sum(costs.module.computations[instruction.calls[which]]).times(times)
-
-
-def _reduce(costs: Costs, instruction: Instruction) -> Cost:
-    shape = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    return _applied(costs, instruction, costs._operand(instruction, 0).elements - shape.elements)
-
-
-def _reduce_window(costs: Costs, instruction: Instruction) -> Cost:
-    size = math.prod(w.size for w in _window(instruction))
-    shape = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    return _applied(costs, instruction, shape.elements * (size - 1))
-
-
-def _select_and_scatter(costs: Costs, instruction: Instruction) -> Cost:
-    size = math.prod(w.size for w in _window(instruction))
-    count = costs._operand(instruction, 1).elements
-    chosen = _applied(costs, instruction, count * (size - 1), 0)
-    return chosen.plus(_applied(costs, instruction, count, 1))
-
-
-def _scatter(costs: Costs, instruction: Instruction) -> Cost:
-    place = len(instruction.operands) // 2 + 1
-    return _applied(costs, instruction, costs._operand(instruction, place).elements)
-
-
-def _sort(costs: Costs, instruction: Instruction) -> Cost:
-    """n log n comparisons along the sorted dimension."""
-    shape = costs._operand(instruction, 0)
-    along = numbers(instruction.fields.get(14, b"")) or [0]
-    size = shape.dimensions[along[0]] if shape.dimensions else 1
-    return Cost(float(shape.elements * max(size - 1, 0).bit_length()))
-
-
-def _fft(costs: Costs, instruction: Instruction) -> Cost:
-    """5 n log2 n for a complex transform, as is usual."""
-    size = math.prod(numbers(instruction.fields.get(32, b""))) or 1
-    return Cost(5.0 * instruction.shape.elements * math.log2(size)) if size > 1 else NOTHING
-
-
-def _by_elements(costs: Costs, instruction: Instruction) -> Cost:
-    return Cost(float(instruction.shape.elements))
-
-
-_RULES: dict[str, Callable[[Costs, Instruction], Cost]] = {
-    "dot": _dot,
-    "convolution": _convolution,
-    "custom-call": _library_call,
-    "reduce": _reduce,
-    "reduce-window": _reduce_window,
-    "select-and-scatter": _select_and_scatter,
-    "scatter": _scatter,
-    "map": lambda c, i: _applied(c, i, i.shape.elements),
-    "sort": _sort,
-    "fft": _fft,
-    "all-reduce": _by_elements,
-    "reduce-scatter": _by_elements,
 }

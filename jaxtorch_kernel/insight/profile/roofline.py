@@ -2,14 +2,22 @@
 
 Work that does few operations for each byte it moves cannot be faster than memory is; the roof is the lower of
 `intensity * bandwidth` and `flops`. The figures hold for dense matrix products in the widest format that the matrix
-units take at full speed (bfloat16), so that float32 work stands lower than it must.
+units take at full speed (bfloat16), so that float32 work stands lower than it must. Where they are not known or
+another roof is wanted, a measured one say, `jaxtorch.config.update(peak=(operations, bytes))` gives it, a second each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
+
+from ...options import config
+
+if TYPE_CHECKING:
+    from .summary import Row
 
 
 @dataclass(frozen=True)
@@ -40,28 +48,83 @@ class Peak:
         return min(self.flops, intensity * self.bandwidth)
 
 
+@dataclass(frozen=True)
+class Position:
+    """Where a line stands under the roof.
+
+    Attributes:
+        row: of the profile's table of lines.
+        intensity: operations for each byte moved.
+        speed: operations a second.
+        roof: the most that is possible at this intensity.
+        memory: whether it is memory that limits there, and not arithmetic.
+    """
+
+    row: Row
+    intensity: float
+    speed: float
+    roof: float
+    memory: bool
+
+    @property
+    def reached(self) -> float:
+        """The share of what is possible."""
+        return self.speed / self.roof
+
+
+def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
+    """Where lines stand, most time first; those without operations or bytes stand nowhere."""
+    found = []
+    for row in lines:
+        time = row.time
+        if time.flops > 0 and time.bytes > 0 and time.total > 0:
+            intensity = time.flops / time.bytes
+            speed = time.flops / (time.total / 1e9)
+            roof = peak.roof(intensity)
+            found.append(Position(row, intensity, speed, roof, intensity < peak.ridge))
+    return sorted(found, key=lambda p: -p.row.time.total)
+
+
 _T, _G = 1e12, 1e9
 
-# As JAX names the device -> Peak. One core's share where JAX shows a chip as two devices.
+# As JAX names the device -> (operations, bytes) a second, dense, without the doubling of sparse matrices.
 _PEAKS = {
-    "TPU v4": (275 * _T, 1228 * _G),
+    # https://cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e: "Peak compute per chip (bf16)", "HBM bandwidth per chip"
+    "TPU v4": (275 * _T, 1200 * _G),
     "TPU v5 lite": (197 * _T, 819 * _G),
+    "TPU v5e": (197 * _T, 819 * _G),
     "TPU v5p": (459 * _T, 2765 * _G),
     "TPU v5": (459 * _T, 2765 * _G),
     "TPU v6 lite": (918 * _T, 1640 * _G),
+    "TPU v6e": (918 * _T, 1640 * _G),
+    # https://www.nvidia.com/en-us/data-center/a100/
     "NVIDIA A100-SXM4-40GB": (312 * _T, 1555 * _G),
+    "NVIDIA A100-PCIE-40GB": (312 * _T, 1555 * _G),
     "NVIDIA A100-SXM4-80GB": (312 * _T, 2039 * _G),
+    "NVIDIA A100 80GB PCIe": (312 * _T, 1935 * _G),
+    # https://www.nvidia.com/en-us/data-center/h100/ (half of what it says for sparse matrices), /h200/
     "NVIDIA H100 80GB HBM3": (989 * _T, 3350 * _G),
     "NVIDIA H100 PCIe": (756 * _T, 2000 * _G),
+    "NVIDIA H100 NVL": (835 * _T, 3900 * _G),
     "NVIDIA H200": (989 * _T, 4800 * _G),
+    # https://www.nvidia.com/en-us/data-center/l4/ (half of what it says for sparse matrices)
     "NVIDIA L4": (121 * _T, 300 * _G),
+    # https://www.nvidia.com/en-us/data-center/tesla-t4/ (float16: it has no bfloat16)
     "Tesla T4": (65 * _T, 320 * _G),
+    # https://www.nvidia.com/en-us/data-center/v100/ (float16)
     "Tesla V100-SXM2-16GB": (125 * _T, 900 * _G),
+    "Tesla V100-SXM2-32GB": (125 * _T, 900 * _G),
 }
 
 
 def peak_of(kind: str | None = None) -> Peak | None:
-    """The roof of a kind of device, by default of the first one here; None where it is not known (any CPU)."""
-    name = jax.devices()[0].device_kind if kind is None else kind
+    """The roof of a kind of device, by default of the first one here; None where it is not known, as of any CPU.
+
+    `jaxtorch.config.peak` goes before what is known of the device here.
+    """
+    own = jax.devices()[0].device_kind
+    name = own if kind is None else kind
+    if name == own and config.peak is not None:
+        return Peak(name, *config.peak)
     found = _PEAKS.get(name)
     return None if found is None else Peak(name, *found)

@@ -16,7 +16,7 @@ from ..programs import Place
 from .hosts import Host, host_time
 from .join import Attribution, Share, attribute
 from .record import Recording, record
-from .roofline import Peak, peak_of
+from .roofline import Peak, Position, peak_of, positions
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,11 @@ class Profile:
             for place in share.origin.stack:
                 groups[place].append(share)
         return {place: self._time(shares) for place, shares in groups.items()}
+
+    @cached_property
+    def roofline(self) -> list[Position]:
+        """Where the lines stand under the device's roof; nothing where that is not known."""
+        return [] if self.peak is None else positions(self.lines, self.peak)
 
     def _lines(self, own: dict[Place, Time]) -> list[Row]:
         rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in own.items()]

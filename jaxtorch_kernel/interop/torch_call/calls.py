@@ -69,7 +69,7 @@ class Call(ABC):
     linear_from: int
     traits: Traits
     is_derivative: bool = True
-    caught: list[BaseException] | None = None
+    caught: Any = None
 
     @abstractmethod
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:

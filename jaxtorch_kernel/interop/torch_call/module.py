@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,9 @@ def module_to_jax(
 
 def _for_params_first(call: Callable[..., Any], on_jax: bool, rng: bool) -> Callable[..., Any]:
     """The JAX function, with the parameters before the key."""
-    function = jax_view(call, rng=rng) if on_jax else torch2jax(call, rng=rng)
+    # `functional_call` puts the parameters into the module for a while, which calls of other threads would see.
+    lock = threading.RLock()
+    function = jax_view(call, rng=rng) if on_jax else torch2jax(call, rng=rng, lock=lock)
     if not rng:
         return function
 

@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ... import _jax_private as private
 from .calls import Call, batch, has_tangent
-from .running import on_cpu, on_gpu, on_host
+from .running import Caught, on_cpu, on_gpu, on_host
 
 torch_call_p = Primitive("torch_call")
 torch_call_p.multiple_results = True
@@ -36,15 +36,14 @@ def _eager(*arrays: Any, call: Call) -> list[Any]:
     program, caught = call.__dict__.get("_program") or _make_program(call)
     try:
         return jax.block_until_ready(program(*arrays))
-    except jax.errors.JaxRuntimeError:
-        if not caught:
-            raise
-    raise caught.pop()
+    except jax.errors.JaxRuntimeError as error:
+        found = caught.take(error)
+    raise found
 
 
-def _make_program(call: Call) -> tuple[Callable[..., Any], list[BaseException]]:
+def _make_program(call: Call) -> tuple[Callable[..., Any], Caught]:
     watched = copy.copy(call)
-    watched.caught = []
+    watched.caught = Caught()
     made = call.__dict__["_program"] = (
         jax.jit(lambda *xs: torch_call_p.bind(*xs, call=watched)),
         watched.caught,

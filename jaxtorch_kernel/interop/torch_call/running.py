@@ -9,7 +9,9 @@ A tensor that the function keeps beyond the call is found by who still uses its 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -129,10 +131,11 @@ def _own_state(device: str) -> Iterator[None]:
 def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
         _torch_private.refuse_writes(tensor)
+    copied = call.traits.copies  # before the run: another thread may learn it meanwhile
     try:
         return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
     except RuntimeError as error:
-        if call.traits.copies or not _torch_private.is_refused_write(error):
+        if copied or not _torch_private.is_refused_write(error):
             raise
     call.traits.copies = True
     return _attempted(call, operands)
@@ -170,6 +173,24 @@ def _told(call: Call, error: BaseException) -> TorchCallError:
     traceback.clear_frames(
         error.__traceback__
     )  # a debugger would read memory that is no longer lent
-    if call.caught is not None:
-        call.caught.append(error)
-    return TorchCallError(f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}")
+    words = f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}"
+    return TorchCallError(words if call.caught is None else call.caught.keep(error))
+
+
+class Caught:
+    """Errors that wait for who called from Python. XLA hands on words only, so that each has a number."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, BaseException] = {}
+        self._number = itertools.count()
+
+    def keep(self, error: BaseException) -> str:
+        """The words by which it is found."""
+        words = f"torch call error {next(self._number)}."
+        self._errors[words] = error
+        return words
+
+    def take(self, error: Exception) -> BaseException:
+        """The error that XLA tells of, or else XLA's own."""
+        found = re.search(r"torch call error \d+\.", str(error))
+        return error if found is None else self._errors.pop(found[0], error)

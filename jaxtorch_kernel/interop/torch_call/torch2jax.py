@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import jax
@@ -20,9 +22,11 @@ from .calls import Aval, Call, TorchCall, Traits
 from .outputs import declared, inferred
 from .primitive import bind
 from .running import in_order
+from .sharded import over_devices
 
 Tensor = torch.Tensor
 _LEAF = jax.tree.structure(0)
+_LOCK = threading.RLock()
 _KEY = Aval((2,), np.dtype(np.uint32))
 
 
@@ -31,10 +35,17 @@ def torch2jax(
     *example_args: Any,
     example_kw: dict[str, Any] | None = None,
     output_shapes: Any = None,
+    out_specs: Any = None,
     vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
-    nondiff_argnums: int | Sequence[int] = (),
+    nondiff_argnums: int | Sequence[int] | None = None,
+    nondiff_mask: Any = None,
+    lock: bool | AbstractContextManager[Any] = False,
     rng: bool = False,
     ordered: bool = False,
+    depth: int = 2,
+    use_zeros: bool = True,
+    use_torch_vjp: bool = True,
+    output_sharding_spec: Any = None,
 ) -> Callable[..., Any]:
     """A torch function as a JAX function that runs it, with torch's own kernels, on JAX's own memory.
 
@@ -54,13 +65,23 @@ def torch2jax(
         example_kw: the same by name.
         output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
             Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
+        out_specs: results are spread over the mesh that the example arguments are spread over, by this
+            `PartitionSpec` (or a pytree of them): each device calls `fn` on its part. Otherwise arguments are gathered,
+            unless the call is inside of `jax.shard_map`.
         vmap_method: "sequential" calls `fn` once for each element of a `jax.vmap`. Everything else is one call through
             `torch.vmap`, and one for each element with a warning where that does not go.
         nondiff_argnums: positional arguments without gradients.
+        nondiff_mask: a pytree like the positional arguments, True for leaves without gradients.
+        lock: one call of `fn` at a time, by a lock for all such functions or by this one: over several devices, and in
+            several threads, calls overlap, and `fn` may change something that they share.
         rng: `fn` draws random numbers: the JAX function takes a key as its first argument, and the same key gives the
             same numbers, in the derivative too.
         ordered: `fn` has effects: each call happens once, in the order of the program. Arguments and results are
             copied, and there are no derivatives and no `vmap`.
+        depth: of wrap-torch2jax, as the next three are. It chooses nothing: there are derivatives of every order.
+        use_zeros: chooses nothing: gradients of what has none are zeros.
+        use_torch_vjp: chooses nothing: `torch.func` is used where it is needed and goes.
+        output_sharding_spec: its older name of `out_specs`.
 
     Raises:
         TypeError: when called: results other than declared, or none that JAX can take.
@@ -77,18 +98,26 @@ def torch2jax(
     if vmap_method not in ("auto", "sequential", "expand_dims", "broadcast_all"):
         raise ValueError(f"vmap_method is 'auto' or 'sequential', not {vmap_method!r}")
     _refuse_tensors_of_the_device(fn)
+    out_specs = output_sharding_spec if out_specs is None else out_specs
+    if out_specs is not None:
+        options: dict[str, Any] = {
+            "vmap_method": vmap_method,
+            "nondiff_argnums": nondiff_argnums,
+            "lock": lock,
+        }
+        options |= {"nondiff_mask": nondiff_mask, "rng": rng, "ordered": ordered}
+        alone = functools.partial(torch2jax, fn, **options)
+        return over_devices(alone, example_args, output_shapes, out_specs)
     name = getattr(fn, "__name__", type(fn).__name__)
     traits = Traits(name, loop=vmap_method == "sequential", seeded=rng)
-    nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-    wrapped = _Wrapped(
-        _seeded(fn) if rng else fn, traits, output_shapes, in_order if ordered else bind
-    )
+    run = fn if not lock else _locked(fn, _LOCK if lock is True else lock)
+    run = _seeded(run) if rng else run
+    wrapped = _Wrapped(run, traits, output_shapes, in_order if ordered else bind)
     if example_args or example_kw:
         wrapped.prepare((_KEY, *example_args) if rng else example_args, example_kw or {})
 
     def jax_function(*args: Any, **kwargs: Any) -> Any:
-        if nondiff:
-            args = tuple(_constant(x) if i in nondiff else x for i, x in enumerate(args))
+        args = _without_gradients(args, nondiff_argnums, nondiff_mask)
         if rng:
             args = (key_data("torch2jax", args), *args[1:])
         return wrapped(args, kwargs)
@@ -96,59 +125,8 @@ def torch2jax(
     return functools.update_wrapper(jax_function, fn, updated=())
 
 
-def torch2jax_with_vjp(
-    torch_fn: Callable[..., Any],
-    *example_args: Any,
-    example_kw: dict[str, Any] | None = None,
-    depth: int = 2,
-    nondiff_argnums: int | Sequence[int] | None = None,
-    nondiff_mask: Any = None,
-    output_shapes: Any = None,
-    use_zeros: bool = True,
-    use_torch_vjp: bool = True,
-    vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
-) -> Callable[..., Any]:
-    """`torch2jax` under the name and arguments of wrap-torch2jax, whose code runs with the import changed.
-
-    `torch2jax` itself has derivatives of every order, so that `depth`, `use_zeros` and `use_torch_vjp` choose nothing.
-
-    Args:
-        torch_fn: the torch function.
-        *example_args: as of `torch2jax`.
-        example_kw: as of `torch2jax`.
-        depth: ignored.
-        nondiff_argnums: positional arguments without gradients.
-        nondiff_mask: a pytree like the arguments, True for leaves without gradients.
-        output_shapes: as of `torch2jax`.
-        use_zeros: ignored: gradients of what has none are zeros.
-        use_torch_vjp: ignored: torch.func is used where it is needed and goes.
-        vmap_method: as of `torch2jax`.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, torch, jaxtorch
-        >>> f = jaxtorch.torch2jax_with_vjp(torch.nn.MSELoss(), torch.zeros(2), torch.zeros(2))
-        >>> jax.grad(f)(jnp.array([1.0, 2.0]), jnp.zeros(2))
-        Array([1., 2.], dtype=float32)
-    """
-    fn = torch2jax(
-        torch_fn,
-        *example_args,
-        example_kw=example_kw,
-        output_shapes=output_shapes,
-        vmap_method=vmap_method,
-        nondiff_argnums=() if nondiff_argnums is None else nondiff_argnums,
-    )
-    if nondiff_mask is None:
-        return fn
-
-    @functools.wraps(fn)
-    def masked(*args: Any, **kwargs: Any) -> Any:
-        stopped = jax.tree.map(
-            lambda m, x: jax.lax.stop_gradient(x) if m else x, nondiff_mask, args
-        )
-        return fn(*stopped, **kwargs)
-
-    return masked
+# The other names that wrap-torch2jax has for what is one function here.
+torch2jax_with_vjp = torch2jax_without_vjp = torch2jax_auto = torch2jax
 
 
 class _Wrapped:
@@ -290,10 +268,26 @@ def _examples(arrays: list[Any]) -> list[Tensor] | None:
     return [a if isinstance(a, Tensor) else from_dlpack(jnp.asarray(a)) for a in arrays]
 
 
-def _constant(argument: Any) -> Any:
-    return jax.tree.map(
-        lambda x: jax.lax.stop_gradient(x) if isinstance(x, jax.Array) else x, argument
-    )
+def _without_gradients(args: Any, argnums: int | Sequence[int] | None, mask: Any) -> Any:
+    """The positional arguments, those of `argnums` and the leaves of `mask` as constants."""
+    if mask is not None:
+        args = jax.tree.map(lambda m, x: _constant(x) if m else x, mask, args)
+    if argnums is None:
+        return args
+    constant = (argnums,) if isinstance(argnums, int) else argnums
+    return tuple(jax.tree.map(_constant, x) if i in constant else x for i, x in enumerate(args))
+
+
+def _constant(leaf: Any) -> Any:
+    return jax.lax.stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _locked(function: Callable[..., Any], lock: Any) -> Callable[..., Any]:
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return function(*args, **kwargs)
+
+    return locked
 
 
 def _refuse_tensors_of_the_device(function: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 import jaxtorch
-from jaxtorch.insight.hlo.costs import NOTHING, Cost, Costs, trips
+from jaxtorch.insight.hlo.costs import NOTHING, Cost, Costs
 from jaxtorch.insight.hlo.source import Sources
 from tests.libtpu import missing
 
@@ -65,7 +65,7 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     assert product <= one.total.flops < product + 10
     assert 9 * product <= many.total.flops < 9 * (product + 10)
     loop = next(i for i in many.module.instructions.values() if i.opcode == "while")
-    assert trips(loop) == 9
+    assert many.trips.of(loop) == 9
     assert not many.unknown
 
 

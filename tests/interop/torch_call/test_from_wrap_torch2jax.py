@@ -6,7 +6,9 @@ Each test has a subject of theirs. Where jaxtorch answers otherwise on purpose, 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from jaxtorch import (
     Size,
@@ -23,7 +26,9 @@ from jaxtorch import (
     j2t,
     t2j,
     torch2jax,
+    torch2jax_auto,
     torch2jax_with_vjp,
+    torch2jax_without_vjp,
     tree_j2t,
     tree_t2j,
 )
@@ -99,6 +104,17 @@ def test_shapes_change_without_wrapping_again() -> None:
     for n in (3, 5):
         a, b = normal(0, (n,)), normal(1, (n,))
         close(jax.jit(jax_fn)(a, b), a + b)
+
+
+def test_readme_depth() -> None:
+    """`depth=0` leaves out the derivatives in theirs; ours has them at no cost."""
+    x = normal(0, (6,))
+    for wrap in (torch2jax, torch2jax_with_vjp, torch2jax_without_vjp):
+        jax_fn = wrap(torch.sin, torch.randn(6), depth=0)
+        close(jax_fn(x), jnp.sin(x))
+        close(jax.grad(lambda x, f=jax_fn: f(x).sum())(x), jnp.cos(x))
+    close(torch2jax_auto(torch.sin)(x), jnp.sin(x))
+    close(torch2jax_auto(torch.sin, output_shapes=x)(x), jnp.sin(x))
 
 
 def test_hessian() -> None:
@@ -211,6 +227,35 @@ def test_names_of_dtypes() -> None:
         assert dtype_j2t(jax_dtype) == torch_dtype
         assert dtype_t2j(dtype_t2j(torch_dtype)) == jax_dtype
         assert dtype_j2t(torch_dtype) == torch_dtype
+
+
+@pytest.mark.parametrize("lock", [True, threading.Lock()])
+def test_a_lock_keeps_calls_apart(lock: Any) -> None:
+    """`functional_call` puts weights into the one module, for as long as the call takes."""
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8))
+    inside = 0
+
+    def forward(weights: Any, x: torch.Tensor) -> torch.Tensor:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        result = functional_call(model, weights, x)
+        inside -= 1
+        return result
+
+    jax_fn = jax.jit(torch2jax(forward, lock=lock))
+    weights = tree_t2j(dict(model.named_parameters()))
+    x = normal(0, (16, 8))
+
+    def call(scale: int) -> tuple[jax.Array, jax.Array]:
+        own = {name: w * scale for name, w in weights.items()}
+        hidden = jnp.tanh(x @ own["0.weight"].T + own["0.bias"])
+        expected = hidden @ own["2.weight"].T + own["2.bias"]
+        return jnp.stack([jax_fn(own, x) for _ in range(50)]), jnp.stack([expected] * 50)
+
+    with ThreadPoolExecutor(4) as pool:
+        for found, expected in pool.map(call, range(4)):
+            close(found, expected, 1e-4)
 
 
 # -- values

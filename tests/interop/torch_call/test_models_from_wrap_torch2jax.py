@@ -146,6 +146,22 @@ def test_data_parallel_over_four_devices() -> None:
                       twin(x, weights)[None])
         close(jax.jit(once)(x, weights), twin(x, weights))  # without shard_map JAX gathers the batch
         close(once(x, weights), twin(x, weights))
+
+        # one device's part by out_specs, the model shared by the devices' threads under a lock
+        def shared_model(x, params):
+            calls.append(tuple(x.shape))
+            return torch.func.functional_call(model, params, x)
+
+        for shapes in (None, jax.ShapeDtypeStruct((8, 4), jnp.float32)):
+            forward = torch2jax(
+                shared_model, x, weights, output_shapes=shapes, out_specs=P("x"), lock=True
+            )
+            with jax.set_mesh(mesh):
+                calls.clear()
+                y = jax.jit(forward)(x, weights)
+                assert y.sharding.is_equivalent_to(batch, 2) and set(calls) == {(2, 32)}
+                close(y, twin(x, weights))
+                close(total(forward)(weights, x), total(twin)(weights, x))
     """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -150,3 +152,24 @@ def test_keywords_and_pytrees_go_through() -> None:
     apply, params = module_to_jax(Scaled())
     found = apply(params, {"x": jnp.ones(2)}, scale=jnp.float32(3.0))
     np.testing.assert_array_equal(found["out"], [3.0, 3.0])
+
+
+def test_threads_call_one_module_with_parameters_of_their_own() -> None:
+    """As the devices of a `shard_map` do."""
+    apply, params = module_to_jax(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)))
+    x, compiled = jnp.ones((16, 8)), jax.jit(apply)
+
+    def call(scale: int) -> None:
+        own = {name: scale * p for name, p in params.items()}
+        hidden = jnp.tanh(x @ own["0.weight"].T + own["0.bias"])
+        expected = hidden @ own["2.weight"].T + own["2.bias"]
+        for _ in range(100):
+            np.testing.assert_allclose(compiled(own, x), expected, rtol=1e-4, atol=1e-4)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(call, range(4)))
+    finally:
+        sys.setswitchinterval(interval)

@@ -7,6 +7,8 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -237,6 +239,28 @@ for check in (True, False):
 sharded = jax.device_put(a, NamedSharding(mesh, P("i")))
 np.testing.assert_allclose(f(sharded, w), g(a, w), rtol=1e-6)
 np.testing.assert_allclose(jax.jit(f)(sharded, w), g(a, w), rtol=1e-6)
+
+shapes = []
+def scaled(x, w):
+    shapes.append(tuple(x.shape))
+    return x @ w["w"], x.sum(1)
+x = jax.device_put(jnp.arange(32.0).reshape(8, 4), NamedSharding(mesh, P("i")))
+params = {"w": jax.device_put(jnp.ones((4, 3)), NamedSharding(mesh, P()))}
+for declared in (None, (x[:, :3], x[:, 0])):
+    shapes.clear()
+    spread = torch2jax(scaled, x, params, output_shapes=declared, output_sharding_spec=P("i"))
+    rows, sums = jax.jit(spread)(x, params)
+    assert rows.sharding.spec == P("i") and set(shapes) == {(2, 4)}, (rows.sharding, shapes)
+    np.testing.assert_allclose(rows, x @ params["w"])
+    np.testing.assert_allclose(sums, x.sum(1))
+    gradient = jax.jit(jax.grad(lambda p: (spread(x, p)[0] ** 2).sum()))(params)
+    np.testing.assert_allclose(gradient["w"], 2 * x.T @ (x @ params["w"]))
+try:
+    torch2jax(scaled, np.ones((8, 4)), output_sharding_spec=P("i"))
+except TypeError as error:
+    assert "spread over one mesh, and they are over 0" in str(error), error
+else:
+    raise AssertionError
 there = f(jax.device_put(a, jax.devices()[2]), w)
 assert there.devices() == {jax.devices()[2]}, there.devices()
 assert not f(a, w).committed and there.committed
@@ -255,3 +279,28 @@ def test_what_a_jaxpr_shows() -> None:
     )
     assert "torch_call[call=vmap(sin)]" in text
     assert "torch_call[call=vmap(vjp(sin))]" in text
+
+
+def test_two_threads_learn_at_once_that_a_function_writes() -> None:
+    """One is about to write while the other has done so, and got its copies."""
+    compiled, inside, done = (threading.Event() for _ in range(3))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if not compiled.is_set():
+            return x + 1
+        if not inside.is_set():
+            inside.set()
+            assert done.wait(60)
+        return x.add_(1)
+
+    x = jnp.zeros(3)
+    writes = torch2jax(f, output_shapes=x)
+    writes(x)  # a thread that calls what another compiles waits for its first result
+    compiled.set()
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(writes, x)
+        assert inside.wait(60)
+        np.testing.assert_array_equal(writes(x), np.ones(3))
+        done.set()
+        np.testing.assert_array_equal(late.result(60), np.ones(3))
+    np.testing.assert_array_equal(x, np.zeros(3))

@@ -1,0 +1,243 @@
+"""How often a loop runs.
+
+XLA's compilers for CPU and GPU write down what they found out. A TPU's does not, and a counter of 64 bits is two of 32
+there, with a carry. So the counters are run: the scalars that the condition reads, by what the body makes of them,
+until the condition is false. Only whole numbers that come from constants are followed; a loop that looks at data has no
+known length, nor has one of more than 65,536 rounds.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from .module import Computation, Instruction, Module
+from .wire import fields, numbers, signed
+
+_KNOWN = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
+_MOST = 1 << 16
+_WHOLE = re.compile(r"pred|[su](8|16|32|64)")
+
+# What gives its first operand on, in another place, shape or type of as many bits.
+_SAME = frozenset(
+    ["bitcast", "bitcast-convert", "convert", "copy", "copy-done", "opt-barrier", "reshape"]
+)
+_OPERATIONS: dict[str, Callable[..., int]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "maximum": max,
+    "minimum": min,
+    "negate": operator.neg,
+    "select": lambda which, yes, no: yes if which else no,
+}
+_COMPARISONS: dict[bytes, Callable[[int, int], bool]] = {
+    b"EQ": operator.eq,
+    b"NE": operator.ne,
+    b"LT": operator.lt,
+    b"LE": operator.le,
+    b"GT": operator.gt,
+    b"GE": operator.ge,
+}
+
+
+class _UnknownError(Exception):
+    """A value that is no whole number, or comes from data."""
+
+
+class _Inputs(ABC):
+    """The values of a computation's parameters in one run of it.
+
+    Attributes:
+        known: what was computed from them so far: (instruction, part) -> number.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int | None], int] = {}
+
+    @abstractmethod
+    def element(self, parameter: Instruction, index: int | None) -> int:
+        """A part of one, where it is a tuple; else None asks for all of it."""
+
+
+class Trips:
+    """The lengths of a module's loops."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self._known: dict[int, int | None] = {}
+
+    def of(self, loop: Instruction) -> int | None:
+        """How often the body of a `while` runs; None where that is not known."""
+        if loop.id not in self._known:
+            written = _KNOWN.search(loop.fields.get(43, b""))
+            self._known[loop.id] = int(written[1]) if written else self._counted(loop)
+        return self._known[loop.id]
+
+    def _counted(self, loop: Instruction) -> int | None:
+        """The rounds until the condition is false."""
+        body, condition = (self.module.computations[called] for called in loop.calls)
+        try:
+            state = self._start(loop, body, condition)
+            for rounds in range(_MOST + 1):
+                if not self.value(self.root(condition), None, _State(state)):
+                    return rounds
+                now = _State(state)
+                state = {i: self.value(self.root(body), i, now) for i in state}
+        except _UnknownError:
+            pass
+        return None
+
+    def _start(
+        self, loop: Instruction, body: Computation, condition: Computation
+    ) -> dict[int, int]:
+        """The counters, as they are before the first round: what the condition reads, and what the body makes it of."""
+        outside = _Outside(self, loop.computation)
+        start = self.module.instructions[loop.operands[0]]
+        state = _State({}, lambda i: self.value(start, i, outside))
+        self.value(self.root(condition), None, state)
+        done: set[int] = set()
+        while left := state.values.keys() - done:
+            for i in left:
+                self.value(self.root(body), i, state)
+            done |= left
+        return state.values
+
+    def root(self, computation: Computation) -> Instruction:
+        """What a computation gives."""
+        return self.module.instructions[computation.root]
+
+    def value(self, instruction: Instruction, index: int | None, inputs: _Inputs) -> int:
+        """A whole number that an instruction gives; `index`: of a tuple, which part."""
+        key = instruction.id, index
+        if key not in inputs.known:
+            inputs.known[key] = self._value(instruction, index, inputs)
+        return inputs.known[key]
+
+    def _value(self, instruction: Instruction, index: int | None, inputs: _Inputs) -> int:
+        opcode = instruction.opcode
+        operands = [self.module.instructions[n] for n in instruction.operands]
+        if opcode == "parameter":
+            return inputs.element(instruction, index)
+        if opcode == "get-tuple-element":
+            return self.value(operands[0], instruction.fields.get(13, 0), inputs)
+        if opcode == "tuple" and index is not None:
+            return self.value(operands[index], None, inputs)
+        if opcode in ("fusion", "call"):
+            called = self.module.computations[instruction.calls[0]]
+            return self.value(self.root(called), index, _Operands(self, operands, inputs))
+        if opcode == "copy-start":  # a tuple of the copy and what is copied
+            return self.value(operands[0], None, inputs)
+        if opcode in _SAME and index is not None:
+            return self.value(operands[0], index, inputs)
+        if index is not None or not _is_number(instruction):
+            raise _UnknownError
+        if opcode == "constant":
+            return _literal(instruction)
+        if opcode not in _SAME and opcode not in _OPERATIONS and opcode not in ("compare", "not"):
+            raise _UnknownError
+        values = [self.value(operand, None, inputs) for operand in operands]
+        return _wrapped(_computed(instruction, values), instruction.shape.dtype)
+
+
+class _State(_Inputs):
+    """The counters of one round; `start` gives those that are asked for the first time."""
+
+    def __init__(self, values: dict[int, int], start: Callable[[int], int] | None = None):
+        super().__init__()
+        self.values, self._start = values, start
+
+    def element(self, parameter: Instruction, index: int | None) -> int:
+        if index is None:
+            raise _UnknownError
+        if index not in self.values:
+            if self._start is None:
+                raise _UnknownError
+            self.values[index] = self._start(index)
+        return self.values[index]
+
+
+class _Operands(_Inputs):
+    """The parameters of what is fused: the operands of the fusion."""
+
+    def __init__(self, trips: Trips, operands: list[Instruction], inputs: _Inputs):
+        super().__init__()
+        self._trips, self._operands, self._inputs = trips, operands, inputs
+
+    def element(self, parameter: Instruction, index: int | None) -> int:
+        operand = self._operands[parameter.fields.get(9, 0)]
+        return self._trips.value(operand, index, self._inputs)
+
+
+class _Outside(_Inputs):
+    """Around a loop: a call hands its operands on, a loop what it leaves as it is; a program's arguments are data."""
+
+    def __init__(self, trips: Trips, computation: int):
+        super().__init__()
+        self._trips, self._computation = trips, computation
+
+    def element(self, parameter: Instruction, index: int | None) -> int:
+        module = self._trips.module
+        callers = module.callers.get(self._computation, ())
+        caller = module.instructions[callers[0]] if len(callers) == 1 else None
+        if caller is None or not (caller.opcode == "call" or self._kept(caller, parameter, index)):
+            raise _UnknownError
+        operand = module.instructions[caller.operands[parameter.fields.get(9, 0)]]
+        return self._trips.value(operand, index, _Outside(self._trips, caller.computation))
+
+    def _kept(self, loop: Instruction, parameter: Instruction, index: int | None) -> bool:
+        """Whether a loop's body gives a part of its tuple on as it is."""
+        module = self._trips.module
+        root = self._trips.root(module.computations[self._computation])
+        if loop.opcode != "while" or root.opcode != "tuple" or index is None:
+            return False
+        given = module.instructions[root.operands[index]]
+        part = given.opcode, given.operands[:1], given.fields.get(13, 0)
+        return part == ("get-tuple-element", (parameter.id,), index)
+
+
+def _is_number(instruction: Instruction) -> bool:
+    shape = instruction.shape
+    return shape.elements == 1 and _WHOLE.fullmatch(shape.dtype) is not None
+
+
+def _computed(instruction: Instruction, values: list[int]) -> int:
+    opcode = instruction.opcode
+    if opcode == "compare":
+        return _COMPARISONS[instruction.fields.get(63, b"EQ")](*values)
+    if opcode == "not":
+        return not values[0] if instruction.shape.dtype == "pred" else ~values[0]
+    return _OPERATIONS[opcode](*values) if opcode in _OPERATIONS else values[0]
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """A number as its type holds it.
+
+    Example:
+        >>> _wrapped(2**32 - 1, "s32"), _wrapped(-1, "u8"), _wrapped(2, "pred")
+        (-1, 255, 1)
+    """
+    if dtype == "pred":
+        return int(bool(value))
+    bits = int(dtype[1:])
+    value %= 1 << bits
+    return value - (1 << bits) if dtype[0] == "s" and value >> (bits - 1) else value
+
+
+# The fields of LiteralProto: a list of numbers, or for the short ones their bytes.
+_LITERALS = {"pred": 2, "s32": 4, "s64": 5, "u32": 6, "u64": 7}
+_SHORT = {"u8": 3, "s8": 15, "u16": 16, "s16": 17}
+
+
+def _literal(instruction: Instruction) -> int:
+    dtype = instruction.shape.dtype
+    held = dict(fields(instruction.fields.get(8, b"")))
+    if dtype in _SHORT:
+        return _wrapped(int.from_bytes(held.get(_SHORT[dtype], b""), "little"), dtype)
+    value = held.get(_LITERALS[dtype])
+    return 0 if value is None else _wrapped(signed(numbers(value)[0]), dtype)

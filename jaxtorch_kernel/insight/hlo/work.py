@@ -1,0 +1,224 @@
+"""The operations of instructions, opcode by opcode: floating point operations, and transcendental functions.
+
+They are counted by the rules of XLA's own `cost_analysis()`, which `costs.py` tells.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .module import Computation, Instruction, Module, Shape
+from .wire import fields, numbers, signed
+
+
+class Cost(NamedTuple):
+    """A cost of an instruction, or of several."""
+
+    flops: float = 0.0
+    transcendentals: float = 0.0
+    bytes: float = 0.0
+
+    def times(self, count: float) -> Cost:
+        """The cost of so many."""
+        return Cost(self.flops * count, self.transcendentals * count, self.bytes * count)
+
+    def plus(self, other: Cost) -> Cost:
+        """Both."""
+        return Cost(
+            self.flops + other.flops,
+            self.transcendentals + other.transcendentals,
+            self.bytes + other.bytes,
+        )
+
+
+NOTHING = Cost()
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+_TRANSCENDENTAL = words(
+    """
+    acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one
+    logistic power rsqrt sine sinh sqrt tan tanh
+    """
+)
+_ELEMENTWISE = words(
+    """
+    abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
+    minimum multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even
+    select shift-left shift-right-arithmetic shift-right-logical sign subtract xor
+    """
+)
+_CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
+
+
+class Work:
+    """The operations of a module's instructions, without the bytes that they move."""
+
+    def __init__(self, module: Module):
+        self.module = module
+
+    def of(self, instruction: Instruction) -> Cost:
+        """Of one run of an instruction, with what is fused in it."""
+        opcode = instruction.opcode
+        if opcode in _ELEMENTWISE:
+            return Cost(float(instruction.shape.elements))
+        if opcode in _TRANSCENDENTAL:
+            return Cost(0.0, float(instruction.shape.elements))
+        if opcode == "fusion":
+            return self.sum(self.module.computations[instruction.calls[0]])
+        rule = _RULES.get(opcode)
+        return NOTHING if rule is None else rule(self, instruction)
+
+    def sum(self, computation: Computation) -> Cost:
+        """Of all instructions of a computation."""
+        total = NOTHING
+        for instruction in computation.instructions:
+            total = total.plus(self.of(instruction))
+        return total
+
+    def operand(self, instruction: Instruction, place: int) -> Shape:
+        """The shape of an operand."""
+        return self.module.instructions[instruction.operands[place]].shape
+
+
+def _dot(work: Work, instruction: Instruction) -> Cost:
+    lhs = work.operand(instruction, 0).dimensions
+    contracted = dict(fields(instruction.fields.get(30, b""))).get(1, b"")
+    size = math.prod(lhs[i] for i in numbers(contracted))
+    return Cost(2.0 * instruction.shape.elements * size)
+
+
+def _library_call(work: Work, instruction: Instruction) -> Cost:
+    """A matrix product by a library; what else a library does is not known."""
+    found = _CONTRACTED.search(instruction.fields.get(43, b""))
+    if found is None or not instruction.operands:
+        return NOTHING
+    lhs = work.operand(instruction, 0).dimensions
+    size = math.prod(lhs[int(n)] for n in re.findall(rb"\d+", found[1]))
+    out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
+    return Cost(2.0 * out.elements * size)
+
+
+class _WindowDimension(NamedTuple):
+    size: int = 1
+    stride: int = 1
+    low: int = 0
+    high: int = 0
+    dilation: int = 1
+    base_dilation: int = 1
+
+
+def _window(instruction: Instruction) -> list[_WindowDimension]:
+    found = []
+    for key, value in fields(instruction.fields.get(15, b"")):
+        if key == 1:
+            own = {k: signed(v) for k, v in fields(value)}
+            names = enumerate(_WindowDimension._fields, 1)
+            found.append(_WindowDimension(**{n: own[k] for k, n in names if k in own}))
+    return found
+
+
+def _positions(window: _WindowDimension, base: int, out: int) -> int:
+    """How many pairs of a place in the window and a place of the result meet an element of the input."""
+    if window == _WindowDimension(window.size) and out == base - window.size + 1:
+        return window.size * out
+    count = 0
+    for place in range(window.size):
+        for step in range(out):
+            at = step * window.stride - window.low + place * window.dilation
+            count += at % window.base_dilation == 0 and 0 <= at // window.base_dilation < base
+    return count
+
+
+def _convolution(work: Work, instruction: Instruction) -> Cost:
+    base = work.operand(instruction, 0)
+    out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
+    own: dict[int, list[int]] = {}
+    for key, value in fields(instruction.fields.get(16, b"")):
+        own.setdefault(key, []).extend(numbers(value))
+    batch, feature = own.get(7, [0])[0], own.get(8, [0])[0]
+    out_feature = own.get(10, [0])[0]
+    places = 1
+    for window, of_base, of_out in zip(
+        _window(instruction), own.get(11, ()), own.get(12, ()), strict=False
+    ):
+        places *= _positions(window, base.dimensions[of_base], out.dimensions[of_out])
+    groups = instruction.fields.get(50, 1) or 1
+    batches = instruction.fields.get(58, 1) or 1
+    multiply_adds = (
+        base.dimensions[feature]
+        // groups
+        * out.dimensions[out_feature]
+        * (base.dimensions[batch] // batches)
+        * places
+    )
+    return Cost(2.0 * multiply_adds)
+
+
+def _applied(work: Work, instruction: Instruction, times: float, which: int = 0) -> Cost:
+    """The computation that an instruction applies to elements, so many times."""
+    return work.sum(work.module.computations[instruction.calls[which]]).times(times)
+
+
+def _reduce(work: Work, instruction: Instruction) -> Cost:
+    shape = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
+    return _applied(work, instruction, work.operand(instruction, 0).elements - shape.elements)
+
+
+def _reduce_window(work: Work, instruction: Instruction) -> Cost:
+    size = math.prod(w.size for w in _window(instruction))
+    shape = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
+    return _applied(work, instruction, shape.elements * (size - 1))
+
+
+def _select_and_scatter(work: Work, instruction: Instruction) -> Cost:
+    size = math.prod(w.size for w in _window(instruction))
+    count = work.operand(instruction, 1).elements
+    chosen = _applied(work, instruction, count * (size - 1), 0)
+    return chosen.plus(_applied(work, instruction, count, 1))
+
+
+def _scatter(work: Work, instruction: Instruction) -> Cost:
+    place = len(instruction.operands) // 2 + 1
+    return _applied(work, instruction, work.operand(instruction, place).elements)
+
+
+def _sort(work: Work, instruction: Instruction) -> Cost:
+    """n log n comparisons along the sorted dimension."""
+    shape = work.operand(instruction, 0)
+    along = numbers(instruction.fields.get(14, b"")) or [0]
+    size = shape.dimensions[along[0]] if shape.dimensions else 1
+    return Cost(float(shape.elements * max(size - 1, 0).bit_length()))
+
+
+def _fft(work: Work, instruction: Instruction) -> Cost:
+    """5 n log2 n for a complex transform, as is usual."""
+    size = math.prod(numbers(instruction.fields.get(32, b""))) or 1
+    return Cost(5.0 * instruction.shape.elements * math.log2(size)) if size > 1 else NOTHING
+
+
+def _by_elements(work: Work, instruction: Instruction) -> Cost:
+    return Cost(float(instruction.shape.elements))
+
+
+_RULES: dict[str, Callable[[Work, Instruction], Cost]] = {
+    "dot": _dot,
+    "convolution": _convolution,
+    "custom-call": _library_call,
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "select-and-scatter": _select_and_scatter,
+    "scatter": _scatter,
+    "map": lambda w, i: _applied(w, i, i.shape.elements),
+    "sort": _sort,
+    "fft": _fft,
+    "all-reduce": _by_elements,
+    "reduce-scatter": _by_elements,
+}

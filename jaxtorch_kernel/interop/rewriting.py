@@ -1,0 +1,177 @@
+"""A JAX function that gives tensors new values: `new = function(*written, *read)`, written back.
+
+Eagerly it is one compiled program a signature. The memory of the tensors that it rewrites is donated to it, and running
+it and storing its results is one call in C (`dispatch/atomic.py`), so that Ctrl-C finds the values before or after.
+Inside captured code the function is inlined, and the writes are effects of that program.
+
+A tensor that is a part of its buffer, or that is not on the jax device, is read, and gets its new values by `copy_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import torch
+
+from ..device import interrupts
+from ..device.sharing import tensor_of
+from ..dispatch import tracing
+from ..dispatch.atomic import own, run_into, store
+from ..dispatch.errors import explain
+from ..dispatch.read import contiguous_array
+from ..dispatch.stats import Source, Trace
+from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
+from ..storage.layout import plan
+from .borrow import borrowed
+from .bridge import avals_of
+from .compiled import build
+
+Tensor = torch.Tensor
+Function = Callable[..., Sequence[Any]]
+
+
+class Rewriting:
+    """A family of JAX functions over tensors, compiled at their first use.
+
+    Args:
+        name: of the programs.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._cause = Trace(Source(name, "call_jax"))
+
+    def __call__(
+        self,
+        function: Function,
+        written: Sequence[Tensor],
+        read: Sequence[Any],
+        key: Hashable = None,
+    ) -> None:
+        """Give `written` the results of `function(*written, *read)`.
+
+        Args:
+            function: takes an array for each tensor, returns one of the same shape and dtype for each of `written`.
+            written: tensors of any device; inside captured code of the jax device.
+            read: tensors, or arrays.
+            key: tells functions that compile to different programs apart.
+
+        Raises:
+            RuntimeError: captured code, and a tensor is not on the jax device; or XLA fails.
+        """
+        with torch.no_grad():
+            if tracing.active():
+                self._inline(function, written, read)
+            else:
+                self._run(function, written, read, key)
+
+    def _inline(self, function: Function, written: Sequence[Tensor], read: Sequence[Any]) -> None:
+        for t in (*written, *read):
+            if isinstance(t, Tensor) and t.device.type != "jax":
+                raise RuntimeError(
+                    f"{self.name} in captured code: a tensor is on {t.device}, and a program can only write to tensors "
+                    "of the jax device. Move it there (model.to('jax')), or leave this line outside."
+                )
+        with jax.enable_x64(True):
+            results = function(*map(_operand, (*written, *read)))
+        for tensor, result in zip(written, results, strict=True):
+            _write_traced(tensor, result)
+
+    def _run(
+        self, function: Function, written: Sequence[Tensor], read: Sequence[Any], key: Hashable
+    ) -> None:
+        cells = _whole_cells(written)
+        for cell in cells:
+            if cell is not None:
+                own(cell)
+        operands = [_operand(t) for t in written] + [_operand(t) for t in read]
+        donated = [i for i, cell in enumerate(cells) if cell is not None]
+        taken = {id(operands[i]) for i in donated}
+        for i in {*range(len(operands))} - {*donated}:
+            if id(operands[i]) in taken:  # a gradient that is the parameter itself, say
+                operands[i] = operands[i].copy()
+        known = (key, tuple((a.shape, a.dtype, a.sharding) for a in operands), tuple(donated))
+        execute = self._programs.get(known)
+        if execute is None:
+            places = [a.sharding for a in operands[: len(written)]]
+            built = build(function, avals_of(operands), donated, self.name, places, self._cause)
+            execute = self._programs[known] = built.call
+        del taken
+        landing = [Buffer(None, None) if cell is None else cell for cell in cells]  # type: ignore[arg-type]
+        copies = [(t, b) for t, b, c in zip(written, landing, cells, strict=True) if c is None]
+        with interrupts.later() if copies else nullcontext():
+            try:
+                run_into(execute, operands, landing)
+            except jax.errors.JaxRuntimeError as error:
+                raise explain(error, self.name) from None
+            for tensor, buffer in copies:
+                tensor.copy_(tensor_of(buffer.array, tensor.device))
+        torch.autograd.graph.increment_version([written[i] for i in donated])
+
+
+def assign(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give whole tensors the values of others, of any device and dtype; those of the jax device all or none."""
+    with torch.no_grad():
+        fitting = [v.to(t.device, t.dtype) for t, v in zip(tensors, values, strict=True)]
+        buffers, arrays = [], []
+        for tensor, value in zip(tensors, fitting, strict=True):
+            if tensor.device.type == "jax":
+                buffers.append(buffer_of(tensor))
+                with jax.enable_x64(True):
+                    array = jax.device_put(contiguous_array(value), buffers[-1].spec.placement)
+                arrays.append(array)
+        store(buffers, arrays)
+        for tensor, value in zip(tensors, fitting, strict=True):
+            if tensor.device.type != "jax":
+                tensor.copy_(value)
+
+
+def _operand(value: Any) -> Any:
+    """The array under a tensor, or over one that is elsewhere; an array as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach()
+    return contiguous_array(value if value.device.type == "jax" else borrowed(value))
+
+
+def _whole_cells(tensors: Sequence[Tensor]) -> list[Buffer | None]:
+    """The buffer of each tensor that is all of one, and that no tensor before it shares."""
+    cells: list[Buffer | None] = []
+    seen: set[int] = set()
+    for t in tensors:
+        cell = buffer_of(t) if t.device.type == "jax" else None
+        if cell is not None and (id(cell) in seen or not _is_whole(t, cell)):
+            cell = None
+        if cell is not None:
+            seen.add(id(cell))
+        cells.append(cell)
+    return cells
+
+
+def _is_whole(tensor: Tensor, cell: Buffer) -> bool:
+    return (
+        plan(cell.spec, tensor.dtype, tuple(tensor.shape), tensor.stride()) is None
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _write_traced(tensor: Tensor, result: Any) -> None:
+    """Write inside a trace."""
+    trace = tracing.current()
+    assert trace is not None
+    cell = buffer_of(tensor)
+    if _is_whole(tensor, cell):
+        trace.touch(cell)
+        trace.note_writer(cell)
+        cell.write(result, cell.spec)
+        torch.autograd.graph.increment_version([tensor])
+        return
+    spec = spec_of(cell.spec.dtype, tuple(tensor.shape), cell.spec.placement)
+    new = wrap(result, spec, tensor.shape, tensor.dtype)
+    trace.add_born(buffer_of(new))
+    tensor.copy_(new)

@@ -1,0 +1,67 @@
+"""A torch function over arrays that are spread over several devices: each device calls it on its own part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from .outputs import declared
+
+
+def over_devices(
+    wrap: Callable[..., Callable[..., Any]],
+    examples: tuple[Any, ...],
+    output_shapes: Any,
+    output_spec: Any,
+) -> Callable[..., Any]:
+    """A JAX function that calls a torch function on every device's part of its arguments.
+
+    XLA cannot split a call that it does not look into, and would gather the arguments. So the call stands in a
+    `shard_map`, whose specs for the arguments are those of the examples.
+
+    Args:
+        wrap: makes the JAX function for one device, given `output_shapes`.
+        examples: arrays, spread as arguments will be.
+        output_shapes: of the whole results.
+        output_spec: how they are spread: a pytree of `PartitionSpec`s like the results, or one for all.
+
+    Raises:
+        TypeError: no example is spread over a mesh.
+    """
+    meshes = {a.sharding.mesh for a in jax.tree.leaves(examples) if _is_spread(a)}
+    if len(meshes) != 1:
+        raise TypeError(
+            f"out_specs needs example arguments that are spread over one mesh, and they are over "
+            f"{len(meshes)}: pass arrays placed with jax.device_put(x, NamedSharding(mesh, spec)), or call it "
+            "inside of jax.shard_map, without out_specs"
+        )
+    (mesh,) = meshes
+    in_specs = jax.tree.map(
+        lambda a: a.sharding.spec if _is_spread(a) else PartitionSpec(), examples
+    )
+    local = wrap(
+        output_shapes=None
+        if output_shapes is None
+        else _parts(mesh, examples, output_shapes, output_spec)
+    )
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=in_specs, out_specs=output_spec, check_vma=False
+    )
+
+
+def _is_spread(array: Any) -> bool:
+    return isinstance(getattr(array, "sharding", None), NamedSharding)
+
+
+def _parts(mesh: Any, examples: Any, output_shapes: Any, output_spec: Any) -> Any:
+    """What one device has of results of these shapes."""
+    whole, tree = declared(output_shapes, jax.tree.leaves(examples))
+    specs = jax.tree.leaves(jax.tree.broadcast(output_spec, jax.tree.unflatten(tree, whole)))
+    parts = [
+        jax.ShapeDtypeStruct(NamedSharding(mesh, spec).shard_shape(aval.shape), aval.dtype)
+        for aval, spec in zip(whole, specs, strict=True)
+    ]
+    return jax.tree.unflatten(tree, parts)

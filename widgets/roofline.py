@@ -1,0 +1,148 @@
+"""Where lines stand under the device's roof: a table for a terminal, a drawing for a page.
+
+Across: operations for each byte moved; up: operations a second; both by powers of ten. The roof rises with the
+bandwidth of the memory and is flat where arithmetic is the limit. A point is a line, with its number in the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from jaxtorch.insight.profile.sources import text_of, where
+
+from .units import amount, share
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.roofline import Peak, Position
+    from jaxtorch.insight.profile.summary import Profile
+
+NAMES = ("", "ops/byte", "ops/s", "of the roof", "limit", "line")
+_WIDTH, _HEIGHT = 560, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
+_MOST = 10
+_NEAR = 9  # so close, labels would lie on each other
+
+
+def heading(peak: Peak) -> str:
+    """What the roof is."""
+    return (
+        f"Roofline of {peak.name}: {amount(peak.flops)}FLOP/s, {amount(peak.bandwidth)}B/s; "
+        f"arithmetic is the limit from {peak.ridge:.3g} ops/byte on"
+    )
+
+
+def rows(profile: Profile) -> list[list[str]]:
+    """The table: the lines with most time."""
+    found = []
+    for number, position in enumerate(profile.roofline[:_MOST], 1):
+        found.append(
+            [
+                str(number),
+                f"{position.intensity:.3g}",
+                amount(position.speed),
+                share(position.speed, position.roof),
+                "memory" if position.memory else "arithmetic",
+                _line(position),
+            ]
+        )
+    return found
+
+
+def _line(position: Position) -> str:
+    place = position.row.place
+    return position.row.name if place is None else f"{where(place)}: {text_of(place)}"
+
+
+def drawing(profile: Profile) -> str:
+    """The drawing as inline SVG; "" where nothing stands under a known roof."""
+    peak, shown = profile.peak, profile.roofline[:_MOST]
+    if peak is None or not shown:
+        return ""
+    across = _Axis([peak.ridge, *(p.intensity for p in shown)], _LEFT, _WIDTH - _RIGHT)
+    up = _Axis([peak.flops, *(p.speed for p in shown)], _HEIGHT - _BOTTOM, _TOP)
+    roof = [(i, peak.roof(i)) for i in (across.low, peak.ridge, across.high)]
+    low = up.low / peak.bandwidth  # below it the roof leaves the drawing
+    if low > across.low:
+        roof[0] = (low, up.low)
+    line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in roof)
+    return (
+        f'<svg role="img" aria-label="{escape(heading(peak), quote=True)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'style="width:100%;max-width:{_WIDTH}px;height:auto" xmlns="http://www.w3.org/2000/svg">'
+        f"{_ticks(across, _across)}{_ticks(up, _up)}"
+        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+        f"{_points([(p, across(p.intensity), up(p.speed)) for p in shown])}"
+        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 6}" text-anchor="middle" font-size="11" fill="currentColor">'
+        "operations for each byte</text>"
+        f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" font-size="11" fill="currentColor" '
+        f'transform="rotate(-90 12 {_HEIGHT / 2:.0f})">operations a second</text></svg>'
+    )
+
+
+class _Axis:
+    """Powers of ten along a side of the drawing, with room around the values."""
+
+    def __init__(self, values: Sequence[float], start: float, stop: float):
+        self.low, self.high = min(values) / 4, max(values) * 4
+        self._from, self._to = start, stop
+
+    def __call__(self, value: float) -> float:
+        part = math.log(value / self.low) / math.log(self.high / self.low)
+        return self._from + part * (self._to - self._from)
+
+    @property
+    def powers(self) -> list[float]:
+        """The powers of ten within, at most eight."""
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        step = max(1, math.ceil((last - first + 1) / 8))
+        return [10.0**n for n in range(first, last + 1, step)]
+
+
+def _ticks(axis: _Axis, draw: Callable[[float, str], str]) -> str:
+    return "".join(draw(axis(value), _short(value)) for value in axis.powers)
+
+
+def _across(at: float, label: str) -> str:
+    return (
+        f'<line x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{_HEIGHT - _BOTTOM}" stroke="#8884"/>'
+        f'<text x="{at:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle" font-size="10" '
+        f'fill="currentColor" opacity=".7">{label}</text>'
+    )
+
+
+def _up(at: float, label: str) -> str:
+    return (
+        f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{_WIDTH - _RIGHT}" y2="{at:.1f}" stroke="#8884"/>'
+        f'<text x="{_LEFT - 6}" y="{at + 3:.1f}" text-anchor="end" font-size="10" '
+        f'fill="currentColor" opacity=".7">{label}</text>'
+    )
+
+
+def _points(shown: Sequence[tuple[Position, float, float]]) -> str:
+    """The points; those that lie on each other share their label."""
+    labels: dict[tuple[float, float], list[str]] = {}
+    parts = []
+    for number, (position, x, y) in enumerate(shown, 1):
+        near = next((at for at in labels if math.dist(at, (x, y)) < _NEAR), (x, y))
+        labels.setdefault(near, []).append(str(number))
+        reached = share(position.speed, position.roof)
+        hint = escape(f"{number}. {_line(position)}: {reached} of the roof")
+        parts.append(
+            f'<g><title>{hint}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#3b82f6" fill-opacity=".8"/></g>'
+        )
+    for (x, y), numbers in labels.items():
+        parts.append(
+            f'<text x="{x + 6:.1f}" y="{y - 4:.1f}" font-size="10" fill="currentColor">{", ".join(numbers)}</text>'
+        )
+    return "".join(parts)
+
+
+def _short(value: float) -> str:
+    """
+    Example:
+        >>> _short(1e-2), _short(1.0), _short(1e9)
+        ('0.01', '1', '1 G')
+    """
+    return f"{value:g}" if value < 1 else amount(value).replace(".00", "").replace(".0", "")
