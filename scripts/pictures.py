@@ -6,11 +6,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.browser.lab import settle
 from tests.browser.machines import chromium, jupyter, offline
+from tests.browser.test_devices import SET_UP, labels
 from tests.browser.test_hlo import START, line, panes
 from tests.browser.training import CELLS, Training
 
-SHOWN = {name: cell for name, cell in CELLS.items() if name not in ("others", "later")}
+SHOWN = {name: cell for name, cell in CELLS.items() if name not in ("others", "devices", "later")}
+DEVICES = {"set_up": SET_UP, "devices": "%jax devices weight"}  # eight of them: another session
 
 
 def draw(folder: Path) -> None:
@@ -23,21 +26,24 @@ def draw(folder: Path) -> None:
         chromium() as browser,
         offline(browser, server) as context,
     ):
-        page = context.new_page()
-        page.set_viewport_size({"width": 1400, "height": 1300})
-        notebook = Training(page, server.address, server.folder, SHOWN)
-        arrange(notebook)
-        for theme in ("Light", "Dark"):
-            notebook.theme(theme)
-            for name in ("cache", "hlo", "profile", "lines", "memory"):
-                view = notebook.of(name)
-                page.mouse.move(0, 0)
-                page.wait_for_timeout(500)
-                view.screenshot(path=folder / f"{name}_{theme.lower()}.png", animations="disabled")
-        notebook.shut_down()
+        for cells, arrange in ((SHOWN, arrange_training), (DEVICES, arrange_devices)):
+            page = context.new_page()
+            page.set_viewport_size({"width": 1400, "height": 1300})
+            notebook = Training(page, server.address, server.folder, cells)
+            arrange(notebook)
+            for theme in ("Light", "Dark"):
+                notebook.theme(theme)
+                for name in [n for n in cells if n not in ("set_up", "train")]:
+                    view = notebook.of(name)
+                    page.mouse.move(0, 0)
+                    settle(view)
+                    view.screenshot(
+                        path=folder / f"{name}_{theme.lower()}.png", animations="disabled"
+                    )
+            notebook.shut_down()
 
 
-def arrange(notebook: Training) -> None:
+def arrange_training(notebook: Training) -> None:
     """What a reader should see of each."""
     cache = notebook.of("cache")
     cache.get_by_role("button", name="Details of train").click()
@@ -46,6 +52,11 @@ def arrange(notebook: Training) -> None:
     hlo.get_by_role("tab", name="Graph").click()
     profile = notebook.of("profile")
     profile.get_by_role("table", name="Time by line").get_by_role("button", name="model(x)").click()
+
+
+def arrange_devices(notebook: Training) -> None:
+    """A part is chosen."""
+    labels(notebook.of("devices")).nth(5).click()
 
 
 if __name__ == "__main__":

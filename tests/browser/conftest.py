@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import Browser, BrowserContext
 
 from .lab import Lab, write
-from .machines import PATIENCE, Server, chromium, jupyter, offline
+from .machines import Server, chromium, jupyter, offline
 from .training import Training
-
-expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")

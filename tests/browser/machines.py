@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Route, expect, sync_playwright
 
 # How long anything may take, in milliseconds: a test waits for what it is about, and a machine may be busy otherwise.
-PATIENCE = 15_000
+PATIENCE = 120_000
+expect.set_options(timeout=PATIENCE)
 
 FLAGS = [
     "--headless",

@@ -159,7 +159,9 @@ export function Table<R>(props: TableProps<R>) {
                 </tr>
                 {isOpen && (
                   <tr class="detail">
-                    <td colSpan={columns.length}>{more}</td>
+                    <td colSpan={columns.length}>
+                      <div class="within">{more}</div>
+                    </td>
                   </tr>
                 )}
               </Fragment>

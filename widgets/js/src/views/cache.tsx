@@ -18,7 +18,7 @@ const COLUMNS: Column<CachedFunction>[] = [
         <span class="mono">{f.name}</span>
         {f.programs.length + f.left_out > 1 && <span class="dim"> ({count(f.programs.length + f.left_out)})</span>}
         {f.keeps > 0 && <span class="badge">HLO kept</span>}
-        {f.place && <div class="dim under">{where(f)}</div>}
+        {f.place && <div class="dim">{where(f)}</div>}
       </>
     ),
   },
@@ -34,7 +34,7 @@ const COLUMNS: Column<CachedFunction>[] = [
   },
   { key: "trace", label: "Trace", kind: "seconds", wide: true, value: (f) => f.trace },
   { key: "lowering", label: "Lowering", kind: "seconds", wide: true, value: (f) => f.lowering },
-  { key: "xla", label: "XLA", kind: "seconds", value: (f) => f.xla },
+  { key: "xla", label: "XLA", kind: "seconds", wide: true, value: (f) => f.xla },
   { key: "seconds", label: "All", kind: "seconds", says: "trace, lowering and XLA", value: (f) => f.seconds },
   { key: "code", label: "Code", kind: "bytes", wide: true, value: (f) => f.code || null },
   { key: "memory", label: "Memory", kind: "bytes", wide: true, says: "the most that a run of it takes", value: (f) => f.memory },

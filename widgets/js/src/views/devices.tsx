@@ -23,8 +23,10 @@ const COLUMNS: Column<Device>[] = [
 export function DevicesView({ data, client }: ViewProps<DevicesData>) {
   const [chosen, setChosen] = useKept<readonly number[]>(client, "chosen", []); // ids of devices
   const press = (ids: readonly number[]): void => setChosen(String(ids) === String(chosen) ? [] : ids);
-  const columns = COLUMNS.filter((c) => c.key === "name" || data.devices.some((d) => c.value(d) !== null));
   const { drawing, devices } = data;
+  const columns = COLUMNS.filter(({ key, value }) =>
+    key === "process" ? devices.some((d) => value(d) !== value(devices[0]!)) : devices.some((d) => value(d) !== null),
+  );
   return (
     <>
       {data.gone && (

@@ -327,7 +327,7 @@ function Fusions({ data, client, toInstruction }: Part & { toInstruction: (name:
         { key: "kind", label: "Kind", wide: true, value: (r) => r[1] },
         { key: "parts", label: "Of", value: (r) => r[2] },
         { key: "lines", label: "Lines", value: (r) => r[3].map((l) => data.lines[l]?.[1]).filter(Boolean).join(", ") },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r[4] },
+        { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r[4] },
         { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
       ]}
     />

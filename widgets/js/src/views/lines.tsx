@@ -17,7 +17,7 @@ const own =
 const COLUMNS: { label: string; wide?: boolean; of: Shown }[] = [
   { label: "Time", of: own((t) => `${t.inferred > 0.05 * t.total ? "~" : ""}${seconds(t.total / 1e9)}`) },
   { label: "Share", of: own((t, whole) => share(t.total / whole)) },
-  { label: "Inclusive", of: ({ inclusive }) => (inclusive == null ? "" : seconds(inclusive / 1e9)) },
+  { label: "Inclusive", wide: true, of: ({ inclusive }) => (inclusive == null ? "" : seconds(inclusive / 1e9)) },
   { label: "Backward", wide: true, of: own((t) => (t.backward > 0 ? seconds(t.backward / 1e9) : "")) },
   { label: "Runs", wide: true, of: own((t) => count(Math.round(t.count))) },
   { label: "FLOPs", wide: true, of: own((t) => flops(t.flops || null)) },

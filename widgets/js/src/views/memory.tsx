@@ -1,6 +1,6 @@
 // `%jax memory`: which arrays are alive, which line made them, what keeps them.
 import { useState } from "preact/hooks";
-import { bytes, count, seconds } from "../format.ts";
+import { bytes, count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, Filter, Tabs, where } from "../parts.tsx";
@@ -50,10 +50,15 @@ export function MemoryView({ data, client }: ViewProps<MemoryData>) {
                       key: "name",
                       label: "Array",
                       value: (a) => a.name ?? "",
-                      draw: (a) => <span class="mono">{a.name ?? "(no name)"}</span>,
+                      draw: (a) => (
+                        <>
+                          <span class="mono">{a.name ?? "(no name)"}</span>
+                          <div class="dim narrow">{where(a)}</div>
+                        </>
+                      ),
                     },
                     { key: "shape", label: "Shape", value: shape, draw: (a) => <span class="mono">{shape(a)}</span> },
-                    { key: "place", label: "Made at", value: (a) => where(a) },
+                    { key: "place", label: "Made at", wide: true, value: (a) => where(a) },
                     { key: "by", label: "By", wide: true, value: (a) => a.made_by },
                     { key: "bytes", label: "Size", kind: "bytes", value: (a) => a.bytes },
                     { key: "share", label: "Share", kind: "share", wide: true, value: (a) => a.bytes / (data.total || 1) },
@@ -98,7 +103,7 @@ export function MemoryView({ data, client }: ViewProps<MemoryData>) {
                   id={(c) => c.id}
                   columns={[
                     { key: "cell", label: "Cell", value: (c) => c.cell, draw: (c) => (c.cell === null ? "elsewhere" : `[${c.cell}]`) },
-                    { key: "seconds", label: "Time", kind: "seconds", value: (c) => c.seconds },
+                    { key: "seconds", label: "Began", kind: "seconds", says: "after the first of these cells", wide: true, value: (c) => c.seconds },
                     { key: "before", label: "Before", kind: "bytes", value: (c) => c.before },
                     { key: "peak", label: "Peak", kind: "bytes", value: (c) => c.peak },
                     { key: "after", label: "After", kind: "bytes", value: (c) => c.after },
@@ -142,7 +147,7 @@ function Peaks({ cells }: { cells: MemoryData["cells"] }) {
     <svg class="peaks" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={said}>
       {shown.map((c, i) => (
         <g key={c.id}>
-          <title>{`cell [${c.cell}]: peak ${bytes(c.peak)}, after ${bytes(c.after)}, ${seconds(c.seconds)}`}</title>
+          <title>{`cell [${c.cell}]: peak ${bytes(c.peak)}, after ${bytes(c.after)}`}</title>
           <rect {...bar(i, c.peak)} fill="var(--mark2)" stroke="var(--line)" />
           <rect {...bar(i, c.after)} fill="var(--bar)" />
         </g>
