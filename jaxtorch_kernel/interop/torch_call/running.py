@@ -131,10 +131,11 @@ def _own_state(device: str) -> Iterator[None]:
 def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
         _torch_private.refuse_writes(tensor)
+    copied = call.traits.copies  # before the run: another thread may learn it meanwhile
     try:
         return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
     except RuntimeError as error:
-        if call.traits.copies or not _torch_private.is_refused_write(error):
+        if copied or not _torch_private.is_refused_write(error):
             raise
     call.traits.copies = True
     return _attempted(call, operands)

@@ -7,6 +7,8 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -277,3 +279,28 @@ def test_what_a_jaxpr_shows() -> None:
     )
     assert "torch_call[call=vmap(sin)]" in text
     assert "torch_call[call=vmap(vjp(sin))]" in text
+
+
+def test_two_threads_learn_at_once_that_a_function_writes() -> None:
+    """One is about to write while the other has done so, and got its copies."""
+    compiled, inside, done = (threading.Event() for _ in range(3))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if not compiled.is_set():
+            return x + 1
+        if not inside.is_set():
+            inside.set()
+            assert done.wait(60)
+        return x.add_(1)
+
+    x = jnp.zeros(3)
+    writes = torch2jax(f, output_shapes=x)
+    writes(x)  # a thread that calls what another compiles waits for its first result
+    compiled.set()
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(writes, x)
+        assert inside.wait(60)
+        np.testing.assert_array_equal(writes(x), np.ones(3))
+        done.set()
+        np.testing.assert_array_equal(late.result(60), np.ones(3))
+    np.testing.assert_array_equal(x, np.zeros(3))
