@@ -8,7 +8,6 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -22,7 +21,6 @@ _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
     "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
-    "torch._lazy_clone": "shares a tensor's memory until somebody writes to it",
     "torch._C._set_conj": "makes a tensor lazily conjugated",
     "torch._C._set_neg": "makes a tensor lazily negated",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
@@ -78,8 +76,6 @@ set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
 suggest_memory_format = torch._prims_common.suggest_memory_format
 
-_cloning = threading.Lock()
-
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
 _as_strided = torch.ops.aten.as_strided.default._op_dk
@@ -124,19 +120,6 @@ def put_on_storage(
     """
     _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
-
-
-def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor over the same memory, copy-on-write: the first write to either gives that one memory of its own.
-
-    None where torch did not allocate the memory itself (NumPy's, another process's, a file's). One thread at a time:
-    two that made the first clones of a tensor would each take its memory for theirs, and free it twice.
-    """
-    with _cloning:
-        try:
-            return torch._lazy_clone(tensor)
-        except RuntimeError:
-            return None
 
 
 def default_device() -> torch.device | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 from jax._src import compiler
@@ -343,23 +342,3 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
         jnp.ones(2), jnp.ones(())
     )
     assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
-
-
-def test_a_lazy_clone_has_the_memory_until_somebody_writes() -> None:
-    tensor = torch.zeros(16)
-    clone = _torch_private.lazy_clone(tensor)
-    assert clone is not None
-    where = tensor.const_data_ptr()
-    assert clone.const_data_ptr() == where
-    tensor.view(4, 4)[0].add_(1)
-    assert clone.const_data_ptr() == where != tensor.const_data_ptr()
-    assert clone.sum() == 0
-    assert _torch_private.lazy_clone(torch.from_numpy(np.zeros(16))) is None
-
-
-def test_a_clone_exported_by_dlpack_is_not_lazy() -> None:
-    tensor = torch.zeros(16)
-    clone = torch._lazy_clone(tensor)
-    array = jax.dlpack.from_dlpack(clone)
-    shares = array.unsafe_buffer_pointer() == tensor.const_data_ptr()
-    assert not shares, "device/sharing.py can export the clone itself"
