@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -80,6 +81,8 @@ set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
 suggest_memory_format = torch._prims_common.suggest_memory_format
 
+_cloning = threading.Lock()
+
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
 _as_strided = torch.ops.aten.as_strided.default._op_dk
@@ -129,12 +132,14 @@ def put_on_storage(
 def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
     """A tensor over the same memory, copy-on-write: the first write to either gives that one memory of its own.
 
-    None where torch did not allocate the memory itself (NumPy's, another process's, a file's).
+    None where torch did not allocate the memory itself (NumPy's, another process's, a file's). One thread at a time:
+    two that made the first clones of a tensor would each take its memory for theirs, and free it twice.
     """
-    try:
-        return torch._lazy_clone(tensor)
-    except RuntimeError:
-        return None
+    with _cloning:
+        try:
+            return torch._lazy_clone(tensor)
+        except RuntimeError:
+            return None
 
 
 def default_device() -> torch.device | None:

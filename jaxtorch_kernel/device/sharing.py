@@ -57,17 +57,19 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
         copy: None shares where no write can be seen and copies elsewhere, True always copies, False always shares.
 
     Raises:
-        RuntimeError: it requires a gradient, is not dense, has no data, or its array was deleted.
+        RuntimeError: it requires a gradient and those are recorded, it is not dense, has no data, or its array was
+            deleted.
         TypeError: JAX has no such dtype.
         ValueError: with `copy=False`, where the memory cannot be shared.
         Untraceable: it is inside a trace.
     """
-    if tensor.requires_grad:
+    if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
-            "a tensor that requires grad cannot become a JAX array, for JAX would not see torch's graph. Pass "
-            "tensor.detach() (the tensors of module.state_dict() are detached), or call the JAX function with "
-            "jaxtorch.call_jax, which gradients flow through"
+            "a tensor that requires grad cannot become a JAX array, for JAX would not see torch's graph. Where that is "
+            "meant, pass tensor.detach() (as the tensors of module.state_dict() are) or do it under torch.no_grad(); "
+            "else call the JAX function with jaxtorch.call_jax, which gradients flow through"
         )
+    tensor = tensor.detach()
     if tensor.is_quantized or tensor.layout != torch.strided or tensor.is_nested:
         kind = (
             "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else tensor.layout

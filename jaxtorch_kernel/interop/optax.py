@@ -19,13 +19,10 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import jax
 import torch
 
-from ..dispatch.atomic import store
-from ..dispatch.read import contiguous_array
-from ..storage.buffer import buffer_of
 from .optax_rule import Rule
+from .rewriting import assign
 
 if TYPE_CHECKING:
     import optax
@@ -130,16 +127,14 @@ class OptaxOptimizer(torch.optim.Optimizer):
                 "the loaded state dict is not of an optax optimizer with as many groups"
             )
         own = self._states()
-        arrays = [
-            array for now, new in zip(own, saved, strict=True) for array in _fitting(new, now)
-        ]
+        new = [t for now, then in zip(own, saved, strict=True) for t in _fitting(then, now)]
         groups = [
             _Group({name: old[name] for name in rule.hyperparameters} | new)
             for rule, old, new in zip(
                 self._rules, self.param_groups, state["param_groups"], strict=True
             )
         ]
-        store([buffer_of(t) for tensors in own for t in tensors.values()], arrays)
+        assign([t for tensors in own for t in tensors.values()], new)
         super().__setstate__({"param_groups": groups})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptaxOptimizer:
@@ -192,8 +187,8 @@ def _checked(transformation: Any) -> Any:
     )
 
 
-def _fitting(saved: dict[str, Any], own: dict[str, Tensor]) -> list[Any]:
-    """Arrays of a saved state, in the order, dtypes and places of this one.
+def _fitting(saved: dict[str, Any], own: dict[str, Tensor]) -> list[Tensor]:
+    """The tensors of a saved state, in the order of this one.
 
     Raises:
         ValueError: it is of another transformation, or of other parameters.
@@ -203,14 +198,10 @@ def _fitting(saved: dict[str, Any], own: dict[str, Tensor]) -> list[Any]:
         raise ValueError(
             f"the loaded state is of another optax transformation: it lacks {lacks[:3]} and has {has[:3]}"
         )
-    arrays = []
     for name, tensor in own.items():
-        new = saved[name].detach()
-        if new.shape != tensor.shape:
+        if saved[name].shape != tensor.shape:
             raise ValueError(
-                f"the loaded state is of other parameters: {name} is {list(new.shape)}, not {list(tensor.shape)}"
+                f"the loaded state is of other parameters: {name} is {list(saved[name].shape)}, not "
+                f"{list(tensor.shape)}"
             )
-        array = contiguous_array(new.to(tensor.device, tensor.dtype))
-        with jax.enable_x64(True):
-            arrays.append(jax.device_put(array, buffer_of(tensor).spec.placement))
-    return arrays
+    return [saved[name] for name in own]

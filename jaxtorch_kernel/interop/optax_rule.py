@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
+from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import put
@@ -159,7 +160,8 @@ class Rule:
         dtype = to_numpy(like.dtype)
         if tracing.active():
             return np.asarray(value, dtype)
-        return _constant(value, dtype, _beside(buffer_of(like).spec.placement))
+        where = buffer_of(like).spec.placement if like.device.type == "jax" else placement.current()
+        return _constant(value, dtype, _beside(where))
 
     # -- the step ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import torch
 from ..device import interrupts
 from ..device.sharing import tensor_of
 from ..dispatch import tracing
-from ..dispatch.atomic import own, run_into
+from ..dispatch.atomic import own, run_into, store
 from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
 from ..dispatch.stats import Source, Trace
@@ -111,6 +111,23 @@ class Rewriting:
             for tensor, buffer in copies:
                 tensor.copy_(tensor_of(buffer.array, tensor.device))
         torch.autograd.graph.increment_version([written[i] for i in donated])
+
+
+def assign(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give whole tensors the values of others, of any device and dtype; those of the jax device all or none."""
+    with torch.no_grad():
+        fitting = [v.to(t.device, t.dtype) for t, v in zip(tensors, values, strict=True)]
+        buffers, arrays = [], []
+        for tensor, value in zip(tensors, fitting, strict=True):
+            if tensor.device.type == "jax":
+                buffers.append(buffer_of(tensor))
+                with jax.enable_x64(True):
+                    array = jax.device_put(contiguous_array(value), buffers[-1].spec.placement)
+                arrays.append(array)
+        store(buffers, arrays)
+        for tensor, value in zip(tensors, fitting, strict=True):
+            if tensor.device.type != "jax":
+                tensor.copy_(value)
 
 
 def _operand(value: Any) -> Any:

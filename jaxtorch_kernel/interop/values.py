@@ -38,8 +38,8 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         The same structure, with arrays. They are not committed to a device, but for those of the jax device.
 
     Raises:
-        RuntimeError: a tensor requires a gradient, is sparse, quantized or on the meta device, or its array was
-            donated.
+        RuntimeError: a tensor requires a gradient (outside of `torch.no_grad()`), is sparse, quantized or on the meta
+            device, or its array was donated.
         TypeError: JAX has no such dtype.
         ValueError: `copy=False`, and the memory cannot be shared: the strides are not row-major, or it does not begin
             at a multiple of 64 bytes.
@@ -52,9 +52,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         >>> arrays
         {'x': Array([0., 1., 2.], dtype=float32), 'name': 'abscissa'}
     """
-    return _mapped(
-        lambda leaf: array_of(leaf, copy) if isinstance(leaf, Tensor) else leaf, tree, "to_jax"
-    )
+    return _mapped(lambda tensor: array_of(tensor, copy), Tensor, tree, "to_jax")
 
 
 def to_torch(
@@ -91,26 +89,31 @@ def to_torch(
         >>> jaxtorch.to_torch(jnp.ones(2), device="jax")
         tensor([1., 1.], device='jax:0')
     """
-    return _mapped(
-        lambda leaf: tensor_of(leaf, device, copy) if isinstance(leaf, jax.Array) else leaf,
-        tree,
-        "to_torch",
-    )
+    return _mapped(lambda array: tensor_of(array, device, copy), jax.Array, tree, "to_torch")
 
 
-def _mapped(convert: Callable[[Any], Any], tree: Any, name: str) -> Any:
-    """`convert` of every leaf; errors say which."""
+def _mapped(convert: Callable[[Any], Any], kind: type, tree: Any, name: str) -> Any:
+    """The tree with `convert` of every leaf of a kind; errors say which."""
+    if isinstance(tree, kind):
+        return convert(tree)
+    leaves, structure = pytree.tree_flatten(tree)
+    found = []
+    inner: Any = ()
 
-    def within(place: Any, node: Any) -> Any:
-        def at(path: Any, leaf: Any) -> Any:
-            try:
-                return convert(leaf)
-            except (RuntimeError, TypeError, ValueError) as error:
-                where = pytree.keystr(place) + jax.tree_util.keystr(path)
-                if where:
-                    error.add_note(f"in {name}, at {where}")
-                raise
+    def within(path: Any, leaf: Any) -> Any:
+        nonlocal inner
+        inner = path
+        return convert(leaf) if isinstance(leaf, kind) else leaf
 
-        return jax.tree_util.tree_map_with_path(at, node)
-
-    return pytree.tree_map_with_path(within, tree)
+    try:
+        for leaf in leaves:
+            inner = ()
+            if isinstance(leaf, kind):
+                found.append(convert(leaf))
+            else:  # nothing, or what JAX knows as a container
+                found.append(jax.tree_util.tree_map_with_path(within, leaf))
+    except (RuntimeError, TypeError, ValueError) as error:
+        path, _ = pytree.tree_flatten_with_path(tree)[0][len(found)]
+        error.add_note(f"in {name}, at {pytree.keystr(path)}{jax.tree_util.keystr(inner)}")
+        raise
+    return pytree.tree_unflatten(found, structure)

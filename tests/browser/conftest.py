@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
-from .lab import Lab
+from .lab import Lab, write
 from .machines import PATIENCE, Server, chromium, jupyter, offline
 from .training import Training
 
@@ -36,12 +37,13 @@ def context(browser: Browser, server: Server) -> Iterator[BrowserContext]:
 def lab(
     context: BrowserContext, server: Server, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Lab]]:
-    """Opens a notebook of these cells in JupyterLab; no error may reach the page."""
+    """Opens a notebook of these cells (or a file) in JupyterLab; no error may reach the page."""
     opened: list[Lab] = []
 
-    def open_notebook(*cells: str, kind: type[Lab] = Lab) -> Lab:
-        name = request.node.name
-        opened.append(kind(context.new_page(), server.address, server.folder, name, list(cells)))
+    def open_notebook(*cells: str, kind: type[Lab] = Lab, file: Path | None = None) -> Lab:
+        if file is None:
+            file = write(server.folder / f"{request.node.name}.ipynb", cells)
+        opened.append(kind(context.new_page(), server.address, file))
         return opened[-1]
 
     yield open_notebook

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +43,41 @@ def settle(element: Locator) -> None:
         pass
 
 
+def write(file: Path, cells: Iterable[str]) -> Path:
+    """A notebook of these cells."""
+    made = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(made, file)
+    return file
+
+
 class Lab:
     """JupyterLab's page (or Notebook's, which is made of the same parts), showing one notebook.
 
     Attributes:
         page: Playwright's page.
         file: the notebook's file.
+        errors: what went wrong in our drawing code, what the page's console was told of it, and every dialog.
     """
 
     path = "lab/tree/{}?reset"  # without what was open before
 
-    def __init__(self, page: Page, address: str, folder: Path, name: str, cells: list[str]):
+    def __init__(self, page: Page, address: str, file: Path):
         self.page = page
         self.errors: list[str] = []
-        page.on("pageerror", self._error)
+        page.on("pageerror", lambda error: self._error(error.stack or ""))
+        page.on("console", lambda said: said.type == "error" and self._error(said.text))
         page.on("dialog", lambda dialog: self.errors.append(dialog.message))
-        self.file = folder / f"{name}.ipynb"
-        self.url = f"{address}/{self.path.format(self.file.name)}"
-        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-        made = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
-        )
-        nbformat.write(made, self.file)
+        self.file = file
+        self.url = f"{address}/{self.path.format(file.name)}"
         self.open()
 
-    def _error(self, error: Any) -> None:
-        """Ours alone: the drawing code is the one that is imported from memory."""
-        if "blob:" in (error.stack or ""):
-            self.errors.append(error.stack)
+    def _error(self, text: str) -> None:
+        """Ours alone: the drawing code is the one that is imported from memory, and widgets are nobody else's."""
+        if re.search("blob:|widget|jaxtorch", text, re.IGNORECASE):
+            self.errors.append(text)
 
     def open(self) -> None:
         """Load the page (again)."""
@@ -103,6 +111,14 @@ class Lab:
         prompt = self.cell(cell).locator(".jp-InputPrompt")
         expect(prompt).to_have_text(_RAN)
         expect(self.outputs(cell).locator("[data-mime-type$='stderr']")).to_have_count(0)
+
+    def show(self, cell: int) -> Locator:
+        """Scroll a cell into sight; returns the place of its outputs."""
+        self.page.evaluate(
+            "i => window.jupyterapp.shell.currentWidget.content.scrollToItem(i, 'start')", cell
+        )
+        settle(self.outputs(cell))
+        return self.outputs(cell)
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")

@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
 
 # How long anything may take, in milliseconds: a test waits for what it is about, and a machine may be busy otherwise.
-PATIENCE = 120_000
+PATIENCE = 15_000
 
 FLAGS = [
     "--headless",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from playwright.sync_api import Locator, expect
 
+from .lab import Lab
 from .training import MARKUP, Training
 
 NAMES = "tbody td.name .mono"
@@ -100,3 +103,49 @@ def test_the_totals_name_the_cell(training: Training) -> None:
     view.get_by_role("tab", name="By cell").press("ArrowLeft")
     expect(view.get_by_role("tab", name="By function")).to_be_focused()
     expect(view.locator(NAMES).get_by_text("train", exact=True)).to_be_visible()
+
+
+CLEARED = """\
+%load_ext jaxtorch
+import jaxtorch, torch
+@jaxtorch.pure
+def twice(x):
+    return x * 2
+@jaxtorch.pure
+def thrice(x):
+    return x * 3
+x = torch.ones(3, device="jax")
+def run():
+    twice(x), thrice(x), x + 1
+run()
+"""
+KNOWN = "print(*sorted(f.name for f in jaxtorch.insight.functions()), sep=', ', end='.')"
+ANEW = "before = jaxtorch.compile_count(); run(); print(jaxtorch.compile_count() - before)"
+
+
+def test_what_is_cleared_in_the_page_is_forgotten_by_the_engine(lab: Callable[..., Lab]) -> None:
+    notebook = lab(CLEARED, "%jax cache", KNOWN, ANEW)
+    notebook.run(0)
+    notebook.run(1)
+    view = notebook.view(1)
+    rows = view.locator(NAMES)
+    expect(rows).to_have_text(["eager operators", "twice", "thrice"])
+    view.get_by_role("button", name="Details of twice").click()
+    view.get_by_role("button", name="Clear twice").click()
+    expect(rows).to_have_text(["eager operators", "thrice"])
+    expect(notebook.run(2)).to_contain_text("eager operators, thrice.")
+    expect(notebook.run(3)).to_contain_text("1")  # `twice` alone
+    view.get_by_role("button", name="Details of twice").click()  # it was open, and is again
+    expect(rows).to_have_text(["eager operators", "thrice", "twice"])
+
+    view.get_by_role("button", name="clear all").click()
+    expect(view.get_by_text("Nothing yet.")).to_be_visible()
+    expect(view.locator(".title")).to_have_text("0 programs")
+    expect(view.get_by_text("traced again")).to_have_count(0)
+    for tab in ("By cell", "By line"):
+        view.get_by_role("tab", name=tab).click()
+        expect(view.get_by_text("Nothing yet.")).to_be_visible()
+    view.get_by_role("tab", name="By function").click()
+    expect(notebook.run(2)).to_have_text(".")
+    expect(notebook.run(3)).to_contain_text("3")  # all of them: two programs and an operator
+    expect(rows).to_have_text(["twice", "thrice", "eager operators"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page
 
-from .lab import Lab, settle
+from .lab import Lab, settle, write
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
@@ -83,7 +83,7 @@ class Training(Lab):
 
     def __init__(self, page: Page, address: str, folder: Path, cells: dict[str, str] = CELLS):
         self.cells = cells
-        super().__init__(page, address, folder, "training", list(cells.values()))
+        super().__init__(page, address, write(folder / "training.ipynb", cells.values()))
         for name in cells:
             if name not in LATER:
                 self.run(self.number(name))

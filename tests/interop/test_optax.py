@@ -6,7 +6,9 @@ import copy
 import functools
 import gc
 import io
+import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -442,6 +444,49 @@ def test_a_saved_state_goes_on_as_if_never_interrupted(name: str, device: str) -
         assert torch.equal(p, q)
 
 
+def test_a_state_that_another_library_moves() -> None:
+    """As Lightning does, which puts what it finds in `optimizer.state` where it thinks that the parameters are."""
+    models = model_of("cpu"), model_of("cpu")
+    moved, other = (jaxtorch.optax_optimizer(injected(), m.parameters()) for m in models)
+    for i in range(4):
+        if i == 1:
+            for key, value in moved.state.items():
+                moved.state[key] = torch.utils._pytree.tree_map(lambda t: t.to("cpu"), value)
+        if i == 2:
+            moved.load_state_dict(copy.deepcopy(moved.state_dict()))
+        for model, optimizer in zip(models, (moved, other), strict=True):
+            backward(model, i)
+            optimizer.step()
+    for p, q in zip(*(m.parameters() for m in models), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_accelerate_takes_it() -> None:
+    code = """
+import accelerate, jaxtorch, optax, tempfile, torch
+accelerator = accelerate.Accelerator()
+model = torch.nn.Linear(2, 1)
+optimizer = jaxtorch.optax_optimizer(optax.inject_hyperparams(optax.adam)(0.1), model.parameters())
+model, optimizer = accelerator.prepare(model, optimizer)
+assert next(model.parameters()).is_jax
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 2, device="jax")).square().sum()
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.item()
+step()
+with tempfile.TemporaryDirectory() as folder:
+    accelerator.save_state(folder)
+    first = [step() for _ in range(3)]
+    accelerator.load_state(folder)
+    assert [step() for _ in range(3)] == first
+"""
+    environment = {**os.environ, "ACCELERATE_TORCH_DEVICE": "jax"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
 def test_a_loaded_state_keeps_captured_programs() -> None:
     model = model_of("jax")
     optimizer = jaxtorch.optax_optimizer(injected(), model.parameters())
@@ -729,9 +774,6 @@ def test_an_interrupted_step_is_all_or_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_parameters_over_several_devices() -> None:
-    import os
-    import subprocess
-
     code = """
 import jax, jax.numpy as jnp, jaxtorch, optax, torch
 from jax.sharding import AxisType, NamedSharding, PartitionSpec

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -142,6 +146,58 @@ def test_the_memory_lives_as_long_as_something_reads_it() -> None:
     gc.collect()
     tensor += 1
     assert address(tensor) == where
+
+
+def test_a_shared_tensor_can_be_resized_saved_and_shared_between_processes() -> None:
+    for change in (
+        lambda t: t.resize_(1000),
+        lambda t: t.untyped_storage().resize_(0),
+        lambda t: t.share_memory_(),
+        lambda t: t.set_(torch.zeros(3)),
+        lambda t: torch.save(t, os.devnull),
+        lambda t: t.pin_memory() if torch.cuda.is_available() else t.data_ptr(),
+    ):
+        tensor = torch.arange(64.0)
+        array = jaxtorch.to_jax(tensor)
+        change(tensor)
+        assert array.tolist() == list(range(64))
+
+
+def test_threads_share_one_tensor() -> None:
+    """Each round a new tensor: what could go wrong is the first clone of one, by two threads at once."""
+    for _ in range(50):
+        tensor = torch.arange(4096.0)
+        arrays: list[jax.Array] = []
+        start = threading.Barrier(4)
+
+        def share(tensor: torch.Tensor = tensor, start: Any = start, arrays: Any = arrays) -> None:
+            start.wait()
+            arrays.append(jaxtorch.to_jax(tensor))
+
+        threads = [threading.Thread(target=share) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {pointer(a) for a in arrays} == {address(tensor)}
+        arrays.pop()
+        gc.collect()
+        tensor.zero_()
+        assert all(np.array_equal(a, np.arange(4096.0)) for a in arrays)
+
+
+@pytest.mark.parametrize("keywords", [{"fused": True}, {"foreach": True}, {}])
+def test_torchs_optimizers_write_past_what_was_shared(keywords: dict[str, bool]) -> None:
+    weight = torch.nn.Parameter(torch.ones(64))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, **keywords)
+    for i in range(3):
+        with torch.no_grad():
+            array = jaxtorch.to_jax(weight)
+        before = weight.detach().clone()
+        weight.grad = torch.full_like(weight, i + 1.0)
+        optimizer.step()
+        assert same(array, before)
+        assert not torch.equal(weight, before)
 
 
 def test_donation_leaves_the_tensor_alone() -> None:
@@ -307,6 +363,19 @@ def test_what_cannot_be_an_array(tensor: Any, error: Any, words: str) -> None:
     assert caught.value.__notes__ == ["in to_jax, at ['model'][1]"]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_parameters_where_no_gradient_is_recorded(device: str) -> None:
+    layer = torch.nn.Linear(2, 2).to(device)
+    with torch.no_grad():
+        arrays = jaxtorch.to_jax(dict(layer.named_parameters()))
+        assert jnp.stack([layer.bias]).shape == (1, 2)
+    for name, p in layer.named_parameters():
+        assert same(arrays[name], p)
+        assert p.requires_grad
+    with torch.inference_mode():
+        assert same(jaxtorch.to_jax(layer.weight), layer.weight)
+
+
 def test_captured_code_calls_jax_by_its_own_way() -> None:
     x = torch.ones(3, device="jax")
     for make in (jaxtorch.pure, jaxtorch.jit):
@@ -394,10 +463,6 @@ def test_what_cannot_be_a_tensor() -> None:
 
 
 def test_an_array_over_several_devices() -> None:
-    import os
-    import subprocess
-    import sys
-
     code = """
 import jax, jax.numpy as jnp, jaxtorch, torch
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -493,7 +558,8 @@ def test_jax_functions_that_convert_take_a_tensor(device: str) -> None:
     ):
         assert isinstance(ours, jax.Array)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    array = jnp.asarray(x)
+    with torch.device("jax"):  # a mode of torch's, which sees every function
+        array = jnp.asarray(x)
     x.zero_()
     np.testing.assert_array_equal(array, expected)
     with pytest.raises(RuntimeError, match="call_jax"):
