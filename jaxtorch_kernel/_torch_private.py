@@ -7,8 +7,11 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -28,6 +31,8 @@ _HOOKS = {
     "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
     "torch._C._dispatch_key_parse": "finds a dispatch key by name",
     "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
+    "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
+    "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` split operators without a rule",
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
@@ -254,3 +259,32 @@ def is_refused_write(error: RuntimeError) -> bool:
         "Cannot access data pointer of Tensor" in words
         or "a leaf Variable that requires grad" in words
     )
+
+
+_functorch: Any = torch._C._functorch
+
+
+def over_batch(
+    function: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    size: int,
+    operands: Sequence[torch.Tensor],
+    marked: Sequence[bool],
+) -> list[torch.Tensor]:
+    """`torch.vmap` over the first axis of the marked operands. The public function takes 50 us for trees alone."""
+    _load_batch_rules()
+    level = _functorch._vmap_increment_nesting(size, "different")
+    try:
+        batched = [
+            _functorch._add_batch_dim(t, 0, level) if m else t
+            for t, m in zip(operands, marked, strict=True)
+        ]
+        return [_functorch._remove_batch_dim(r, level, size, 0) for r in function(batched)]
+    finally:
+        _functorch._vmap_decrement_nesting()
+
+
+@functools.cache
+def _load_batch_rules() -> None:
+    from torch._functorch.predispatch import lazy_load_decompositions
+
+    lazy_load_decompositions()

@@ -319,6 +319,24 @@ def test_the_users_of_a_storage_are_counted() -> None:
     assert _torch_private.users(storage._cdata) == 1
 
 
+def test_a_batch_is_what_vmap_makes_of_it() -> None:
+    def f(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        x, w = tensors
+        inner = _torch_private.over_batch(lambda ts: [ts[0] * w], 2, [x], [True])
+        return [x @ w, w.sum(), *inner]
+
+    x, w = torch.arange(6.0).reshape(3, 2), torch.tensor([2.0, 3.0])
+    expected = torch.vmap(lambda x: (x @ w, w.sum(), torch.vmap(lambda e: e * w)(x)))(x)
+    found = _torch_private.over_batch(f, 3, [x, w], [True, False])
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    (numbers,) = _torch_private.over_batch(lambda ts: [ts[0] + torch.rand(())], 3, [x], [True])
+    assert len((numbers - x)[:, 0].unique()) == 3
+    with pytest.raises(ZeroDivisionError):
+        _torch_private.over_batch(lambda ts: [ts[0] / (1 // 0)], 3, [x], [True])
+    assert torch._C._functorch.peek_interpreter_stack() is None
+
+
 def test_function_modes_are_counted() -> None:
     before = _torch_private.function_modes()
     with torch.device("cpu"):
