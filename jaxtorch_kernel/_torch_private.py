@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
