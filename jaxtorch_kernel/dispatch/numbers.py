@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..storage.placement import everywhere
 from ..storage.transfer import put
 
 KINDS = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "c": np.dtype(np.complex128)}
@@ -20,7 +21,7 @@ KINDS = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "c": np.dtype(np.co
 
 @lru_cache(maxsize=512)
 def _operand(kind: str, values: tuple[Any, ...], signs: Any, where: Any) -> Any:
-    return put(np.array(values, KINDS[kind]), where)[0]
+    return put(np.array(values, KINDS[kind]), everywhere(where))[0]
 
 
 def operand(kind: str, values: tuple[Any, ...], where: Any) -> Any:

@@ -54,3 +54,12 @@ def current() -> Any:
 
         sharding = _shardings[i] = jax.sharding.SingleDeviceSharding(devices()[i])
     return sharding
+
+
+def everywhere(sharding: Any) -> Any:
+    """The sharding of what is whole on each device of another: a number beside an array that is in parts."""
+    import jax
+
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return sharding

@@ -428,6 +428,9 @@ assert jaxtorch.to_jax(jaxtorch.to_torch(array)) is array
 assert jaxtorch.to_torch(array, "cpu").tolist() == list(range(8))
 tensor = jaxtorch.to_torch(array)
 assert (tensor + tensor).tolist() == list(range(0, 16, 2))
+assert (tensor * 2.5 + 1).tolist() == [2.5 * n + 1 for n in range(8)]
+assert (tensor[3] + 1).tolist() == 4.0
+assert tensor.clone().mul_(0.5).tolist() == [0.5 * n for n in range(8)]
 try:
     jaxtorch.to_torch(array, "cpu", copy=False)
 except ValueError as error:
