@@ -7,9 +7,9 @@ later in a strange place. `tests/device/test_private_hooks.py` pins what each ho
 
 from __future__ import annotations
 
+import functools
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,7 +22,6 @@ _HOOKS = {
     "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
     "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
-    "torch._lazy_clone": "shares a tensor's memory until somebody writes to it",
     "torch._C._set_conj": "makes a tensor lazily conjugated",
     "torch._C._set_neg": "makes a tensor lazily negated",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
@@ -30,6 +29,8 @@ _HOOKS = {
     "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
     "torch._C._dispatch_key_parse": "finds a dispatch key by name",
     "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
+    "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
+    "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` split operators without a rule",
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
@@ -78,8 +79,6 @@ set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
 suggest_memory_format = torch._prims_common.suggest_memory_format
 
-_cloning = threading.Lock()
-
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
 _as_strided = torch.ops.aten.as_strided.default._op_dk
@@ -124,19 +123,6 @@ def put_on_storage(
     """
     _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
-
-
-def lazy_clone(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor over the same memory, copy-on-write: the first write to either gives that one memory of its own.
-
-    None where torch did not allocate the memory itself (NumPy's, another process's, a file's). One thread at a time:
-    two that made the first clones of a tensor would each take its memory for theirs, and free it twice.
-    """
-    with _cloning:
-        try:
-            return torch._lazy_clone(tensor)
-        except RuntimeError:
-            return None
 
 
 def default_device() -> torch.device | None:
@@ -271,3 +257,32 @@ def is_refused_write(error: RuntimeError) -> bool:
         "Cannot access data pointer of Tensor" in words
         or "a leaf Variable that requires grad" in words
     )
+
+
+_functorch: Any = torch._C._functorch
+
+
+def over_batch(
+    function: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    size: int,
+    operands: Sequence[torch.Tensor],
+    marked: Sequence[bool],
+) -> list[torch.Tensor]:
+    """`torch.vmap` over the first axis of the marked operands. The public function takes 50 us for trees alone."""
+    _load_batch_rules()
+    level = _functorch._vmap_increment_nesting(size, "different")
+    try:
+        batched = [
+            _functorch._add_batch_dim(t, 0, level) if m else t
+            for t, m in zip(operands, marked, strict=True)
+        ]
+        return [_functorch._remove_batch_dim(r, level, size, 0) for r in function(batched)]
+    finally:
+        _functorch._vmap_decrement_nesting()
+
+
+@functools.cache
+def _load_batch_rules() -> None:
+    from torch._functorch.predispatch import lazy_load_decompositions
+
+    lazy_load_decompositions()

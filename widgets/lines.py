@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _WIDTH = 120
 
 
+def _title(source: Source) -> str:
+    """A cell that only calls others has no time of its own."""
+    return f"{source.title}: {duration(source.total)}" if source.total else source.title
+
+
 class LinesView(ProfiledView):
     """The lines of a `Profile`.
 
@@ -47,7 +52,7 @@ class LinesView(ProfiledView):
     def _source(self, source: Source) -> str:
         profile = self.profile
         head = f"{'line':>5} {'device':>9} {'share':>8} {'inclusive':>9} {'times':>6} {'ops':>7} {'bytes':>9}"
-        rows = [f"{source.title}: {duration(source.total)}", f"{head}  code", "-" * (len(head) + 6)]
+        rows = [_title(source), f"{head}  code", "-" * (len(head) + 6)]
         before = 0
         for line in source.lines:
             if before and line.number != before + 1:

@@ -121,9 +121,9 @@ def _source(profile: Profile, source: Source) -> str:
             rows.append('<tr><td colspan="8" style="opacity:.5">⋮</td></tr>')
         before = line.number
         rows.append(_line(profile, line))
+    own = f" · {duration(source.total)} ({share(source.total, profile.device)})"
     return (
-        f'<div style="margin-top:6px"><b>{escape(source.title)}</b> · {duration(source.total)} '
-        f"({share(source.total, profile.device)})</div>"
+        f'<div style="margin-top:6px"><b>{escape(source.title)}</b>{own if source.total else ""}</div>'
         f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}'
         f'<th scope="col" style="{_LEFT}"></th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     )

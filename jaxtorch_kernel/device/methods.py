@@ -41,12 +41,12 @@ def __array__(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def __jax_array__(self: Tensor) -> Any:
-    """The tensor's values as a `jax.Array`, without a copy where that can be; 64-bit dtypes only if JAX allows them."""
+    """The values as a `jax.Array`, copied but for a tensor of the device; 64-bit dtypes only if JAX allows them."""
     import jax
 
     from .sharing import array_of
 
-    array = array_of(self)
+    array = array_of(self, None if self.device.type == "jax" else True)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return array if array.dtype == dtype else array.astype(dtype)
 

@@ -1,16 +1,12 @@
 """One tensor as a JAX array and one array as a tensor, over the same memory.
 
-JAX takes arrays for immutable, torch writes in place. What is shared must bear that:
+JAX takes arrays for immutable, torch writes in place. A tensor of the device bears that: it is an array already, and a
+write gives the tensor a new one. CPU and CUDA tensors do not: their memory is shared by dlpack, as it is with NumPy,
+and a write is seen on the other side, even by a JAX function that still runs. A tensor's `_version`, which counts the
+writes to it and its views, tells of one; `copy=True` keeps the two apart.
 
-* A **tensor of the device** is an array already. A later write gives the tensor a new one.
-* A **CPU or CUDA tensor** is shared copy-on-write, by torch's own means (`lazy_clone`): the array holds a clone, which
-  has the tensor's memory until somebody writes to the tensor or a view of it; that write gives *the tensor* memory of
-  its own, and the array keeps the old. A dlpack capsule of the clone would count as a write, because it hands out
-  memory for writing. So the clone's memory is described to JAX by its address, through a tensor that torch makes of
-  it and that keeps the clone. Only memory that torch allocated for this very tensor can be lent like this: of a part
-  of a larger one, a write would copy the whole. Such tensors are copied.
-* An **array as a CPU or CUDA tensor** is shared as it is. torch has nothing that would keep a write away from memory
-  that is not its own. The tensor's `_version`, which counts the writes to it and its views, tells of one.
+torch's copy-on-write (`_lazy_clone`) would keep them apart without a copy. It was tried, and four threads that wrote to
+tensors, each to its own, while JAX let go of arrays over them in threads of XLA's, crashed within seconds.
 """
 
 from __future__ import annotations
@@ -29,24 +25,8 @@ from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import as_numpy, put, to_host
 
 Tensor = torch.Tensor
+_ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
 _PLATFORM = {"cpu": "cpu", "cuda": "gpu"}
-
-
-class _Memory:
-    """The bytes of a tensor's storage, for libraries that read an array interface. Keeps the tensor alive."""
-
-    def __init__(self, tensor: Tensor):
-        self._tensor = tensor
-        interface = {
-            "data": (tensor.const_data_ptr(), False),  # type: ignore[attr-defined]  # not in torch's stubs
-            "shape": (tensor.untyped_storage().nbytes(),),
-            "typestr": "|u1",
-            "version": 3,
-        }
-        if tensor.device.type == "cuda":
-            self.__cuda_array_interface__ = interface
-        else:
-            self.__array_interface__ = interface
 
 
 def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
@@ -54,7 +34,7 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
 
     Args:
         tensor: of any device.
-        copy: None shares where no write can be seen and copies elsewhere, True always copies, False always shares.
+        copy: None shares memory where that can be and copies elsewhere, True always copies, False always shares.
 
     Raises:
         RuntimeError: it requires a gradient and those are recorded, it is not dense, has no data, or its array was
@@ -113,13 +93,13 @@ def _imported(tensor: Tensor, copy: bool | None) -> jax.Array:
         if copy is False:
             raise _cannot_share(f"JAX does not run on {tensor.device}")
         return put(as_numpy(tensor.cpu()))[0]
-    if copy is False:
-        return _shared(tensor)
-    lent = None if copy else _lent(tensor)
-    if lent is None:
+    obstacle = _obstacle(tensor)
+    if copy is False and obstacle:
+        raise _cannot_share(obstacle)
+    if copy or obstacle:
         plain = tensor.resolve_conj().resolve_neg()
-        lent = plain.clone(memory_format=torch.contiguous_format)
-    return jax.dlpack.from_dlpack(lent)
+        return jax.dlpack.from_dlpack(plain.clone(memory_format=torch.contiguous_format))
+    return jax.dlpack.from_dlpack(tensor)
 
 
 def _jax_is_on(device: torch.device) -> bool:
@@ -131,43 +111,16 @@ def _jax_is_on(device: torch.device) -> bool:
         return False
 
 
-def _lent(tensor: Tensor) -> Tensor | None:
-    """A tensor over the same memory that no write to this one can reach, or None where there is no such thing."""
-    storage = tensor.untyped_storage()
-    if (
-        not tensor.is_contiguous()
-        or tensor.is_conj()
-        or tensor.is_neg()
-        or not 0 < tensor.numel() * tensor.itemsize == storage.nbytes()
-    ):
-        return None
-    clone = private.lazy_clone(tensor)
-    if clone is None:
-        return None
-    memory: Any = _Memory(clone)
-    if tensor.device.type == "cuda":
-        raw = torch.as_tensor(memory, device=tensor.device)
-    else:
-        raw = torch.from_numpy(np.asarray(memory))
-    return raw.view(tensor.dtype).view(tensor.shape)
-
-
-def _shared(tensor: Tensor) -> jax.Array:
-    """An array over the tensor's own memory, whoever writes to it.
-
-    Raises:
-        ValueError: that cannot be.
-    """
+def _obstacle(tensor: Tensor) -> str:
+    """Why JAX cannot have the tensor's memory; empty where it can."""
     if tensor.is_conj() or tensor.is_neg():
-        raise _cannot_share("its values are lazily conjugated or negated, and so are not in memory")
-    if (
-        not tensor.is_contiguous()
-    ):  # JAX takes a transposed one, and may then read it in the wrong order
-        raise _cannot_share(f"strides {tensor.stride()} are not row-major")
-    array = jax.dlpack.from_dlpack(tensor)
-    if tensor.numel() and array.unsafe_buffer_pointer() != tensor.const_data_ptr():  # type: ignore[attr-defined]
-        raise _cannot_share("XLA wants memory that begins at a multiple of 64 bytes")
-    return array
+        return "its values are lazily conjugated or negated, and so are not in memory"
+    if not tensor.is_contiguous():
+        # JAX takes dense ones with a layout, and reads them wrongly where the array is not committed to its device.
+        return f"strides {tensor.stride()} are not row-major"
+    if tensor.numel() and tensor.data_ptr() % _ALIGNMENT:
+        return f"XLA wants memory that begins at a multiple of {_ALIGNMENT} bytes"
+    return ""
 
 
 def _cannot_share(why: str) -> ValueError:

@@ -88,8 +88,10 @@ class OptaxOptimizer(torch.optim.Optimizer):
         transformation = _checked(group.pop("transformation", self._transformation))
         super().add_param_group(group)
         try:
-            rule = Rule(transformation, len(group["params"]), group.get("param_names"))
-            state = rule.begin(group["params"])
+            # An empty group is no mistake: all that decays, say, where nothing does. It has its settings all the same.
+            params = group["params"] or [torch.zeros((), device="jax")]
+            rule = Rule(transformation, len(params), group.get("param_names"))
+            state = rule.begin(params)
             group.update(rule.settings(group, state))
         except BaseException:
             self.param_groups.pop()

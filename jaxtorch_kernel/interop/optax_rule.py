@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..device.sharing import tensor_of
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
@@ -28,6 +29,12 @@ from .compiled import build
 from .rewriting import Rewriting
 
 Tensor = torch.Tensor
+_OPERANDS = (
+    Tensor,
+    jax.Array,
+    np.ndarray,
+    float,
+)  # among what a step hands to optax; the rest is static
 _TORCH_NAME = {"learning_rate": "lr"}
 
 
@@ -182,11 +189,11 @@ class Rule:
             for name, place in self.hyperparameters.items()
         ]
         leaves, structure = jax.tree.flatten(extra)
-        arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor | float)]
-        rest = tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor | float))
+        arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _OPERANDS)]
+        rest = tuple(leaf for leaf in leaves if not isinstance(leaf, _OPERANDS))
         function = functools.partial(self._updated, given, (structure, rest, len(leaves), arrays))
         read = [*(g for g in gradients if g is not None), *numbers]
-        read += [torch.as_tensor(leaves[i], device="jax").detach() for i in arrays]
+        read += [_as_operand(leaves[i]) for i in arrays]
         self._step(function, [*params, *tensors], read, (given, structure, rest, tuple(arrays)))
 
     def _updated(self, given: tuple[bool, ...], extra: Any, *operands: Any) -> list[Any]:
@@ -255,6 +262,12 @@ def _filled(extra: Any, operands: Iterable[Any]) -> Any:
     own = iter(operands)
     leaves = [_narrow(next(own)) if i in arrays else next(others) for i in range(count)]
     return jax.tree.unflatten(structure, leaves)
+
+
+def _as_operand(value: Any) -> Tensor:
+    if isinstance(value, jax.Array):
+        return tensor_of(value, "jax")
+    return torch.as_tensor(value, device="jax").detach()
 
 
 def _narrow(array: Any) -> Any:

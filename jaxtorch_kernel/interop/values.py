@@ -19,20 +19,23 @@ Tensor = torch.Tensor
 
 
 def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
-    """Torch tensors as `jax.Array`s, without a copy where neither side can then see the other's writes.
+    """Torch tensors as `jax.Array`s, without a copy where that can be.
 
-    A tensor of the jax device hands over its array. A CPU tensor shares its memory copy-on-write: what is written to
-    the tensor later, in place, does not reach the array. Shape and dtype stay, 64-bit dtypes too: without
-    `jax_enable_x64`, JAX's functions compute with such an array in 32 bits, and some warn.
+    A tensor of the jax device hands over its array, and keeps nothing of it that a write could reach: a write in place
+    gives the tensor a new array.
 
-    Copied are: a part of a larger tensor, strides other than row-major, memory that torch did not allocate (NumPy's,
-    shared between processes, mapped from a file), and tensors on a device where JAX does not run. CUDA tensors take
-    the same road as CPU tensors; it was not tried on a GPU.
+    A CPU tensor shares its memory, as with `Tensor.numpy()`. JAX takes arrays for immutable: do not write to the
+    tensor while the array is in use, or pass `copy=True`. A write is seen through the array, even by a JAX function
+    that still runs. `tensor._version` counts the writes. Copied are strides other than row-major, memory that does
+    not begin at a multiple of 64 bytes, and tensors on a device where JAX does not run. CUDA tensors take the road of
+    CPU tensors; it was not tried on a GPU.
+
+    Shape and dtype stay, 64-bit dtypes too: without `jax_enable_x64`, JAX's functions compute with such an array in
+    32 bits, and some warn.
 
     Args:
         tree: a tensor or a pytree of them. What is no tensor stays as it is.
-        copy: True copies always. False shares always: then the array changes when the tensor is written to, even in
-            the middle of a JAX function that still runs.
+        copy: True copies always; False raises where a copy would be needed.
 
     Returns:
         The same structure, with arrays. They are not committed to a device, but for those of the jax device.
@@ -46,7 +49,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
 
     Example:
         >>> import torch, jaxtorch
-        >>> x = torch.arange(3.0)
+        >>> x = torch.arange(3.0, device="jax")
         >>> arrays = jaxtorch.to_jax({"x": x, "name": "abscissa"})
         >>> x += 1
         >>> arrays
@@ -64,9 +67,9 @@ def to_torch(
     new array: nothing that torch code does reaches the one that was passed. This is the way for parameters that an
     optimizer is to update.
 
-    On the CPU (or CUDA) the memory is shared as it is, as by `torch.from_dlpack`, and JAX takes arrays for immutable:
-    do not write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 as long as nobody wrote.
-    JAX copies where an array that is shared is donated.
+    On the CPU (or CUDA) the memory is shared, as by `torch.from_dlpack`, and JAX takes arrays for immutable: do not
+    write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 as long as nobody wrote. JAX
+    copies where an array that is shared is donated.
 
     Args:
         tree: an array or a pytree of them. What is no `jax.Array` stays as it is, NumPy's arrays too.

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 from jax._src import compiler
@@ -320,6 +319,24 @@ def test_the_users_of_a_storage_are_counted() -> None:
     assert _torch_private.users(storage._cdata) == 1
 
 
+def test_a_batch_is_what_vmap_makes_of_it() -> None:
+    def f(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        x, w = tensors
+        inner = _torch_private.over_batch(lambda ts: [ts[0] * w], 2, [x], [True])
+        return [x @ w, w.sum(), *inner]
+
+    x, w = torch.arange(6.0).reshape(3, 2), torch.tensor([2.0, 3.0])
+    expected = torch.vmap(lambda x: (x @ w, w.sum(), torch.vmap(lambda e: e * w)(x)))(x)
+    found = _torch_private.over_batch(f, 3, [x, w], [True, False])
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    (numbers,) = _torch_private.over_batch(lambda ts: [ts[0] + torch.rand(())], 3, [x], [True])
+    assert len((numbers - x)[:, 0].unique()) == 3
+    with pytest.raises(ZeroDivisionError):
+        _torch_private.over_batch(lambda ts: [ts[0] / (1 // 0)], 3, [x], [True])
+    assert torch._C._functorch.peek_interpreter_stack() is None
+
+
 def test_function_modes_are_counted() -> None:
     before = _torch_private.function_modes()
     with torch.device("cpu"):
@@ -343,23 +360,3 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
         jnp.ones(2), jnp.ones(())
     )
     assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
-
-
-def test_a_lazy_clone_has_the_memory_until_somebody_writes() -> None:
-    tensor = torch.zeros(16)
-    clone = _torch_private.lazy_clone(tensor)
-    assert clone is not None
-    where = tensor.const_data_ptr()
-    assert clone.const_data_ptr() == where
-    tensor.view(4, 4)[0].add_(1)
-    assert clone.const_data_ptr() == where != tensor.const_data_ptr()
-    assert clone.sum() == 0
-    assert _torch_private.lazy_clone(torch.from_numpy(np.zeros(16))) is None
-
-
-def test_a_clone_exported_by_dlpack_is_not_lazy() -> None:
-    tensor = torch.zeros(16)
-    clone = torch._lazy_clone(tensor)
-    array = jax.dlpack.from_dlpack(clone)
-    shares = array.unsafe_buffer_pointer() == tensor.const_data_ptr()
-    assert not shares, "device/sharing.py can export the clone itself"

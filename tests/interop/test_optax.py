@@ -389,6 +389,42 @@ def test_groups_have_their_own(way: str) -> None:
     step()
 
 
+def test_a_group_may_be_empty() -> None:
+    w = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer = jaxtorch.optax_optimizer(
+        optax.inject_hyperparams(optax.sgd)(1.0), [{"params": [w]}, {"params": [], "lr": 0.5}]
+    )
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+    scheduler.step()
+    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.25]
+    assert w.tolist() == [0, 0]
+
+
+def test_what_a_step_hands_to_optax() -> None:
+    """Arrays, tensors and floats are operands: another value compiles nothing. Everything else is static."""
+
+    def update(updates: Any, state: Any, params: Any = None, *, by: Any, twice: bool) -> Any:
+        factor = by["factor"] * (2 if twice else 1)
+        return jax.tree.map(lambda u: -u * factor, updates), state
+
+    scaled = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    w = nn.Parameter(torch.zeros((), device="jax"))
+    optimizer = jaxtorch.optax_optimizer(scaled, [w])
+    w.grad = torch.ones_like(w)
+    expected = 0.0
+    for make in (float, jnp.float32, np.asarray, torch.tensor, lambda v: torch.tensor(v).jax()):
+        for twice in (False, True):
+            counts = []
+            for value in (1.0, 0.5, 0.25):
+                optimizer.step(by={"factor": make(value)}, twice=twice)
+                counts.append(jaxtorch.compile_count())
+                expected -= value * (1 + twice)
+            assert counts[1] == counts[2]
+            assert w.item() == expected
+
+
 def test_what_is_no_transformation() -> None:
     w = nn.Parameter(torch.ones(2))
     with pytest.raises(TypeError, match=r"not function. Call it: optax\.adamw\(1e-3\)"):

@@ -32,7 +32,7 @@ def pointer(array: jax.Array) -> int:
 
 
 def address(tensor: torch.Tensor) -> int:
-    return tensor.const_data_ptr()
+    return tensor.data_ptr()
 
 
 def some(dtype: torch.dtype, *size: int) -> torch.Tensor:
@@ -81,19 +81,21 @@ def test_every_dtype_both_ways(device: str, dtype: torch.dtype) -> None:
         assert same(array, back)
 
 
-def test_a_cpu_tensor_is_not_copied_and_its_writes_are_not_seen() -> None:
+def test_a_cpu_tensor_is_not_copied_and_counts_its_writes() -> None:
     tensor = torch.arange(1000.0)
+    version = tensor._version
     array = jaxtorch.to_jax(tensor)
     assert pointer(array) == address(tensor)
-    running = [jnp.sin(array) for _ in range(3)]
-    tensor.zero_()
-    assert array.tolist() == list(range(1000))
-    assert tensor.sum() == 0
-    for result in running:
-        np.testing.assert_allclose(result, np.sin(np.arange(1000.0)), atol=1e-6)
+    np.testing.assert_allclose(jnp.sin(array), np.sin(np.arange(1000.0)), atol=1e-6)
+    assert tensor._version == version
+    tensor.view(2, 500)[1].zero_()
+    assert tensor._version == version + 1
+    assert np.asarray(array)[500:].sum() == 0
 
 
-def test_a_write_through_a_view_and_by_numpy_is_not_seen() -> None:
+@pytest.mark.parametrize("implicit", [False, True])
+def test_a_copy_does_not_see_what_is_written(implicit: bool) -> None:
+    """`jnp.asarray` and what converts like it always copies, for nobody asked for shared memory."""
     for write in (
         lambda t: t.view(2, 8)[1].zero_(),
         lambda t: t.numpy().fill(0),
@@ -101,16 +103,19 @@ def test_a_write_through_a_view_and_by_numpy_is_not_seen() -> None:
         lambda t: t.data.mul_(3),
     ):
         tensor = torch.arange(16.0)
-        array = jaxtorch.to_jax(tensor)
+        array = jnp.asarray(tensor) if implicit else jaxtorch.to_jax(tensor, copy=True)
+        running = [jnp.sin(array) for _ in range(3)]
         write(tensor)
         assert array.tolist() == list(range(16))
         assert tensor.tolist() != array.tolist()
+        for result in running:
+            np.testing.assert_allclose(result, np.sin(np.arange(16.0)), atol=1e-6)
 
 
-def test_a_parameter_trains_on_while_its_array_stays() -> None:
+def test_a_model_trains_on_while_its_copied_arrays_stay() -> None:
     model = torch.nn.Linear(4, 4)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    arrays = jaxtorch.to_jax(dict(model.state_dict()))
+    arrays = jaxtorch.to_jax(dict(model.state_dict()), copy=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -121,16 +126,6 @@ def test_a_parameter_trains_on_while_its_array_stays() -> None:
         assert not torch.equal(p, before[name])
 
 
-def test_two_arrays_of_one_tensor_share_and_stay_apart_from_it() -> None:
-    tensor = torch.zeros(64)
-    first, second = jaxtorch.to_jax(tensor), jaxtorch.to_jax(tensor)
-    assert pointer(first) == pointer(second) == address(tensor)
-    tensor += 1
-    third = jaxtorch.to_jax(tensor)
-    tensor += 1
-    assert [a[0].item() for a in (first, second, third)] == [0, 0, 1]
-
-
 def test_the_memory_lives_as_long_as_something_reads_it() -> None:
     tensor = torch.full((1000,), 7.0)
     array = jaxtorch.to_jax(tensor)
@@ -138,66 +133,29 @@ def test_the_memory_lives_as_long_as_something_reads_it() -> None:
     gc.collect()
     torch.full((1000,), 8.0)  # would take freed memory
     assert np.asarray(array).sum() == 7000
-    # ... and no longer: a tensor whose array is gone has its memory to itself again, and a write copies nothing
-    tensor = torch.zeros(1000)
-    where = address(tensor)
-    array = jaxtorch.to_jax(tensor)
-    del array
-    gc.collect()
-    tensor += 1
-    assert address(tensor) == where
 
 
-def test_a_shared_tensor_can_be_resized_saved_and_shared_between_processes() -> None:
-    for change in (
-        lambda t: t.resize_(1000),
-        lambda t: t.untyped_storage().resize_(0),
-        lambda t: t.share_memory_(),
-        lambda t: t.set_(torch.zeros(3)),
-        lambda t: torch.save(t, os.devnull),
-        lambda t: t.pin_memory() if torch.cuda.is_available() else t.data_ptr(),
-    ):
-        tensor = torch.arange(64.0)
-        array = jaxtorch.to_jax(tensor)
-        change(tensor)
-        assert array.tolist() == list(range(64))
+def test_threads_share_and_let_go() -> None:
+    """XLA lets go of memory in threads of its own, when a computation that reads it is done."""
+    function, wrong = jax.jit(lambda x: (x * 2).sum()), []
 
+    def work() -> None:
+        for value in range(100):
+            tensor = torch.full((20000,), float(value))
+            results = [function(jaxtorch.to_jax(tensor)) for _ in range(2)]
+            copied = jaxtorch.to_jax(tensor, copy=True)
+            del tensor
+            other = jaxtorch.to_torch(copied)
+            total = results[1].item()
+            if total != 40000 * value or other[7].item() != value:
+                wrong.append((value, total))
 
-def test_threads_share_one_tensor() -> None:
-    """Each round a new tensor: what could go wrong is the first clone of one, by two threads at once."""
-    for _ in range(50):
-        tensor = torch.arange(4096.0)
-        arrays: list[jax.Array] = []
-        start = threading.Barrier(4)
-
-        def share(tensor: torch.Tensor = tensor, start: Any = start, arrays: Any = arrays) -> None:
-            start.wait()
-            arrays.append(jaxtorch.to_jax(tensor))
-
-        threads = [threading.Thread(target=share) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert {pointer(a) for a in arrays} == {address(tensor)}
-        arrays.pop()
-        gc.collect()
-        tensor.zero_()
-        assert all(np.array_equal(a, np.arange(4096.0)) for a in arrays)
-
-
-@pytest.mark.parametrize("keywords", [{"fused": True}, {"foreach": True}, {}])
-def test_torchs_optimizers_write_past_what_was_shared(keywords: dict[str, bool]) -> None:
-    weight = torch.nn.Parameter(torch.ones(64))
-    optimizer = torch.optim.AdamW([weight], lr=0.1, **keywords)
-    for i in range(3):
-        with torch.no_grad():
-            array = jaxtorch.to_jax(weight)
-        before = weight.detach().clone()
-        weight.grad = torch.full_like(weight, i + 1.0)
-        optimizer.step()
-        assert same(array, before)
-        assert not torch.equal(weight, before)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_donation_leaves_the_tensor_alone() -> None:
@@ -239,20 +197,20 @@ def test_every_geometry_arrives_and_stays(name: str, device: str) -> None:
         assert same(jnp.asarray(array) * 1, expected)
         assert same(array, jaxtorch.to_torch(array, "jax"))
         assert same(jaxtorch.to_jax(jaxtorch.to_torch(array, "cpu")), expected)
-        if name not in ("expanded", "overlapping"):  # torch refuses those writes
-            tensor.fill_(5)
-            assert same(array, expected)
-            tensor.copy_(expected)
+    if name not in ("expanded", "overlapping"):  # torch refuses those writes
+        tensor.fill_(5)
+        assert same(array, expected)
 
 
-def test_read_only_memory_is_copied() -> None:
+def test_read_only_memory_is_shared_and_not_written_to() -> None:
     owner = np.asarray(jnp.arange(16.0))
     assert not owner.flags.writeable
     with pytest.warns(UserWarning, match="not writable"):
         tensor = torch.from_numpy(owner)
     array = jaxtorch.to_jax(tensor)
-    assert pointer(array) != address(tensor)
     assert same(array, tensor)
+    assert same(jax.jit(lambda x: x + 1, donate_argnums=0)(array), tensor + 1)
+    assert owner.tolist() == list(range(16))
 
 
 def test_copy_says_what_happens() -> None:
@@ -260,10 +218,6 @@ def test_copy_says_what_happens() -> None:
     copied, shared = jaxtorch.to_jax(tensor, copy=True), jaxtorch.to_jax(tensor, copy=False)
     assert pointer(copied) != address(tensor)
     assert pointer(shared) == address(tensor)
-    tensor.fill_(3)
-    assert copied.sum() == 0
-    assert shared.sum() == 192
-    assert address(tensor) == pointer(shared)
     held = torch.from_numpy(np.zeros(1024, np.float32))
     start = -address(held) // 4 % 16  # the first element at a multiple of 64 bytes
     assert pointer(jaxtorch.to_jax(held[start:], copy=False)) == address(held[start:])

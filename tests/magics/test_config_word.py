@@ -6,9 +6,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from IPython.core.error import UsageError
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import jaxtorch
 from jaxtorch.dispatch import compiling
@@ -93,6 +97,26 @@ def test_a_long_trace_is_shown_and_then_gone(seen: Seen) -> None:
 
     f(torch.ones(3, device="jax"))
     assert seen.lines[0].startswith("Compiling takes_long: tracing, ")
+    assert seen.gone.wait(60)
+
+
+@pytest.mark.usefixtures("shell")  # whose extension listens to JAX
+def test_a_jit_of_the_users_that_takes_long_is_shown_too(seen: Seen) -> None:
+    waits = Primitive("waits")
+    waits.def_abstract_eval(lambda x: x)
+
+    def lowering(context: Any, x: Any) -> Any:
+        assert seen.shown.wait(60)
+        return [x]
+
+    mlir.register_lowering(waits, lowering)
+
+    @jax.jit
+    def takes_long(x: jax.Array) -> jax.Array:
+        return waits.bind(x) * 2
+
+    assert float(takes_long(jnp.float32(4))) == 8
+    assert seen.lines[0].startswith("Compiling takes_long: lowering, ")
     assert seen.gone.wait(60)
 
 

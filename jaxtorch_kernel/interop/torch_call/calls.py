@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..._torch_private import over_batch
 from ...storage.dtypes import to_numpy, to_torch
 
 Tensor = torch.Tensor
@@ -290,12 +291,10 @@ class Batch(Call):
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         if self.traits.loop:
             return self._by_loop(operands, nested)
-        in_dims = tuple(0 if m else None for m in self.marked)
         try:
-            batched = torch.vmap(
-                lambda *ts: tuple(self.inner.run(ts, True)), in_dims, randomness="different"
+            return over_batch(
+                lambda tensors: self.inner.run(tensors, True), self.size, operands, self.marked
             )
-            return list(batched(*operands))
         except Exception as error:  # or the function's own error: then the loop raises it again
             results = self._by_loop(operands, nested)
             self.traits.loop = True

@@ -225,7 +225,7 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     def seeded(key: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(key, FakeTensor):  # there are no values
             return function(*args, **kwargs)
-        with torch.random.fork_rng():
+        with _LOCK, torch.random.fork_rng():  # threads share torch's generator
             first, second = key.tolist()
             torch.manual_seed(first << 32 | second)
             return function(*args, **kwargs)

@@ -28,7 +28,8 @@ def close(ours: Any, theirs: Any) -> None:
 
 
 def test_bert_with_its_weights_in_jax() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=50, intermediate_size=32, **sizes)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -304,3 +305,18 @@ def test_two_threads_learn_at_once_that_a_function_writes() -> None:
         done.set()
         np.testing.assert_array_equal(late.result(60), np.ones(3))
     np.testing.assert_array_equal(x, np.zeros(3))
+
+
+def test_threads_draw_the_numbers_of_their_own_keys() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        first = torch.rand(())
+        time.sleep(0.001)
+        return x + torch.stack([first, torch.rand(())])
+
+    draw = jax.jit(torch2jax(f, output_shapes=jnp.zeros(2), rng=True))
+    keys = [jax.random.key(i) for i in range(4)]
+    alone = [np.asarray(draw(key, jnp.zeros(2))) for key in keys]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            together = pool.map(lambda key: np.asarray(draw(key, jnp.zeros(2))), keys)
+            np.testing.assert_array_equal(list(together), alone)

@@ -77,7 +77,8 @@ export function LinesView({ data, client }: ViewProps<LinesData>) {
                           </th>
                         ))}
                         <th class="plain" scope="col">
-                          {source.title}: {seconds(source.total / 1e9)}
+                          {source.title}
+                          {source.total > 0 && `: ${seconds(source.total / 1e9)}`}
                         </th>
                       </tr>
                     </thead>
