@@ -202,7 +202,10 @@ export function Code(props: CodeProps) {
     const { from } = view.state.doc.line(at + 1);
     view.requestMeasure({
       read: () => view.lineBlockAt(from),
-      write: ({ top, height }) => view.scrollDOM.scrollTo(0, top - (view.scrollDOM.clientHeight - height) / 2),
+      write: ({ top, height }) => {
+        const above = Math.floor((view.scrollDOM.clientHeight / height - 1) / 2); // whole lines: none is cut at the top
+        view.scrollDOM.scrollTo(0, top - above * height);
+      },
     });
   }, [props.at, props.text]);
 
