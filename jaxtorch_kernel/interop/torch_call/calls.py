@@ -17,7 +17,6 @@ second (`nested`), and what a function does not support is learnt once and kept 
 
 from __future__ import annotations
 
-import functools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -149,7 +148,7 @@ class TorchCall(Call):
         return result.to(dtype)  # 64 bits, where JAX has 32
 
     def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
-        return pushforward(self, wrt, self.inexact), tuple(range(len(self.ins)))
+        return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
     def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
         raise NotImplementedError("a torch function is not linear")
@@ -183,7 +182,7 @@ class _Linear(Call):
         first = self.linear_from
         if wrt[0] >= first:  # linear in all of them: its own derivative
             return self.along(tuple(i - first for i in wrt)), tuple(range(first))
-        return pushforward(self, wrt, self.inexact), tuple(range(len(self.ins)))
+        return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
     @abstractmethod
     def along(self, which: tuple[int, ...]) -> Call:
@@ -234,10 +233,10 @@ class Pushforward(_Linear):
             )
 
     def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-        return pullback(self.inner, _pick(self.wrt, wrt), _pick(self.through, outs))
+        return derived(Pullback, self.inner, _pick(self.wrt, wrt), _pick(self.through, outs))
 
     def along(self, which: tuple[int, ...]) -> Call:
-        return pushforward(self.inner, _pick(self.wrt, which), self.through)
+        return derived(Pushforward, self.inner, _pick(self.wrt, which), self.through)
 
     def __repr__(self) -> str:
         return f"jvp({self.inner!r})"
@@ -264,10 +263,10 @@ class Pullback(_Linear):
         return [t.conj() for t in pulled]
 
     def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-        return pushforward(self.inner, _pick(self.wrt, outs), _pick(self.through, wrt))
+        return derived(Pushforward, self.inner, _pick(self.wrt, outs), _pick(self.through, wrt))
 
     def along(self, which: tuple[int, ...]) -> Call:
-        return pullback(self.inner, self.wrt, _pick(self.through, which))
+        return derived(Pullback, self.inner, self.wrt, _pick(self.through, which))
 
     def __repr__(self) -> str:
         return f"vjp({self.inner!r})"
@@ -320,43 +319,23 @@ class Batch(Call):
     def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
         inner, kept = self.inner.tangent(wrt)
         marked = tuple(self.marked[i] for i in kept) + (True,) * len(wrt)
-        return batch(inner, self.size, marked), kept
+        return derived(Batch, inner, self.size, marked), kept
 
     def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
         marked = self.marked[: self.linear_from] + (True,) * len(outs)
-        return batch(self.inner.transpose(wrt, outs), self.size, marked)
+        return derived(Batch, self.inner.transpose(wrt, outs), self.size, marked)
 
     def __repr__(self) -> str:
         return f"vmap({self.inner!r})"
 
 
-def _cached(make: Callable[..., Call]) -> Callable[..., Call]:
-    """One derived call for each call and arguments, which lives as long as the call."""
-
-    @functools.wraps(make)
-    def cached(inner: Call, *arguments: Any) -> Call:
-        known: dict[Any, Call] = inner.__dict__.setdefault("_derived", {})
-        key = (make, *arguments)
-        if key not in known:
-            known[key] = make(inner, *arguments)
-        return known[key]
-
-    return cached
-
-
-@_cached
-def pushforward(inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-    return Pushforward(inner, wrt, outs)
-
-
-@_cached
-def pullback(inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-    return Pullback(inner, wrt, outs)
-
-
-@_cached
-def batch(inner: Call, size: int, marked: tuple[bool, ...]) -> Call:
-    return Batch(inner, size, marked)
+def derived(kind: Callable[..., Call], inner: Call, *arguments: Any) -> Call:
+    """`kind(inner, *arguments)`: one for each, which lives as long as `inner`, and so is compiled once."""
+    known: dict[Any, Call] = inner.__dict__.setdefault("_derived", {})
+    key = (kind, *arguments)
+    if key not in known:
+        known[key] = kind(inner, *arguments)
+    return known[key]
 
 
 def _vjp(function: Callable[..., Any], xs: Sequence[Tensor]) -> tuple[Any, Callable[..., Any]]:

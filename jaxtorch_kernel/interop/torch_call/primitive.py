@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ... import _jax_private as private
-from .calls import Call, batch, has_tangent
+from .calls import Batch, Call, derived, has_tangent
 from .running import Caught, on_cpu, on_gpu, on_host
 
 torch_call_p = Primitive("torch_call")
@@ -58,14 +58,14 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
     )
     moved = {}
     if wrt and call.inexact:
-        derived, kept = call.tangent(wrt)
+        tangent, kept = call.tangent(wrt)
         # The tangent of what all elements of a batch share is shared too: they get one each, and JAX sums cotangents.
-        each = derived.ins[len(kept) :]
+        each = tangent.ins[len(kept) :]
         changes = [
             jax.numpy.broadcast_to(tangents[i], a.shape) for i, a in zip(wrt, each, strict=True)
         ]
         moved = dict(
-            zip(call.inexact, bind(derived, [*(primals[i] for i in kept), *changes]), strict=True)
+            zip(call.inexact, bind(tangent, [*(primals[i] for i in kept), *changes]), strict=True)
         )
     return results, [
         moved[i] if i in moved else ad.Zero(jax.typeof(r).to_tangent_aval())
@@ -79,8 +79,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[An
     if not outs:
         return [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands]
     first = call.linear_from
-    derived = call.transpose(tuple(i - first for i in asked), outs)
-    pulled = iter(bind(derived, [*operands[:first], *(cotangents[i] for i in outs)]))
+    transposed = call.transpose(tuple(i - first for i in asked), outs)
+    pulled = iter(bind(transposed, [*operands[:first], *(cotangents[i] for i in outs)]))
     return [next(pulled) if ad.is_undefined_primal(x) else None for x in operands]
 
 
@@ -93,7 +93,7 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> Any:
             x, d = jax.numpy.broadcast_to(x, (size, *x.shape)), 0
         moved.append(x if d is None else jax.numpy.moveaxis(x, d, 0))
         marked.append(d is not None)
-    results = bind(batch(call, size, tuple(marked)), moved)
+    results = bind(derived(Batch, call, size, tuple(marked)), moved)
     return results, [0] * len(results)
 
 
