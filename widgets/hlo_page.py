@@ -39,7 +39,7 @@ _GUTTER = 8  # for the numbers before a line
 _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
-_TEXT = "margin:2px 0;font-size:12px;line-height:1.4;white-space:pre;overflow:visible"
+_TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible"
 # A notebook's own style has columns of one width.
 _TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;line-height:1.4;width:100%"
 _HEAD = (

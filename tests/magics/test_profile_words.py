@@ -127,6 +127,7 @@ def test_a_cell_under_another_magic(session: Any, magic: str) -> None:
         s.origin.operator for s in view.profile.attribution.shares if s.origin.place.line == 4
     }
     assert session.user_ns["y"].shape == (N, N)
+    assert "run_cell_magic" not in view.text() + view.html()  # IPython's own form of the cell
 
 
 def test_lines_show_the_code(session: Any) -> None:

@@ -6,6 +6,7 @@ All times are nanoseconds of one run, the mean where there were several. Every t
 
 from __future__ import annotations
 
+import linecache
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -129,7 +130,8 @@ class Profile:
     def calling(self) -> list[Row]:
         """The lines that had nothing to do on the device themselves and called some that had, in the same order."""
         own = {row.place for row in self.lines}
-        return self._lines({place: Time() for place in self._inclusive if place not in own})
+        others = (p for p in self._inclusive if p not in own and not _is_magics_own(p))
+        return self._lines({place: Time() for place in others})
 
     @cached_property
     def _inclusive(self) -> dict[Place, Time]:
@@ -270,3 +272,8 @@ def profile(
 
 def _sorted(times: dict[Any, Time]) -> list[Row]:
     return sorted((Row(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
+
+
+def _is_magics_own(place: Place) -> bool:
+    """Whether a line is what IPython makes of a `%%magic`: the cell itself is shown."""
+    return linecache.getline(place.file, place.line).startswith("get_ipython().run_cell_magic(")
