@@ -12,6 +12,13 @@ from .training import MARKUP, Training
 NAMES = "tbody td.name .mono"
 
 
+def of(training: Training) -> Locator:
+    """The view as it opens, whatever other tests did to it."""
+    view = training.of("cache")
+    view.get_by_role("tab", name="By function").click()
+    return view
+
+
 def names(view: Locator) -> list[str]:
     return view.locator(NAMES).all_inner_texts()
 
@@ -22,7 +29,7 @@ def column(view: Locator, title: str) -> list[str]:
 
 
 def test_each_function_is_a_row_and_eager_operators_are_one(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     kinds = dict(zip(names(view), column(view, "Kind"), strict=True))
     assert kinds["train"] == "jit"
     assert kinds[MARKUP] == "pure"
@@ -32,7 +39,7 @@ def test_each_function_is_a_row_and_eager_operators_are_one(training: Training) 
 
 
 def test_a_press_on_a_head_sorts_and_another_turns_the_order(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     head = view.get_by_role("columnheader", name="Name")
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
@@ -44,7 +51,7 @@ def test_a_press_on_a_head_sorts_and_another_turns_the_order(training: Training)
 
 
 def test_a_filter_leaves_the_rows_that_have_its_words(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     box = view.get_by_role("searchbox")
     box.fill("jit train")
     rows, train = view.locator(NAMES), view.locator(NAMES).get_by_text("train", exact=True)
@@ -58,7 +65,7 @@ def test_a_filter_leaves_the_rows_that_have_its_words(training: Training) -> Non
 
 
 def test_what_was_traced_again_says_why_and_what_to_do(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     button = view.get_by_role("button", name="Details of train")
     button.press("Enter")
     expect(button).to_have_attribute("aria-expanded", "true")
@@ -73,7 +80,7 @@ def test_what_was_traced_again_says_why_and_what_to_do(training: Training) -> No
 
 
 def test_names_that_are_markup_are_text(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     expect(view.get_by_text(MARKUP, exact=True)).to_be_visible()
     assert training.page.locator("img[src='x']").count() == 0
     assert view.locator("img").count() == 0
@@ -82,10 +89,10 @@ def test_names_that_are_markup_are_text(training: Training) -> None:
 def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
     training: Training,
 ) -> None:
-    view = training.of("cache")
+    view = of(training)
     assert "even" not in names(view)
     training.run(training.number("later"))
-    view = training.of("cache")
+    view = of(training)
     button = view.get_by_role("button", name="Details of even")
     button.click()
     inner = view.get_by_role("table", name="Programs of even")
@@ -97,7 +104,7 @@ def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
 
 
 def test_the_totals_name_the_cell(training: Training) -> None:
-    view = training.of("cache")
+    view = of(training)
     view.get_by_role("tab", name="By cell").click()
     expect(view.get_by_role("table")).to_contain_text(f"cell {training.prompt('train')}")
     view.get_by_role("tab", name="By cell").press("ArrowLeft")
