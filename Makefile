@@ -27,7 +27,7 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 
 test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
-	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg
+	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks -n 2 --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser

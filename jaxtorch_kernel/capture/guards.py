@@ -121,7 +121,7 @@ class Guards:
         return found
 
     def tensors(self, leaves: list[Any]) -> list[Any]:
-        """The tensors that the code can reach by name: of the arguments, its closure and its globals."""
+        """The tensors that the code can reach by name: of the arguments, its defaults, its closure and its globals."""
         found: dict[int, Any] = {}
         for value in [*leaves, *self.reachable]:
             if isinstance(value, torch.Tensor):
@@ -225,6 +225,7 @@ def _reachable(function: Any) -> list[Any]:
         table = function.__globals__
         values += [table[name] for name in code.co_names if name in table]
         values += [_contents(cell) for cell in function.__closure__ or ()]
+        values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     found = []
     for value in values:
         found.append(value)

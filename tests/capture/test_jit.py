@@ -147,6 +147,22 @@ def test_an_error_leaves_everything_as_it_was() -> None:
     assert not optimizer.param_groups[0]["capturable"]
 
 
+def test_an_error_leaves_the_gradients_of_default_arguments_as_they_were() -> None:
+    one, two = (torch.ones(2, device="jax", requires_grad=True) for _ in range(2))
+    two.grad = kept = torch.ones(2, device="jax")
+
+    @jaxtorch.jit
+    def step(a: torch.Tensor = one, *, b: torch.Tensor = two) -> None:
+        (a * b).sum().backward()
+        raise ZeroDivisionError("in the middle")
+
+    with pytest.raises(ZeroDivisionError):
+        step()
+    assert one.grad is None
+    assert two.grad is kept
+    assert torch.equal(kept.cpu(), torch.ones(2))
+
+
 def test_a_scheduler_inside_is_refused() -> None:
     w = torch.ones(2, device="jax", requires_grad=True)
     optimizer = torch.optim.SGD([w], lr=1.0)

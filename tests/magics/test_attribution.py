@@ -7,11 +7,12 @@ import pytest
 from benchmarks.attribution import Model, gpt, in_cells, profiled, resnet18, session
 from tests.insight.profile.code import adds_up
 
-MODELS = [resnet18(width=8, batch=4, size=16), gpt()]
+GPT, RESNET = gpt(), resnet18(width=8, batch=4, size=16)
+# The other two ways of a ResNet-18: `python -m benchmarks attribution`.
+STEPS = [(GPT, "eager"), (GPT, "%%pure"), (GPT, "%%jit"), (RESNET, "%%jit")]
 
 
-@pytest.mark.parametrize("way", ["eager", "%%pure", "%%jit"])
-@pytest.mark.parametrize("model", MODELS, ids=["ResNet-18", "GPT"])
+@pytest.mark.parametrize(("model", "way"), STEPS, ids=lambda value: getattr(value, "name", value))
 def test_nine_tenths_of_a_step_belong_to_a_line_of_a_cell(model: Model, way: str) -> None:
     with session(model) as shell:
         found = profiled(shell, model.ways[way])
