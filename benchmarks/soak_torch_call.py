@@ -170,12 +170,12 @@ class Soak:
                 n = draw.choice((1, 8, 64))
                 values = tuple(numbers.uniform(-1, 1, (n, 4)).astype(np.float32) for _ in range(2))
                 name = draw.choice(names)
-                self.kinds[name](values)  # type: ignore[arg-type]
+                self.kinds[name](values)  # type: ignore[arg-type]  # two: tuple() forgets how many
                 mine[name] += 1
                 if draw.random() < 0.001:
                     gc.collect()
                 if draw.random() < 0.0001:
-                    _fresh(values)  # type: ignore[arg-type]
+                    _fresh(values)  # type: ignore[arg-type]  # as above
         except BaseException as error:
             self.error = error
 

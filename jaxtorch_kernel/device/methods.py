@@ -100,5 +100,5 @@ def install() -> None:
         method.__doc__ = original.__doc__
         method.__qualname__ = f"Tensor.{method.__name__}"
         setattr(Tensor, method.__name__, method)
-    Tensor.__jax_array__ = __jax_array__  # type: ignore[attr-defined]
+    Tensor.__jax_array__ = __jax_array__  # type: ignore[attr-defined]  # ours, added
     torch.utils.dlpack.to_dlpack = to_dlpack  # type: ignore[attr-defined, assignment]

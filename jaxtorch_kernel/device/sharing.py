@@ -26,7 +26,7 @@ from ..storage.transfer import as_numpy, put, to_host
 
 Tensor = torch.Tensor
 _ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
-_PLATFORM = {"cpu": "cpu", "cuda": "gpu"}
+PLATFORM = {"cpu": "cpu", "cuda": "gpu"}  # torch's device -> JAX's platform over the same memory
 
 
 def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
@@ -104,7 +104,7 @@ def _imported(tensor: Tensor, copy: bool | None) -> jax.Array:
 
 def _jax_is_on(device: torch.device) -> bool:
     """Whether JAX computes where torch's device is."""
-    platform = _PLATFORM.get(device.type)
+    platform = PLATFORM.get(device.type)
     try:
         return platform is not None and bool(jax.local_devices(backend=platform))
     except RuntimeError:  # no such backend in this process
@@ -197,6 +197,6 @@ def _is_over(array: jax.Array, target: torch.device) -> bool:
     if len(array.sharding.device_set) > 1:
         return False
     own: Any = next(iter(array.sharding.device_set))
-    if own.platform != _PLATFORM.get(target.type):
+    if own.platform != PLATFORM.get(target.type):
         return False
     return target.type == "cpu" or target.index in (None, own.local_hardware_id)

@@ -19,14 +19,13 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from ..device.sharing import PLATFORM
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import spec_of, wrap_sized
 from ..storage.transfer import to_device
 
 Tensor = torch.Tensor
-
-_PLATFORM = {"cpu": "cpu", "cuda": "gpu"}
 
 
 def lend(tensors: Sequence[Tensor], share: bool = True) -> list[Tensor]:
@@ -58,7 +57,7 @@ def borrowed(tensor: Tensor) -> Tensor:
     """A tensor of the device over the memory of another, or over a copy where that cannot be."""
     where = placement.current()
     (device,) = where.device_set
-    if tensor.layout != torch.strided or device.platform != _PLATFORM.get(tensor.device.type):
+    if tensor.layout != torch.strided or device.platform != PLATFORM.get(tensor.device.type):
         return to_device(tensor.cpu())
     plain = tensor.detach().resolve_conj().resolve_neg()
     strides = plain.stride()
@@ -78,7 +77,7 @@ def returned(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on `device` over the array of the jax device's, or over a copy where that cannot be."""
     array: Any = contiguous_array(tensor)
     (own,) = array.devices()
-    if own.platform != _PLATFORM.get(device.type):
+    if own.platform != PLATFORM.get(device.type):
         return tensor.detach().to(device)
     return torch.utils.dlpack.from_dlpack(array.block_until_ready())
 

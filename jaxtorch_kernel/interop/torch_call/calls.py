@@ -43,6 +43,7 @@ class Traits:
         forward_mode: torch has a forward derivative of everything in it.
         loop: one call for each element of a batch, as its caller wants or because `torch.vmap` does not go through it.
         seeded: random numbers are the same each time it runs.
+        told: that it draws random numbers without a key was said.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Traits:
     forward_mode: bool = True
     loop: bool = False
     seeded: bool = False
+    told: bool = False
 
 
 class Call(ABC):

@@ -47,9 +47,8 @@ def module_to_jax(
 
     def call(own: Any, *args: Any, **kwargs: Any) -> Any:
         values, state = own if mutable else (own, buffers)
-        state = {
-            name: tensor.detach().clone() for name, tensor in state.items()
-        }  # for the module to write to
+        # Copies, for the module to write to.
+        state = {name: tensor.detach().clone() for name, tensor in state.items()}
         result = torch.func.functional_call(module, {**values, **state}, args, kwargs)
         return (result, state) if mutable else result
 

@@ -143,12 +143,12 @@ def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
 
 def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     """Run a derivative, and say so if it is not the one of the value that was computed before."""
-    if call.traits.seeded:
+    if call.traits.seeded or call.traits.told:
         return call.run(operands, nested=False)
     before = torch.default_generator.get_state()
     results = call.run(operands, nested=False)
     if not torch.equal(before, torch.default_generator.get_state()):
-        call.traits.seeded = True  # said once
+        call.traits.told = True
         warnings.warn(
             f"{call.traits.name} draws random numbers. JAX runs it again for a derivative, with other numbers than "
             "before, and the derivative does not belong to the value: torch2jax(f, rng=True) takes a key.",
@@ -170,9 +170,8 @@ def _told(call: Call, error: BaseException) -> TorchCallError:
     own = [i for i, frame in enumerate(told.stack) if frame.filename.startswith(_OWN)]
     users = told.stack[own[-1] + 1 :] if own else told.stack
     told.stack = traceback.StackSummary.from_list(list(users))
-    traceback.clear_frames(
-        error.__traceback__
-    )  # a debugger would read memory that is no longer lent
+    # Or a debugger would read memory that is no longer lent.
+    traceback.clear_frames(error.__traceback__)
     words = f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}"
     return TorchCallError(words if call.caught is None else call.caught.keep(error))
 
