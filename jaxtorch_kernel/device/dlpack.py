@@ -31,6 +31,8 @@ def _array(tensor: torch.Tensor) -> Any:
         tensor = tensor.resolve_neg()
     array = contiguous_array(tensor)
     tracing.forbid(array, "exported by dlpack")
+    if next(iter(array.devices())).platform == "cpu":
+        array.block_until_ready()  # JAX ends the process where XLA got no memory for the array
     return array.reshape(tensor.shape)
 
 

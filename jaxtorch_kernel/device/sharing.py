@@ -15,14 +15,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.utils.dlpack
 
 from .. import _torch_private as private
 from .._jax_private import uncommitted
 from ..storage.dtypes import to_numpy, to_torch
-from ..storage.transfer import as_numpy, put, to_host
+from ..storage.transfer import as_numpy, host_values, put, to_host
 
 Tensor = torch.Tensor
 _ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
@@ -163,7 +162,7 @@ def tensor_of(
         return shared.clone() if copy else shared
     if copy is False:
         raise _cannot_share(f"the array is on {sorted(map(str, array.devices()))}, not on {target}")
-    return to_host(np.asarray(array)).to(target)
+    return to_host(host_values(array)).to(target)
 
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:
