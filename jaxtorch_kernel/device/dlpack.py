@@ -22,6 +22,7 @@ def _array(tensor: torch.Tensor) -> Any:
     """
     from ..dispatch import tracing
     from ..dispatch.read import contiguous_array
+    from ..storage import transfer
 
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
@@ -32,7 +33,7 @@ def _array(tensor: torch.Tensor) -> Any:
     array = contiguous_array(tensor)
     tracing.forbid(array, "exported by dlpack")
     if next(iter(array.devices())).platform == "cpu":
-        array.block_until_ready()  # JAX ends the process where XLA got no memory for the array
+        transfer.wait(array)  # JAX ends the process where XLA got no memory for the array
     return array.reshape(tensor.shape)
 
 

@@ -20,6 +20,7 @@ import torch.utils.dlpack
 
 from .. import _torch_private as private
 from .._jax_private import uncommitted
+from ..storage import transfer
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import as_numpy, host_values, put, to_host
 
@@ -158,7 +159,8 @@ def tensor_of(
     if target.type == "jax":
         return _on_the_device(array, target, copy)
     if _is_over(array, target):
-        shared = torch.utils.dlpack.from_dlpack(array.block_until_ready())
+        transfer.wait(array)
+        shared = torch.utils.dlpack.from_dlpack(array)
         return shared.clone() if copy else shared
     if copy is False:
         raise _cannot_share(f"the array is on {sorted(map(str, array.devices()))}, not on {target}")

@@ -49,12 +49,21 @@ def in_host_memory(make: Callable[[], np.ndarray]) -> np.ndarray:
         raise torch.OutOfMemoryError(f"{error} on the host, on its way to the jax device") from None
 
 
+def wait(array: Any) -> None:
+    """Wait for a `jax.Array`. A forked process, where nothing is ever computed, refuses here (`device/fork.py`).
+
+    Raises:
+        RuntimeError: what computes the array failed; the message is XLA's.
+    """
+    array.block_until_ready()
+
+
 def host_values(array: Any) -> np.ndarray:
     """The values of a `jax.Array`, read-only. Waits for them.
 
     NumPy looks at the memory itself, which ends the process where XLA got none; waiting raises XLA's error.
     """
-    array.block_until_ready()
+    wait(array)
     return np.asarray(array)
 
 
