@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,21 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
         return known, again, unknown, unknown, kept
 
     rules[checkpoint] = nested
+
+
+def without_lowering(traced: Any) -> Any:
+    """The same trace (`jax.stages.Traced`), under an identity of its own.
+
+    JAX keeps what a trace was lowered to, 1.3 MB for an addition, as long as its jaxpr lives, in caches that know the
+    jaxpr by identity. Who keeps a trace to look at it later keeps this one.
+    """
+    known = getattr(traced, "_params", {}).get("jaxpr")
+    if known is None:  # a new jax, or a trace of `LiveTrace`'s
+        return traced
+    twin = copy.copy(traced)
+    twin._params = traced._params | {"jaxpr": core.ClosedJaxpr(known.jaxpr, known.consts)}
+    twin._lojax = None
+    return twin
 
 
 def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:

@@ -78,7 +78,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
         result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
-            out, leaf.spec, origin(program)
+            out, leaf.spec, origin(leaf)
         )
         return result
 
