@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import jax
-from jax._src import config, source_info_util
+from jax._src import compilation_cache, config, source_info_util
 from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxlib import xla_client
@@ -134,6 +134,16 @@ def without_lowering(traced: Any) -> Any:
     twin._params = traced._params | {"jaxpr": core.ClosedJaxpr(known.jaxpr, known.consts)}
     twin._lojax = None
     return twin
+
+
+def use_program_files(files: Any) -> None:
+    """Let JAX's persistent cache get and put its programs there, in the place of files of its own; None: undo that.
+
+    JAX asks for its cache once, and then never again until it is reset.
+    """
+    compilation_cache.reset_cache()
+    if files is not None and hasattr(compilation_cache, "_cache_initialized"):
+        compilation_cache._cache, compilation_cache._cache_initialized = files, True
 
 
 def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
