@@ -28,7 +28,7 @@ from .call import (
     letter_of,
     template_of,
 )
-from .errors import explain
+from .errors import explain_call
 from .hot import hot_path
 from .kept import Programs
 from .meta import call_meta, check_dtypes, cpu_error
@@ -118,7 +118,7 @@ class Operation:
         try:
             outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
-            raise explain(error, self.name) from None
+            raise explain_call(error, self.name, call.buffers) from None
         return results_of(program, outputs, call.tensors)
 
     def lookup(self, call: Call) -> Program | None:
@@ -165,11 +165,11 @@ class Operation:
         operands = [call.buffers[i].array for i in program.unique]
         program = self.prepare(program, call, operands)
         if not self.lowering.random:
-            fresh = self._run_into(program, operands, targets, [])
+            fresh = self._run_into(program, call, operands, targets)
         else:
             source = self.source(call, program)
-            with source.lock:  # two threads must not draw from the same key
-                fresh = self._run_into(program, [source.array, *operands], targets, [source])
+            with source.drawing() as key:
+                fresh = self._run_into(program, call, [key, *operands], targets)
         for buffer in targets:
             buffer.origin = origin(program.writes)
             if watching.watcher is not None:
@@ -177,7 +177,7 @@ class Operation:
         return results_of(program, fresh, call.tensors)
 
     def _run_into(
-        self, program: Program, operands: list[Any], targets: list[Buffer], source: list[Buffer]
+        self, program: Program, call: Call, operands: list[Any], targets: list[Buffer]
     ) -> list[Any]:
         """Run the program and put its outputs where they belong; returns the fresh ones.
 
@@ -186,15 +186,17 @@ class Operation:
         execute = program._call or program.compiled()
         watching.launching(program.record)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
+        dropped = [Buffer(None, None)] if self.lowering.random else []  # type: ignore[arg-type]  # of no use
         old = [(b, b.array, b.spec) for b in targets]
         try:
             for buffer, spec in zip(targets, program.new_specs, strict=True):
                 buffer.spec = spec
-            run_into(execute, operands, [*fresh, *targets, *source])
+            # The next key, which comes last, is dropped: it fails where the program does (`rng.Source.drawing`).
+            run_into(execute, operands, [*fresh, *targets, *dropped])
             if program.written and program_module.counting:
                 program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
         except jax.errors.JaxRuntimeError as error:
-            raise explain(error, program.name) from None
+            raise explain_call(error, program.name, call.buffers) from None
         finally:
             for buffer, array, old_spec in old:
                 if buffer.array is array:
