@@ -103,7 +103,7 @@ def default(where: Any = None) -> Source:
     where = placement.current() if where is None else where
     found = _sources.get(where)
     if found is None:
-        found = _sources[where] = Source(_default_seed, where)
+        found = _sources.setdefault(where, Source(_default_seed, where))  # threads may meet here
     return found
 
 
