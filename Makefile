@@ -56,8 +56,9 @@ docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
 	@echo build/site/index.html
 
-soak: .venv/test.stamp ## a million calls from JAX into torch, from several threads, watched (half an hour)
-	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_torch_call
+SOAK ?=
+soak: .venv/test.stamp ## long runs that watch for growth, hangs and lost state (two hours; SOAK="shapes --scale 0.1" runs one, shorter)
+	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK)
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -13,8 +13,7 @@ from ..storage.buffer import buffer_of
 from ..storage.layout import plan
 from ..storage.transfer import host_values
 from . import tracing, watching
-from .errors import explain
-from .site import describe
+from .errors import explain_buffer
 
 
 def _identity(x: Any) -> Any:
@@ -68,16 +67,8 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
         tracing.forbid(array, what)
         return host_values(array) if watching.watcher is None else watching.fetched(array)
     except jax.errors.JaxRuntimeError as error:
-        raise _explained(error, tensor) from None
+        raise explain_buffer(error, buffer_of(tensor)) from None
     except RuntimeError as error:
         if isinstance(error.__context__, jax.errors.JaxRuntimeError):
-            raise _explained(error.__context__, tensor) from None
+            raise explain_buffer(error.__context__, buffer_of(tensor)) from None
         raise
-
-
-def _explained(error: Exception, tensor: torch.Tensor) -> Exception:
-    origin = buffer_of(tensor).origin
-    if origin is None:
-        return explain(error, "(a backward pass)", "")
-    program, code, instruction = origin
-    return explain(error, program.name, describe(code, instruction))
