@@ -17,8 +17,9 @@ from ..lowerings.registry import Lowering
 from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import outputs, tracing, watching
+from . import outputs, overlap, tracing, watching
 from . import program as program_module
+from .asked import asking, check_dtypes, cpu_error, raise_asked
 from .atomic import own, run_into
 from .call import (
     Call,
@@ -31,7 +32,7 @@ from .call import (
 )
 from .errors import explain
 from .hot import hot_path
-from .meta import call_meta, check_dtypes, cpu_error
+from .meta import call_meta
 from .numbers import check_limits, number_operands
 from .program import Program, build_lock
 from .results import effects, results_of
@@ -85,6 +86,8 @@ class Operation:
         # A factory has no tensor that would tell its program's placement.
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
+        self.asking = asking(op, self.signature)
+        self.overlaps = overlap.Known()
         self.call = hot_path(lambda: self)
         _all.add(self)
 
@@ -97,6 +100,8 @@ class Operation:
             assert self.signature is not None
             args = self.signature.complete(args, kwargs)
         call = self._described(args)
+        if self.asking is not None:
+            self.asking.check(call)
         if tracing.depth and (trace := tracing.current()) is not None:
             return run_traced(self, call, trace)
         return self.run_now(call)
@@ -126,7 +131,12 @@ class Operation:
         """The program of a call, where there is one already. Completes the key."""
         key, buffers = call.key, call.buffers
         if self.written and len(buffers) > 1:
-            key.append(tuple(first_positions(buffers)))
+            first = first_positions(buffers)
+            key.append(tuple(first))
+            if len(set(first)) < len(first):
+                assert self.op is not None
+                assert self.signature is not None
+                self.overlaps.check(self.op, self.signature, call)
         if self.lowering.random or not buffers:
             key.append(placement.current())
         return self.programs.get(tuple(key))
@@ -224,8 +234,14 @@ class Operation:
         assert self.signature.functional is not None
         outs = [args[i] for i in self.written]
         outputs.check_devices(outs, self.name)
+        assert self.op is not None
+        overlap.check_targets(self.op, self.signature, args, outs)
         inputs = [a for i, a in enumerate(args) if i not in self.written]
-        return outputs.resize(outs, operation_of(self.signature.functional).result_types(inputs))
+        types = operation_of(self.signature.functional).result_types(inputs)
+        if any(out.dtype != dtype for out, (_, dtype) in zip(outs, types, strict=True)):
+            # Some operators cast to the dtype of `out`, some want the very one.
+            raise_asked(self.op, self.signature, args)
+        return outputs.resize(outs, types)
 
     def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Size and dtype of each result of a functional call, without running it."""
@@ -258,6 +274,9 @@ class Operation:
                 slot for i, slot in enumerate(slots) if kinds[i] != GENERATOR and i not in outs
             ]
             written, structure = effects(self.signature, args, call.tensors)
+            if self.op is not None and self.signature is not None and written:
+                targets = [call.tensors[i] for i in written]
+                overlap.check_targets(self.op, self.signature, call.args, targets)
             precision = options.matmul_precision or _TORCH_PRECISION.get(
                 torch.get_float32_matmul_precision()
             )
@@ -284,7 +303,7 @@ class Operation:
         """The program, or torch's own exception where JAX refuses what Meta let pass (a dtype, mostly)."""
         try:
             return make()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             functional = self.signature.functional if self.signature is not None else None
             if functional is None or isinstance(error, jax.errors.ConcretizationTypeError):
                 raise
