@@ -17,13 +17,19 @@ EMPTY = frozenset(
 # Asked for each key and each number.
 ALWAYS = frozenset(
     """
-    argsort sort
+    _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _softmax_backward_data
+    bucketize cummax cummin elu_backward histc histogram index_add index_copy index_fill index_reduce
+    index_select leaky_relu_backward masked_scatter native_group_norm put renorm rrelu_with_noise
+    rrelu_with_noise_backward searchsorted soft_margin_loss take
     """.split()
 )
 
 # Asked where the dtypes of the operands differ: the kernels are the costly ones.
 SAME_DTYPE = frozenset(
     """
-    addmm addbmm baddbmm addmv addr
+    _batch_norm_with_update _cdist_forward _native_batch_norm_legit _native_batch_norm_legit_no_training
+    _trilinear addbmm addmm addmv addr baddbmm binary_cross_entropy complex heaviside linalg_cross
+    linalg_householder_product max_unpool2d max_unpool3d multi_margin_loss multilabel_margin_loss_forward
+    native_batch_norm native_layer_norm nll_loss2d_forward nll_loss_forward ormqr polar
     """.split()
 )

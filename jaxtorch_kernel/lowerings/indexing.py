@@ -26,6 +26,7 @@ from .registry import lower
 
 Tensor = torch.Tensor
 _MASKS = (torch.bool, torch.uint8)
+_INDICES = (torch.int64, torch.int32)
 IN_BOUNDS = "promise_in_bounds"
 
 
@@ -68,14 +69,26 @@ def index_put(
     return place.add(values, mode=IN_BOUNDS)
 
 
-def _expanded(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices with each mask replaced by the coordinates of its true elements."""
+def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices with each mask replaced by the coordinates of its true elements.
+
+    Raises:
+        IndexError: an index of another dtype, or a mask of another shape than what it masks.
+    """
     result: list[Tensor | None] = []
-    for i in indices:
+    for position, i in enumerate(indices):
         if i is not None and i.dtype in _MASKS:
+            d = len(result)
+            if i.shape != self.shape[d : d + i.dim()]:
+                raise IndexError(
+                    f"The shape of the mask {list(i.shape)} at index {position} does not match the shape of the "
+                    f"indexed tensor {list(self.shape)} at index {d}"
+                )
             result += torch.nonzero(i).unbind(1)
-        else:
-            result.append(i)
+            continue
+        if i is not None and i.dtype not in _INDICES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        result.append(i)
     return result
 
 
@@ -93,7 +106,7 @@ def _is_where(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
 @kernel("index.Tensor")
 def index_tensor(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """`x[indices]`, the masks among them read first."""
-    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(indices))
+    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(self, indices))
 
 
 def _writer(op: torch._ops.OpOverload) -> Any:
@@ -103,7 +116,7 @@ def _writer(op: torch._ops.OpOverload) -> Any:
         if _is_where(self, indices, values):
             indices = [i if i is None else i.to(self.device) for i in indices]
         else:
-            indices = _expanded(indices)
+            indices = _expanded(self, indices)
         return operation_of(op)(self, indices, values, *flags, **named)
 
     return write
