@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
 from ..options import Options, config
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import outputs, overlap, tracing, watching
+from . import outputs, overlap, tracing, values, watching
 from . import program as program_module
 from .asked import asking, check_dtypes, cpu_error, raise_asked
 from .atomic import own, run_into
@@ -57,6 +58,7 @@ class Operation:
         op: the overload, or None for a JAX function of our own (`name` then names it).
         lowering: its JAX function.
         copy_cpu: take CPU tensors with dimensions too, by copying them (indices, as on cuda).
+        checked: check arguments beyond what Meta kernels say. Off for an operation that is such a check itself.
     """
 
     def __init__(
@@ -65,12 +67,13 @@ class Operation:
         lowering: Lowering,
         name: str = "",
         copy_cpu: bool = False,
+        checked: bool = True,
     ):
         self.op = op
         self.lowering = lowering
         self.copy_cpu = copy_cpu
         self.signature = Signature(op) if op is not None else None
-        self.name = short_name(op) if op is not None else name
+        self.name = name or (short_name(op) if op is not None else "")
         self.programs: dict[tuple[Any, ...], Program] = {}
         kinds = list(self.signature.kinds) if self.signature is not None else []
         names = self.signature.names if self.signature is not None else ()
@@ -86,10 +89,28 @@ class Operation:
         # A factory has no tensor that would tell its program's placement.
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
-        self.asking = asking(op, self.signature)
+        self.asking = asking(op, self.signature) if checked else None
         self.overlaps = overlap.Known()
+        self.checking = self._checking() if checked else None
         self.call = hot_path(lambda: self)
         _all.add(self)
+
+    def _checking(self) -> values.Checking | None:
+        """The check of the values that the operator is given, where it has one."""
+        functional = self.signature.functional if self.signature is not None else None
+        if functional is None or short_name(functional) not in CHECKS:
+            return None
+
+        def make(op: torch._ops.OpOverload, lowering: Lowering) -> Operation:
+            return Operation(op, lowering, f"check of {self.name}", self.copy_cpu, checked=False)
+
+        return values.Checking(functional, make)
+
+    def inputs_of(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments without those that are `out=`."""
+        if self.signature is None or not self.signature.is_out:
+            return args
+        return tuple(a for i, a in enumerate(args) if i not in self.written)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -102,6 +123,8 @@ class Operation:
         call = self._described(args)
         if self.asking is not None:
             self.asking.check(call)
+        if self.checking is not None and self.checking.wanted(call.key[0]):
+            self.checking.check(self.inputs_of(call.args))
         if tracing.depth and (trace := tracing.current()) is not None:
             return run_traced(self, call, trace)
         return self.run_now(call)
@@ -236,8 +259,8 @@ class Operation:
         outputs.check_devices(outs, self.name)
         assert self.op is not None
         overlap.check_targets(self.op, self.signature, args, outs)
-        inputs = [a for i, a in enumerate(args) if i not in self.written]
-        types = operation_of(self.signature.functional).result_types(inputs)
+        inputs = self.inputs_of(args)
+        types = operation_of(self.signature.functional).result_types(list(inputs))
         if any(out.dtype != dtype for out, (_, dtype) in zip(outs, types, strict=True)):
             # Some operators cast to the dtype of `out`, some want the very one.
             raise_asked(self.op, self.signature, args)
@@ -295,6 +318,7 @@ class Operation:
                 structure,
             )
             program = make() if self.lowering.decomposed else self._checked(make, args)
+            program.by_hot_path = self.checking is None or not self.checking.wanted(options)
             if keep:
                 self.programs[frozen] = program
             return program
@@ -307,9 +331,7 @@ class Operation:
             functional = self.signature.functional if self.signature is not None else None
             if functional is None or isinstance(error, jax.errors.ConcretizationTypeError):
                 raise
-            inputs = args
-            if self.signature is not None and self.signature.is_out:
-                inputs = tuple(a for i, a in enumerate(args) if i not in self.written)
+            inputs = self.inputs_of(args)
             raise cpu_error(functional, Signature(functional), inputs) or error from None
 
     def _metas(self, args: tuple[Any, ...]) -> Any:

@@ -11,7 +11,7 @@ import torch
 from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
-from . import tracing, watching
+from . import tracing, values, watching
 from .errors import explain
 from .site import describe
 
@@ -65,7 +65,9 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
-        return np.asarray(array) if watching.watcher is None else watching.fetched(array)
+        found = np.asarray(array) if watching.watcher is None else watching.fetched(array)
+        values.raise_noted()
+        return found
     except jax.errors.JaxRuntimeError as error:
         raise _explained(error, tensor) from None
     except RuntimeError as error:

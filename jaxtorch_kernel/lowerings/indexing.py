@@ -2,7 +2,8 @@
 
 Indices out of range. torch raises IndexError on the CPU and fails an assertion on cuda, both after looking at every
 index. Here nothing waits for the indices: a read takes the nearest element there is, a write outside does not happen.
-Negative indices count from the end where torch lets them.
+Negative indices count from the end where torch lets them; elsewhere they are out of range (`EXACT`).
+`config(check="indices")` looks at them all (`dispatch/values.py`).
 
 Boolean masks. `x[mask]` has a size that depends on the mask, so that the mask is turned into index
 tensors by `nonzero`, which waits. A write through one mask of a value that is the same at each place is a `where`,
@@ -28,6 +29,8 @@ Tensor = torch.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _INDICES = (torch.int64, torch.int32)
 IN_BOUNDS = "promise_in_bounds"
+# For operators whose indices do not count from the end: `x.at[i].get(**EXACT)`.
+EXACT: dict[str, Any] = {"mode": IN_BOUNDS, "wrap_negative_indices": False}
 
 
 def narrow(index: Any) -> jax.Array:
@@ -157,7 +160,7 @@ def along(self: Any, dim: int, index: Any) -> tuple[Any, tuple[Any, ...]]:
 @lower("index_select")
 def index_select(self: Any, dim: int, index: Any) -> jax.Array:
     rows, place = along(self, dim, index)
-    found = rows.at[place].get(mode=IN_BOUNDS)
+    found = rows.at[place].get(**EXACT)
     return found if self.ndim else found.reshape(())
 
 
@@ -165,14 +168,14 @@ def index_select(self: Any, dim: int, index: Any) -> jax.Array:
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> jax.Array:
     rows, place = along(self, dim, index)
     source = _source(source, rows, dim, index) * cast(alpha, self.dtype)
-    return rows.at[place].add(source, mode=IN_BOUNDS).reshape(self.shape)
+    return rows.at[place].add(source, **EXACT).reshape(self.shape)
 
 
 @lower("index_copy")
 def index_copy(self: Any, dim: int, index: Any, source: Any) -> jax.Array:
     rows, place = along(self, dim, index)
     source = _source(source, rows, dim, index)
-    return rows.at[place].set(source, mode=IN_BOUNDS).reshape(self.shape)
+    return rows.at[place].set(source, **EXACT).reshape(self.shape)
 
 
 @lower("index_fill.int_Scalar", "index_fill.int_Tensor")
