@@ -129,22 +129,21 @@ class Asking:
 def raise_asked(
     op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...], make: Make = zeros
 ) -> None:
-    """Raise what the CPU says of a call, unless zeros are to blame or a half type that only the CPU lacks."""
+    """Raise what the CPU says of a call, unless zeros are to blame or the CPU merely lacks a kernel."""
     error = cpu_error(op, signature, signature.complete(args, {}), make)
     if error is not None and not isinstance(error, torch.linalg.LinAlgError):
-        if not _lacks_halves(error):
+        if not _lacks_kernel(error):
             raise error
 
 
-def _lacks_halves(error: Exception) -> bool:
-    """Whether the CPU merely has no kernel for a half type, which the device computes in float32.
+def _lacks_kernel(error: Exception) -> bool:
+    """Whether the CPU has no kernel for the dtype: the device may have one, as cuda (`lowerings/refused.py` decides).
 
     Example:
-        >>> _lacks_halves(NotImplementedError('"lerp_kernel" not implemented for \\'Half\\''))
+        >>> _lacks_kernel(NotImplementedError('"lerp_kernel" not implemented for \'Half\''))
         True
     """
-    text = str(error)
-    return "not implemented for" in text and ("Half'" in text or "BFloat16'" in text)
+    return "not implemented for" in str(error)
 
 
 def asking(op: torch._ops.OpOverload | None, signature: Signature | None) -> Asking | None:

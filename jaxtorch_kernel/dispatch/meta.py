@@ -11,6 +11,7 @@ from ..lowerings.registry import LOWERINGS
 from .asked import cpu_error
 from .schema import Signature, short_name
 
+
 def to_meta(a: Any) -> Any:
     """An argument with tensors of the device replaced by meta tensors of the same geometry."""
     if isinstance(a, torch.Tensor):

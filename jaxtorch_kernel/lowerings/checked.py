@@ -39,9 +39,7 @@ def _check(*names: str) -> Callable[[Any], Any]:
     return register
 
 
-def _within(
-    index: Any, low: int, count: int, error: type[Exception], text: str
-) -> Iterator[Must]:
+def _within(index: Any, low: int, count: int, error: type[Exception], text: str) -> Iterator[Must]:
     yield Must((index >= low) & (index < count), index, error, text)
 
 
@@ -157,6 +155,12 @@ def _chances(self: Any, p: Any = None) -> Iterator[Must]:
 def _probabilities(self: Any, *_: Any) -> Iterator[Must]:
     text = "all elements of input should be between 0 and 1"
     yield Must((self >= 0) & (self <= 1), self, RuntimeError, text)
+
+
+@_check("poisson")
+def _rates(self: Any, *_: Any) -> Iterator[Must]:
+    text = "invalid Poisson rate, expected rate to be non-negative"
+    yield Must(self >= 0, self, RuntimeError, text)
 
 
 @_check("multinomial")
