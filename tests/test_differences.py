@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nan
 
 import jaxtorch
@@ -218,9 +218,11 @@ def test_values_are_checked_on_demand(line: str) -> None:
     with pytest.raises(Exception) as cpu:  # noqa: PT011  (the CPU's own exception is what is asked for)
         call("cpu")
     call("jax")  # the program is there, and the check is another's
-    with jaxtorch.config(check="indices"):
-        with pytest.raises(cpu.type, match=r"test_differences\.py, line \d+"):
-            call("jax")
+    with (
+        jaxtorch.config(check="indices"),
+        pytest.raises(cpu.type, match=r"test_differences\.py, line \d+"),
+    ):
+        call("jax")
     call("jax")
 
 

@@ -131,9 +131,9 @@ def raise_asked(
 ) -> None:
     """Raise what the CPU says of a call, unless zeros are to blame or the CPU merely lacks a kernel."""
     error = cpu_error(op, signature, signature.complete(args, {}), make)
-    if error is not None and not isinstance(error, torch.linalg.LinAlgError):
-        if not _lacks_kernel(error):
-            raise error
+    if error is None or isinstance(error, torch.linalg.LinAlgError) or _lacks_kernel(error):
+        return
+    raise error
 
 
 def _lacks_kernel(error: Exception) -> bool:

@@ -8,6 +8,7 @@ targets with a stride of 0.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def _overlapping(call: Call) -> bool:
     for spans in of_buffer.values():
         dense = [(span, t) for span, t in spans if span[1] - span[0] == t.numel() * t.itemsize]
         dense.sort(key=lambda pair: pair[0])
-        for ((_, end), a), ((begin, _), b) in zip(dense, dense[1:], strict=False):
+        for ((_, end), a), ((begin, _), b) in pairwise(dense):
             if begin < end and (a.numel() <= _MOST_ZEROS or not _same(a, b)):
                 return True
     return False
