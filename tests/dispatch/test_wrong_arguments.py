@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jaxtorch
+
 Tensor = torch.Tensor
 Call = Callable[..., Any]
 
@@ -68,6 +70,13 @@ def test_a_number_is_checked_at_every_call(name: str) -> None:
     _agree(call, bad)
     call("jax", good)
     _agree(call, bad)
+
+
+def test_a_number_is_checked_in_captured_code() -> None:
+    with pytest.raises(RuntimeError, match="without overflow"):
+        jaxtorch.pure(lambda x: x.byte().fill_(300))(_x("jax"))
+    with pytest.raises(RuntimeError, match="expects p to be in"):
+        jaxtorch.pure(lambda x: x.clone().geometric_(2.0))(_x("jax"))
 
 
 def test_asking_leaves_the_cpus_random_numbers_alone() -> None:
