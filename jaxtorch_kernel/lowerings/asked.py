@@ -16,15 +16,16 @@ _EMPTY = """
 _ALWAYS = """
     _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _softmax_backward_data
     bucketize cummax cummin elu_backward histc histogram index_add index_copy index_fill index_reduce
-    index_select leaky_relu_backward masked_scatter put renorm rrelu_with_noise
+    index_select leaky_relu_backward masked_scatter multi_margin_loss multilabel_margin_loss_forward
+    nll_loss2d_forward nll_loss_forward put renorm rrelu_with_noise
     rrelu_with_noise_backward searchsorted soft_margin_loss take
 """
 
 # Asked where the dtypes of the operands differ: the kernels are the costly ones.
 _SAME_DTYPE = """
     _cdist_forward _trilinear addbmm addmm addmv addr baddbmm binary_cross_entropy complex heaviside linalg_cross
-    linalg_householder_product max_unpool2d max_unpool3d multi_margin_loss multilabel_margin_loss_forward
-    native_layer_norm nll_loss2d_forward nll_loss_forward ormqr polar
+    linalg_householder_product max_unpool2d max_unpool3d
+    native_layer_norm ormqr polar
 """
 
 EMPTY, ALWAYS, SAME_DTYPE = (frozenset(names.split()) for names in (_EMPTY, _ALWAYS, _SAME_DTYPE))
