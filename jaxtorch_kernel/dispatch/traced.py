@@ -14,7 +14,7 @@ import jax
 import torch
 
 from .call import Call
-from .numbers import number_operands
+from .numbers import check_limits, number_operands
 from .results import results_of
 from .tracing import Trace
 
@@ -47,6 +47,8 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
             operands.append(starts)
     scopes = trace.root.scopes
     named = scopes.of_call() if scopes is not None else nullcontext()
+    if program.limits:
+        check_limits(program.limits, call.numbers)
     with jax.enable_x64(True), named:
         numbers = number_operands(program.number_kinds, call.numbers, None)
         outputs = program.function(*operands, *numbers)

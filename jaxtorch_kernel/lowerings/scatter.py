@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .indexing import IN_BOUNDS, along, narrow
+from .indexing import EXACT, along, narrow
 from .products import multiply_at
 from .promote import cast, kind_of, opmath
 from .registry import lower
@@ -44,7 +44,7 @@ def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> jax.Ar
     if not index.size:
         return jnp.zeros(shape, self.dtype)
     places = _places(dim, index)
-    return jnp.atleast_1d(self).at[places].get(mode=IN_BOUNDS).reshape(shape)
+    return jnp.atleast_1d(self).at[places].get(**EXACT).reshape(shape)
 
 
 @lower("scatter.src")
@@ -78,7 +78,7 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, method: str) -> jax.Ar
         return self
     src = _extent(src, index) if src.ndim else src
     place = jnp.atleast_1d(self).at[_places(dim, index)]
-    return getattr(place, method)(src, mode=IN_BOUNDS).reshape(self.shape)
+    return getattr(place, method)(src, **EXACT).reshape(self.shape)
 
 
 def _identity(reduce: str, dtype: Any) -> Any:
@@ -102,14 +102,14 @@ def _reduced(
     """`self` with `src` reduced into `place`, a subscript of it, in the dtype `wide`."""
     start = self.astype(wide)
     if not include_self:
-        start = start.at[place].set(np.array(_identity(reduce, wide), wide), mode=IN_BOUNDS)
+        start = start.at[place].set(np.array(_identity(reduce, wide), wide), **EXACT)
     if reduce == "prod":
-        return multiply_at(start, place, src.astype(wide), IN_BOUNDS)
-    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), mode=IN_BOUNDS)
+        return multiply_at(start, place, src.astype(wide))
+    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), **EXACT)
     if reduce != "mean":
         return result
     counts = jnp.full(self.shape, int(include_self), np.int32)
-    counts = jnp.maximum(counts.at[place].add(1, mode=IN_BOUNDS), 1)
+    counts = jnp.maximum(counts.at[place].add(1, **EXACT), 1)
     if kind_of(wide) == "i":
         return result // counts.astype(wide)
     return result / counts.astype(wide)
