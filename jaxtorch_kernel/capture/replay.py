@@ -88,8 +88,8 @@ class Replay(ABC):
         if not self.sources:
             return self._run(leaves, cells, borrowed)
         with ExitStack() as stack:
-            for source in self.sources:  # two threads must not draw from the same key
-                stack.enter_context(source.lock)
+            for source in self.sources:
+                stack.enter_context(source.drawing())
             return self._run(leaves, cells, borrowed)
 
     @abstractmethod
