@@ -1,7 +1,8 @@
 """CPU generators in captured code: what it draws on the CPU would be the same numbers at each run.
 
-For a tensor of the device a CPU generator may be given: a key is drawn from it before each run (`device/rng.py`), and the
-trace leaves it as it is. Where its state is another after the trace, the code drew from it on the CPU, or seeded it.
+For a tensor of the device a CPU generator may be given: a key is drawn from it before each run (`device/rng.py`), and
+the trace leaves it as it is. Where its state is another after the trace, the code drew from it on the CPU, or seeded
+it.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ _new_of_torch: Any = torch._C.StorageBase.__new__
 def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
 
-    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's and
-    cannot change; the class of that class is Python's, and has no `__call__` of its own.
+    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's
+    and cannot change; the class of that class is Python's, and has no `__call__` of its own.
     """
     if cls is torch.Generator:
         device = args[0] if args else kwargs.get("device")

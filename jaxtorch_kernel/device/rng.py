@@ -59,7 +59,9 @@ class Source(Buffer):
             yield
 
     def state(self) -> torch.Tensor:
-        """Seed and key, as a CPU ByteTensor of 16 bytes; inside captured code one of the device, which has no value yet."""
+        """Seed and key, as a ByteTensor of 16 bytes: of the CPU, inside captured code of the device, as they have no
+        value yet.
+        """
         seed = np.array([self.initial_seed], np.uint64).view(np.uint32)
         trace = _trace()
         if trace is None:
