@@ -35,6 +35,17 @@ def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
     return self + other * cast(alpha, other.dtype)
 
 
+@lower("mul.Tensor", "mul.Scalar")
+def mul(self: Any, other: Any) -> jax.Array:
+    masks = [isinstance(x, jax.Array) and x.dtype == bool for x in (self, other)]
+    left, right = arithmetic(self, other)
+    if masks[0] == masks[1] or kind_of(left.dtype) not in "fc":
+        return left * right
+    # XLA takes a product with a mask for a choice of zero, which inf and NaN times zero are not.
+    mask, values = (self, right) if masks[0] else (other, left)
+    return jnp.where(mask, values, values * 0)
+
+
 @lower("sub.Tensor", "sub.Scalar")
 def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
     if any(kind_of(result_dtype(x)) == "b" for x in (self, other)):
@@ -111,7 +122,6 @@ def _fmod(self: jax.Array, other: jax.Array) -> jax.Array:
 
 lower_arithmetic(
     {
-        "mul.Tensor mul.Scalar": jnp.multiply,
         "maximum": maximum,
         "minimum": minimum,
         "fmax": fmax,

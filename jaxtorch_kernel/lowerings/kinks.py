@@ -18,13 +18,14 @@ from jax.custom_derivatives import SymbolicZero
 Function = Callable[..., jax.Array]
 
 
-def sloped(*slopes: Function | None) -> Callable[[Function], Function]:
+def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Function], Function]:
     """An elementwise function of real arrays with torch's derivatives; of complex ones with JAX's.
 
     Args:
         slopes: for each operand a function of (its change, the result, *operands): the change of the result, linear
             in its change. None: 0. What is not finite where it is not wanted is masked before it meets the change,
             for the transpose multiplies it by a gradient of 0.
+        holomorphic: the slopes are those of complex arrays, too.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -49,7 +50,8 @@ def sloped(*slopes: Function | None) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def differentiable(*operands: Any) -> jax.Array:
-            return (function if any(map(jnp.iscomplexobj, operands)) else smooth)(*operands)
+            plain = not holomorphic and any(map(jnp.iscomplexobj, operands))
+            return (function if plain else smooth)(*operands)
 
         return differentiable
 
@@ -177,9 +179,10 @@ def _extreme_slope(
 ) -> tuple[jax.Array, jax.Array]:
     (x,), (change,) = primals, tangents
     result = extreme(x, reduce, axes, True)
-    share = (x == result).astype(change.dtype)
-    share = share / jnp.sum(share, axes, keepdims=True)
-    slope = jnp.sum(share * change, axes, keepdims=keepdims)
+    equal = x == result
+    # Times zero, not zero: divided by a count of 0, NaN. XLA takes a product with a mask for zero.
+    share = jnp.where(equal, change, change * 0) / jnp.sum(equal, axes, keepdims=True)
+    slope = jnp.sum(share, axes, keepdims=keepdims).astype(result.dtype)
     return (result if keepdims else result.squeeze(axes)), slope
 
 

@@ -95,9 +95,9 @@ def i0(x: Any) -> jax.Array:
 
 
 _lgamma = sloped(lambda change, _, x: change * _digamma(x))(lax.lgamma)
-_ndtri = sloped(
-    lambda change, result, _: change * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2)
-)(special.ndtri)
+_ndtri = sloped(lambda change, result, _: change * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2))(
+    special.ndtri
+)
 
 
 lower_floating(
@@ -126,6 +126,7 @@ if hasattr(special, "erfcx"):  # since jax 0.10.1; with an older one torch's CPU
     lower_floating({"special_erfcx": special.erfcx})
 
 
+@sloped(lambda change, _, x: change * _polygamma(2, x))
 def _trigamma(x: jax.Array) -> jax.Array:
     """By reflection below 1/2, as torch computes it: near the poles the digits depend on it."""
     low = x < 0.5
@@ -135,14 +136,22 @@ def _trigamma(x: jax.Array) -> jax.Array:
 
 @lower("polygamma")
 def polygamma(n: int, self: Any) -> jax.Array:
-    (self,) = floating(self)
+    return _polygamma(n, *floating(self))
+
+
+def _polygamma(n: int, x: jax.Array) -> jax.Array:
     if n == 0:
-        return _digamma(self)
+        return _digamma(x)
     if n == 1:
-        return _trigamma(self)
-    order = jnp.asarray(n + 1, self.dtype)
-    sign = 1 if n % 2 else -1
-    return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, self)
+        return _trigamma(x)
+
+    @sloped(lambda change, _, x: change * _polygamma(n + 1, x))
+    def higher(x: jax.Array) -> jax.Array:
+        order = jnp.asarray(n + 1, x.dtype)
+        sign = 1 if n % 2 else -1
+        return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, x)
+
+    return higher(x)
 
 
 @lower("mvlgamma")
