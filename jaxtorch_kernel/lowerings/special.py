@@ -186,7 +186,7 @@ def _logit_slope(change: Any, x: Any, low: Any, high: Any) -> jax.Array:
     """Infinite at 0 and 1, NaN beyond them, 0 where the argument was clamped."""
     inside = (x > 0) & (x < 1)
     slope = jnp.where(inside, 1 / (x * (1 - x)), jnp.where((x < 0) | (x > 1), jnp.nan, jnp.inf))
-    return jnp.where((x < low) | (x > high), 0, change * slope)
+    return change * jnp.where((x < low) | (x > high), 0, slope)
 
 
 @lower("logit_backward")
