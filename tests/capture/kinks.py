@@ -181,6 +181,7 @@ _REDUCTIONS = [
     "cumprod",
 ]
 _REDUCTIONS += ["cummax", "cummin", "sort", "mode"]
+_ALONG_ONE = ("logsumexp", "cumprod", "cummax", "cummin", "sort", "mode")
 
 
 def _reduction(name: str, dim: int | None) -> Function:
@@ -195,7 +196,7 @@ REDUCTIONS: Family = {
     f"{name} along {dim} of {word}": (_reduction(name, dim), x)
     for name in _REDUCTIONS
     for word, x in {"ties": TIES, "zeros": torch.zeros(3, 3)}.items()
-    for dim in ((0,) if name in "logsumexp cumprod cummax cummin sort mode" else (None, 1))
+    for dim in ((0,) if name in _ALONG_ONE else (None, 1))
 }
 # Not `mode`: of several NaN it takes another one.
 REDUCTIONS |= {

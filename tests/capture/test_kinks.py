@@ -5,6 +5,7 @@ Of equal elements `topk` and `kthvalue` return any, and torch promises no index:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -53,12 +54,17 @@ def _differing(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, str
     return wrong
 
 
+# In a step torch's own formulas run. Those of products and of an extremum of all elements ask for values (is there a
+# zero, is it NaN): the step is refused, with the line.
+_ASKS = re.compile(r"prod|(max|min|median) along None")
+
+
 @pytest.mark.parametrize("mode", ["pure", "jit"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gradients(name: str, mode: str) -> None:
     family = FAMILIES[name]
-    if mode == "jit":  # where torch's formula for `prod` asks where the zeros are, and is refused
-        family = {name: kink for name, kink in family.items() if not name.startswith("prod")}
+    if mode == "jit":
+        family = {name: kink for name, kink in family.items() if not _ASKS.search(name)}
     assert not _differing(_gradients(family, mode), _gradients(family, "cpu"))
 
 

@@ -201,3 +201,13 @@ def test_what_would_be_the_same_at_each_run_is_refused(
         WRAPPERS[wrapper](code)(torch.zeros(3, device="jax"))
     assert torch.equal(DEVICE.get_state(), before[0])
     assert torch.equal(CPU.get_state(), before[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.parametrize("wrapper", ["pure", "jit"])
+def test_a_constant_is_a_new_tensor_at_each_call(wrapper: str, device: str) -> None:
+    code = WRAPPERS[wrapper](lambda x: (torch.zeros(3, device=device), x + 1))
+    for _ in range(3):
+        constant, _ = code(torch.ones(3, device="jax"))
+        assert constant.tolist() == [0, 0, 0]
+        constant.add_(5)
