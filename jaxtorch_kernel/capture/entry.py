@@ -15,6 +15,7 @@ from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
+from .cpu_generators import untouched
 from .errors import CaptureError, written
 from .guards import Guards
 from .replay import Replay
@@ -91,7 +92,7 @@ def trace_entry(
     leaves = [_stand_in(leaf, grad) for leaf in arguments.leaves]
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     guards = Guards(function)
-    with guards.watching():
+    with guards.watching(), untouched([*leaves, *guards.reachable]):
         captured, session = capture(lambda: function(*args, **kwargs), grad)
     place = {
         id(buffer_of(leaf)): i

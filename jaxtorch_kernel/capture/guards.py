@@ -20,7 +20,7 @@ from torch.nn.modules import module as hooks
 from ..dispatch.stats import Reason
 from ..storage.buffer import buffer_of
 
-_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, type(None))
+_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, torch.Generator, type(None))
 
 _MODES = "Each of the two has its program: this happens once for each."
 

@@ -18,6 +18,7 @@ from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Output, capture, placement_of
+from .cpu_generators import untouched
 from .errors import CaptureError
 from .guards import Guards
 from .optimizers import Optimizers
@@ -152,7 +153,8 @@ def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) ->
     optimizers = Optimizers()
     before = _gradients(guards.tensors(arguments.leaves))
     try:
-        with guards.watching(), optimizers.prepared():
+        reached = [*leaves, *guards.reachable]
+        with guards.watching(), optimizers.prepared(), untouched(reached):
             captured, session = capture(lambda: function(*args, **kwargs), False)
         optimizers.check_rates(session.written)
         after = _gradients(

@@ -62,6 +62,7 @@ class Trace:
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
         )
+        self.kept: list[Any] = []  # cells that only the trace holds so far (outermost only)
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any
@@ -78,10 +79,7 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(cell)
-        # The identity that gives a tracer for a constant; XLA drops it.
-        tracer = jax.lax.reshape_p.bind(
-            constant, new_sizes=constant.shape, dimensions=None, sharding=None
-        )
+        tracer = tracer_of(constant)
         if not self.is_fresh(cell):  # whose value the code may still ask for
             self.touch(cell)
             cell.array = self.substitutes[id(cell)] = tracer
@@ -107,6 +105,14 @@ class Trace:
         if not (isinstance(cell.array, jax.core.Tracer) and self.bore(cell)):
             self.before[id(cell)] = weakref.ref(cell), cell.array, cell.spec
             self.substitutes.pop(id(cell), None)
+
+    def overwrite(self, cell: Any, array: Any) -> None:
+        """Give a cell a value that does not depend on the one before. It is an input all the same, as all that is
+        written.
+        """
+        self.read(cell)
+        self.touch(cell)
+        cell.array = array
 
     def bore(self, cell: Any) -> bool:
         """Whether the cell was made in this trace."""
@@ -185,6 +191,13 @@ class Trace:
             cell = reference()
             if cell is not None:
                 cell.array, cell.spec = array, spec
+
+
+def tracer_of(constant: Any) -> Any:
+    """A tracer for a constant of the trace: the identity gives one, and XLA drops it."""
+    return jax.lax.reshape_p.bind(
+        constant, new_sizes=constant.shape, dimensions=None, sharding=None
+    )
 
 
 def _ends_nowhere(tensor: Any) -> bool:
