@@ -42,11 +42,23 @@ class Bridge:
         where: placement of the outputs.
         layouts: size and stride of those of `compiled.inputs` whose array is their buffer's, in memory order, and not
             of their tensor's shape. So is their gradient, until it is given theirs.
+        flow: for each differentiable output, the places among `compiled.inputs` that gradients of it flow to; all by
+            default. What no gradient flows to gets none, where JAX would give it zeros.
     """
 
-    def __init__(self, compiled: Compiled, where: Any, layouts: Layouts | None = None):
+    def __init__(
+        self,
+        compiled: Compiled,
+        where: Any,
+        layouts: Layouts | None = None,
+        flow: Sequence[frozenset[int]] | None = None,
+    ):
         self.compiled = compiled
         self.layouts = layouts or {}
+        everything = range(len(compiled.inputs))
+        self.flow = (
+            None if flow is None or all(f.issuperset(everything) for f in flow) else list(flow)
+        )
         self.name = compiled.name
         self.where = where
         self.leaves: list[Fresh] = []
@@ -131,6 +143,16 @@ class Bridge:
             self._pullback = Bridge(second, self.where, self.layouts)
         return self._pullback
 
+    def wanted(self, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[bool]:
+        """Which inputs get a gradient: those that need one and that gradients flow to from what has a cotangent."""
+        given = [i for i, c in enumerate(cotangents) if c is not None]
+        if not given:
+            return [False] * len(needed)
+        if self.flow is None:
+            return list(needed)
+        reached = frozenset().union(*(self.flow[i] for i in given))
+        return [need and i in reached for i, need in enumerate(needed)]
+
 
 def _forward(compiled: Compiled, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
     """(differentiable outputs, pullback, others)."""
@@ -176,20 +198,23 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         bridge: Bridge = ctx.bridge
         tensors = ctx.tensors
+        wanted = bridge.wanted(cotangents, ctx.needs_input_grad[3:])
+        if not any(wanted):
+            return (None,) * (3 + len(tensors))
         given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
-        wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            gradients: Any = list(_twice(bridge, ctx.arrays, tensors, given))
+            found: Any = _twice(bridge, ctx.arrays, tensors, given)
         else:
             arrays = [contiguous_array(c) for c in given]
             if ctx.residuals is not None:
-                outs = bridge.compiled.pull_back(ctx.residuals, arrays)
+                found = bridge.compiled.pull_back(ctx.residuals, arrays)
             else:
                 pullback = ctx.pullback or _forward(bridge.compiled, ctx.arrays)[1]
-                outs = _pulled_back(pullback, arrays)
-            gradients = [
-                bridge.wrap(g) if want else None for g, want in zip(outs, wanted, strict=True)
+                found = _pulled_back(pullback, arrays)
+            found = [
+                bridge.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)
             ]
+        gradients = [g if want else None for g, want in zip(found, wanted, strict=True)]
         for i, (size, stride) in bridge.layouts.items():
             if gradients[i] is not None:
                 gradients[i] = gradients[i].as_strided(size, stride)
