@@ -34,6 +34,7 @@ _HOOKS = {
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
+    "torch._C._autograd._top_saved_tensors_default_hooks": "tells whether what autograd saves goes through hooks",
     "torch._C._current_autograd_node": "tells which node a backward pass is running",
     "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
@@ -162,7 +163,13 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]  # not in its stub
 current_autograd_node = torch._C._current_autograd_node
+
+
+def saving_hooks() -> Any:
+    """The innermost `saved_tensors_hooks` of this thread."""
+    return _saving_hooks(False)
 
 
 def sequence_number(node: Any) -> int:

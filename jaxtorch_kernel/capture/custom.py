@@ -201,7 +201,10 @@ class CustomCall:
         inputs = [i for i, t in enumerate(self.tensors) if t.requires_grad]
         compiled = Compiled(flat, avals_of(arrays), inputs, name=self.cls.__name__)
         bridge = Bridge(compiled, placement.current(), flow=self._flow())
-        outputs, (*rest, new) = bridge([self.tensors[i] for i in inputs], arrays)
+        # One that is written to may not be the node's own input: it becomes its output, and would keep itself alive.
+        written = self.dirty.values()
+        tensors = [t.clone() if i in written else t for i, t in enumerate(self.tensors)]
+        outputs, (*rest, new) = bridge([tensors[i] for i in inputs], arrays)
         if forward.draws:
             trace.touch(source)
             source.array = new

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import torch
 
+from .. import _torch_private as private
 from ..dispatch import tracing, watching
 from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
@@ -122,6 +123,18 @@ class Bridge:
             leaf = self.other_leaves[position] = result_leaf(others[position], self.where)
         return wrap_result(leaf, others[position], self)
 
+    def save(self, ctx: Any) -> None:
+        """Let torch save what the backward needs, and so hand it to `saved_tensors_hooks`."""
+        arrays, ctx.saved = jax.tree.flatten((ctx.residuals, ctx.pullback))
+        ctx.residuals = ctx.pullback = None
+        ctx.save_for_backward(*map(self.wrap, arrays))
+
+    def kept(self, ctx: Any) -> Any:
+        """(residuals, pullback) of a forward pass, one of them None or both."""
+        if ctx.saved is None:
+            return ctx.residuals, ctx.pullback
+        return jax.tree.unflatten(ctx.saved, map(contiguous_array, ctx.saved_tensors))
+
     def pullback(self) -> Bridge:
         """The bridge of (all inputs, cotangents) -> cotangents of the inputs, for a second derivative."""
         if self._pullback is None:
@@ -175,7 +188,7 @@ class _Node(torch.autograd.Function):
         # Not `save_for_backward`: what is differentiated are the arrays of now, which no later write can change.
         ctx.tensors = tensors
         ctx.set_materialize_grads(False)
-        ctx.residuals = ctx.pullback = None
+        ctx.residuals = ctx.pullback = ctx.saved = None
         trace = tracing.current()
         if trace is not None:
             if trace.differentiable:  # by JAX, which must see the function itself
@@ -191,6 +204,8 @@ class _Node(torch.autograd.Function):
                 raise explain(error, bridge.name) from None
             outputs = bridge.wrap_all(done[: compiled.outputs])
             others = done[compiled.outputs :]
+        if private.saving_hooks() is not None:
+            bridge.save(ctx)
         box.extend(others)
         return tuple(outputs)
 
@@ -205,11 +220,12 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             found: Any = _twice(bridge, ctx.arrays, tensors, given)
         else:
+            residuals, pullback = bridge.kept(ctx)
             arrays = [contiguous_array(c) for c in given]
-            if ctx.residuals is not None:
-                found = bridge.compiled.pull_back(ctx.residuals, arrays)
+            if residuals is not None:
+                found = bridge.compiled.pull_back(residuals, arrays)
             else:
-                pullback = ctx.pullback or _forward(bridge.compiled, ctx.arrays)[1]
+                pullback = pullback or _forward(bridge.compiled, ctx.arrays)[1]
                 found = _pulled_back(pullback, arrays)
             found = [
                 bridge.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)

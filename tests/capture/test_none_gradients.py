@@ -62,7 +62,7 @@ def _chain(t: Tensors) -> Any:
     """The first carry reaches what the second reads, one iteration later."""
 
     def step(carry: Any, x: torch.Tensor) -> Any:
-        a, b = carry
+        _a, b = carry
         return (b * x, b * t["c"]), None
 
     (a, b), _ = jaxtorch.scan(step, (t["a"], t["b"]), torch.ones(3, 2, device=t["a"].device))
@@ -191,4 +191,5 @@ def test_layers_that_do_not_use_a_parameter() -> None:
             layer.zero_grad()
         call(layers, (x, x))[0].sum().backward()
         for layer in layers:
-            assert layer.used.weight.grad is not None and layer.other.weight.grad is None
+            assert layer.used.weight.grad is not None
+            assert layer.other.weight.grad is None

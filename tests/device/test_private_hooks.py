@@ -360,3 +360,9 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
         jnp.ones(2), jnp.ones(())
     )
     assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
+
+
+def test_what_autograd_saves_may_go_through_hooks() -> None:
+    assert _torch_private.saving_hooks() is None
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert _torch_private.saving_hooks() is not None
