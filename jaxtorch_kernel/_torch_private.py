@@ -11,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
@@ -189,10 +190,28 @@ def _without_dynamo() -> AbstractContextManager[Any]:
 
 
 def hide_from_dynamo(package: str) -> None:
-    """Let Dynamo run a package's functions and not look into them: kernels are Python here, where torch's are C++."""
+    """Let Dynamo not look into a package's functions where compiled code calls them."""
     from torch._dynamo import trace_rules
 
     trace_rules.add(package)
+
+
+def run_without_dynamo(codes: Iterable[CodeType]) -> None:
+    """Let Dynamo run these functions, with all that they call, as they are.
+
+    Between the graphs of a compiled function Dynamo looks at every Python function that is called, by C++ too: kernels
+    are Python here, where torch's are C++.
+    """
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction,
+        _FrameExecStrategy,
+        set_code_exec_strategy,
+    )
+
+    for code in codes:
+        # One object each: torch reads it later.
+        strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+        set_code_exec_strategy(code, strategy)
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
