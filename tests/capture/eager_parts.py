@@ -119,7 +119,7 @@ def run(function: Any, device: str, compiled: bool) -> list[Tensor | None]:
         y.sum().backward()
         found += [
             y.detach().cpu(),
-            *(None if p.grad is None else p.grad.cpu() for p in (x, *m.parameters())),
+            *(None if p.grad is None else p.grad.cpu().clone() for p in (x, *m.parameters())),
         ]
         optimizer.step()
     return found

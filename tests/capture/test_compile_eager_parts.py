@@ -63,4 +63,3 @@ def test_only_the_torch_code_is_graphs() -> None:
 
     torch.compile(f, backend="jax")(torch.ones(3, device="jax"))
     assert all("jaxtorch" not in why and "/jax/" not in why for why in counters["graph_break"])
-    assert counters["frames"]["total"] <= 3
