@@ -32,6 +32,7 @@ from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from .flow import edge_of, ends_of
 from .scopes import named
 
 Tensor = torch.Tensor
@@ -108,9 +109,10 @@ class Session:
         self.written: list[Any] = []
         self.new_specs: list[Any] = []
         self.escaped: list[tuple[Any, Any]] = []
-        self.differentiated: list[
-            Tensor
-        ] = []  # the leaves that torch's graph of the outputs ends at
+        # The leaves that torch's graph of the outputs ends at, and those places of it that each differentiable output
+        # leads to.
+        self.differentiated: list[Tensor] = []
+        self.flow: list[frozenset[int]] = []
 
 
 def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured, Session]:
@@ -181,7 +183,8 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)
         smooth, rest = _read_outputs(leaves, session)
-        session.differentiated = _graph_leaves(leaves) if trace.differentiable else []
+        if trace.differentiable:
+            _find_leaves(leaves, session)
         own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
         del result, leaves
         session.written = trace.written()
@@ -208,21 +211,20 @@ def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[
     return smooth, rest
 
 
-def _graph_leaves(outputs: list[Any]) -> list[Tensor]:
-    """The tensors at the ends of torch's graph of the outputs, in the order in which they are met."""
-    pending = [t.grad_fn for t in outputs if isinstance(t, Tensor) and t.grad_fn is not None]
-    found = {id(t): t for t in outputs if isinstance(t, Tensor) and t.requires_grad and t.is_leaf}
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
+def _find_leaves(outputs: list[Any], session: Session) -> None:
+    """Note where torch's graph of the outputs ends, and which of them lead there."""
+    smooth = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
+    ends = ends_of([edge_of(t) for t in smooth])
+    reached: list[list[int]] = [[] for _ in smooth]
+    for (node, _), starts in ends.items():
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found[id(variable)] = variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return list(found.values())
+            for i in starts:
+                reached[i].append(len(session.differentiated))
+            session.differentiated.append(variable)
+    session.flow = [
+        frozenset(own) for t, own in zip(smooth, reached, strict=True) if t.device.type == "jax"
+    ]
 
 
 def _escaped(trace: tracing.Trace, outputs: set[int]) -> list[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import saving
 from .cached import Cached, checked, name_of
 from .signature import Arguments
 from .step import Step, same_program, trace_step
@@ -23,8 +24,13 @@ class Jit(Cached[Step]):
 
     kind = "jit"
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        saving.check_none(self._name)
+        return super().__call__(*args, **kwargs)
+
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
-        step = trace_step(self._function, arguments, self._name)
+        with saving.open_trace():
+            step = trace_step(self._function, arguments, self._name)
         step.provisional = previous is None and step.provisional
         step.prepare(donated)
         if previous is not None and same_program(previous, step):
