@@ -52,7 +52,7 @@ print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
     )
     packages, modules = map(eval, out.splitlines()[-2:])
     assert packages == ["jaxtorch", "torch"]  # of torch, `torch.jax`
-    device = ("accelerator", "module", "pinning", "registration")
+    device = ("accelerator", "guard", "module", "pinning", "registration")
     assert modules == [
         "jaxtorch.autoload",
         "jaxtorch.device",
