@@ -102,7 +102,8 @@ class Program:
         try:
             return self._run_or_restore()
         finally:
-            del self._walk, self._before  # they hold what may be dropped now
+            for name in ("_walk", "_before"):  # they hold what may be dropped now
+                vars(self).pop(name, None)  # Ctrl-C may have come before they were there
 
     def _run_or_restore(self) -> Outcome:
         while True:
