@@ -220,9 +220,7 @@ def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
 
 def _put(trace: tracing.Trace, tensor: Tensor, array: Any) -> None:
     """Let reads of the tensor give this array."""
-    cell = buffer_of(tensor)
-    trace.touch(cell)
-    cell.array = trace.substitutes[id(cell)] = _in_memory_order(tensor, array)
+    trace.substitute(buffer_of(tensor), _in_memory_order(tensor, array))
 
 
 def _in_memory_order(tensor: Tensor, array: Any) -> Any:

@@ -28,6 +28,7 @@ from ..capture.guards import Guards
 from ..capture.scopes import named
 from ..device.rng import Source
 from ..dispatch import tracing
+from ..dispatch.local import Local
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
@@ -111,14 +112,13 @@ class ViewTrace(tracing.Trace):
         """What the cell holds, to be placed where the arrays of the call are."""
         return uncommitted(super().constant_of(cell))
 
-    def touch(self, cell: Any) -> None:
-        """Remember what the cell holds, for the end: nothing to go back to if it was made here."""
-        if not self.bore(cell):
-            super().touch(cell)
+    def touch(self, cell: Any) -> Local | None:
+        """Keep what the cell holds from now on in this trace, unless it was made here."""
+        return None if self.bore(cell) else super().touch(cell)
 
     def _touched(self, cell: Any) -> bool:
-        known = self.before.get(id(cell))
-        return known is not None and known[0]() is cell
+        known = self.locals.get(id(cell))
+        return known is not None and known.cell() is cell
 
     def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
         """Refuse what a JAX function cannot do.
