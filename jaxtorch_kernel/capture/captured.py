@@ -113,14 +113,20 @@ class Session:
         ] = []  # the leaves that torch's graph of the outputs ends at
 
 
-def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured, Session]:
+def capture(
+    function: Callable[[], Any],
+    differentiable: bool,
+    gradients: dict[int, tuple[Tensor, Any]] | None = None,
+) -> tuple[Captured, Session]:
     """Run `function` over tracers.
 
     Args:
         function: torch code; its arguments are bound already.
         differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
+        gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
     """
     session = Session(differentiable)
+    session.trace.gradients = {} if gradients is None else gradients
     started = time.perf_counter()
     with jax.enable_x64(True):
         closed = jax.make_jaxpr(lambda: _run(function, session))()

@@ -10,18 +10,29 @@ those exist; if it is the same program, the compiled one is kept.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..dispatch import tracing
 from .cached import Cached, checked, name_of
 from .signature import Arguments
 from .step import Step, same_program, trace_step
+
+_steps = threading.RLock()
 
 
 class Jit(Cached[Step]):
     """A torch function with effects, compiled for each signature. Made by `jit`."""
 
     kind = "jit"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if tracing.active():
+            return self._function(*args, **kwargs)
+        # Two steps on the same parameters, in two threads, follow each other: each takes the memory that the other gives.
+        with _steps:
+            return super().__call__(*args, **kwargs)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         step = trace_step(self._function, arguments, self._name)

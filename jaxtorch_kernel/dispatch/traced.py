@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from . import pausing
 from .call import Call
 from .numbers import number_operands
 from .results import results_of
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     """The call over tracers; see the module's text."""
+    hook = pausing.pause()
+    try:
+        return _run_traced(operation, call, trace)
+    finally:
+        pausing.resume(hook)
+
+
+def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
         return _run_fresh(operation, call, trace)
     program = operation.lookup(call)
@@ -87,8 +96,11 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
-        if t.requires_grad and not trace.is_constant(t):
-            trace.add_reader(t)
+        if t.requires_grad:
+            if t.is_leaf and id(t) not in trace.root.gradients and not trace.root.bore(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+                trace.root.gradients[id(t)] = t, t.grad
+            if not trace.is_constant(t):
+                trace.add_reader(t)
     return operands
 
 

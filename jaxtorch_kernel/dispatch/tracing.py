@@ -65,6 +65,8 @@ class Trace:
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
         )
+        # Leaves from outside that a gradient may flow to, each with its `.grad` before (outermost only).
+        self.gradients: dict[int, tuple[Any, Any]] = {}
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any

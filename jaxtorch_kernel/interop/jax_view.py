@@ -24,7 +24,7 @@ from .. import _torch_private as private
 from .._jax_private import uncommitted
 from ..capture.errors import CaptureError, explained
 from ..capture.functions import intercepted
-from ..capture.guards import Guards
+from ..capture.reach import tensors_in_reach
 from ..capture.scopes import named
 from ..device.rng import Source
 from ..dispatch import tracing
@@ -163,7 +163,7 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
         enter(torch.device("jax"))
         inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
-        gradients = [(t, t.grad) for t in Guards(function).tensors([]) if t.is_leaf]
+        gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
         result = jax.tree.map(_to_array, function(*args, **kwargs))
         trace.check_writes(gradients)
     return result

@@ -1,0 +1,196 @@
+"""Python state that captured code changes: counters, attributes that it sets, containers that it fills.
+
+The code runs once, when it is traced; its program runs many times. What it did to Python objects is done again at each run
+where that is known: a counter goes on counting, a plain value is assigned again, a tensor that was bound to a name or an
+attribute is bound again to that run's tensor. What the code also reads needs no such thing: it is guarded, and
+traced again when it changes. A list or a set that the code fills is refused.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .tokens import MISSING, is_plain
+
+Tensor = torch.Tensor
+
+
+class Slot:
+    """A place that code writes: an attribute, an item, a variable of a closure.
+
+    Attributes:
+        owner: whose it is.
+        key: an attribute's name, an item's key.
+        path: as one would write it.
+        is_buffer: a registered buffer of a module.
+    """
+
+    __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
+
+    def __init__(self, owner: Any, kind: str, key: Any, path: str, is_buffer: bool = False):
+        self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
+        try:
+            self._owner: Callable[[], Any] = weakref.ref(owner)
+        except TypeError:
+            self._owner = lambda: owner
+
+    @classmethod
+    def attribute(cls, owner: Any, name: str, path: str) -> Slot:
+        """An attribute; of a module, where the module keeps it."""
+        own = getattr(owner, "__dict__", {})
+        if isinstance(owner, torch.nn.Module) and name not in own:
+            for table in ("_buffers", "_parameters", "_modules"):
+                if name in own.get(table, ()):
+                    return cls(own[table], "item", name, path, table == "_buffers")
+        return cls(owner, "attribute", name, path)
+
+    @classmethod
+    def item(cls, owner: Any, key: Any, path: str) -> Slot:
+        return cls(owner, "item", key, path)
+
+    @classmethod
+    def cell(cls, owner: Any, name: str) -> Slot:
+        return cls(owner, "attribute", "cell_contents", name)
+
+    @property
+    def place(self) -> tuple[int, str, Any]:
+        """What tells it apart: its owner's identity, the kind, the key."""
+        return id(self._owner()), "items" if self.kind == "item" else "attributes", self.key
+
+    def get(self) -> Any:
+        """What stands there now."""
+        owner = self._owner()
+        if self.kind == "attribute":
+            try:
+                return getattr(owner, self.key, MISSING)
+            except ValueError:  # an empty variable
+                return MISSING
+        try:
+            return owner[self.key]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+
+    def set(self, value: Any) -> None:
+        """Put a value there, or nothing."""
+        owner = self._owner()
+        if owner is None:
+            return
+        if self.kind == "attribute":
+            if value is not MISSING:
+                setattr(owner, self.key, value)
+            elif self.get() is not MISSING:
+                delattr(owner, self.key)
+        elif value is not MISSING:
+            owner[self.key] = value
+        elif self.get() is not MISSING:
+            del owner[self.key]
+
+
+class Written:
+    """One slot that the code writes, and what stood there before."""
+
+    def __init__(self, slot: Slot):
+        self.slot = slot
+        self.before = slot.get()
+        self.stored = False
+        self.line: int | None = None
+        self.file: str | None = None
+        self.counts = 0  # statements that count it up
+
+
+class Effects:
+    """What one trace did to Python state."""
+
+    def __init__(self) -> None:
+        self.written: dict[Any, Written] = {}
+        self.containers: list[tuple[str, Any, Any]] = []
+
+    def store(self, slot: Slot, line: int | None, file: str) -> None:
+        """The code is about to assign to the slot, perhaps."""
+        written = self._of(slot)
+        written.stored = True
+        written.line, written.file = line, file
+
+    def count(self, slot: Slot) -> None:
+        """The code is about to count the slot up."""
+        self._of(slot).counts += 1
+
+    def _of(self, slot: Slot) -> Written:
+        known = self.written.get(slot.place)
+        if known is None:
+            known = self.written[slot.place] = Written(slot)
+        return known
+
+    def contain(self, path: str, container: Any) -> None:
+        """A container that the code can reach."""
+        if isinstance(container, list | dict | set | deque):
+            self.containers.append((path, container, container.copy()))
+
+    def changed(self) -> list[Written]:
+        """The slots that hold something else than before."""
+        return [w for w in self.written.values() if w.slot.get() is not w.before]
+
+    def filled(self) -> list[tuple[str, Any, Any]]:
+        """(path, container, what it held) of those that hold something else."""
+        return [c for c in self.containers if not same_contents(c[1], c[2])]
+
+    def restore(self) -> None:
+        """Give everything back."""
+        for path, container, before in self.containers:
+            if not same_contents(container, before):
+                put_contents(container, before)
+        for written in self.written.values():
+            if written.slot.get() is not written.before:
+                written.slot.set(written.before)
+
+
+class Again:
+    """What a run does to one slot, as the trace did: `value` is added (`counted`) or assigned."""
+
+    __slots__ = ("counted", "slot", "value")
+
+    def __init__(self, slot: Slot, value: Any, counted: bool):
+        self.slot, self.value, self.counted = slot, value, counted
+
+    def __call__(self) -> None:
+        if self.counted:
+            self.slot.set(self.slot.get() + self.value)
+        elif self.slot.get() is not self.value:
+            self.slot.set(self.value)
+
+
+def again_of(written: Written, is_read: bool) -> Again | None:
+    """What each run must do to a slot that the trace changed; None where a guard sees the change."""
+    now = written.slot.get()
+    if written.counts and not written.stored and not is_read:
+        return Again(written.slot, now - written.before, True)
+    if is_plain(now) and not is_read:
+        return Again(written.slot, now, False)
+    return None
+
+
+def same_contents(now: Any, before: Any) -> bool:
+    """Whether a container holds what it held, in that order."""
+    if len(now) != len(before):
+        return False
+    if isinstance(now, dict):
+        if list(now) != list(before):
+            return False
+        now, before = now.values(), before.values()
+    elif isinstance(now, set):
+        return bool(now == before)
+    return all(a is b for a, b in zip(now, before, strict=True))
+
+
+def put_contents(container: Any, contents: Any) -> None:
+    """Make a container hold what another one holds."""
+    if isinstance(container, list):
+        container[:] = contents
+        return
+    container.clear()
+    (container.extend if isinstance(container, deque) else container.update)(contents)
