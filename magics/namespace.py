@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from jaxtorch import _torch_private as private
-from jaxtorch.capture import dependencies
-from jaxtorch.capture.contents import Contents
+from jaxtorch.capture.reach import Reach
 from jaxtorch.device import rng
 from jaxtorch.storage.buffer import buffer_of
 
@@ -25,23 +24,22 @@ class Before:
 
     Args:
         namespace: the user's.
-        walk: what the cell can reach.
+        reach: what the cell can reach.
         effects: whether the program itself puts back what it writes (it takes the memory of what was there).
     """
 
-    def __init__(self, namespace: dict[str, Any], walk: dependencies.Walk, effects: bool):
+    def __init__(self, namespace: dict[str, Any], reach: Reach, effects: bool):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.walk = walk
+        self.reach = reach
         self.effects = effects
         self.modes = Modes()
-        self.contents = Contents([])
         self.grads: list[tuple[torch.Tensor, Any]] = []
         self.cells: list[tuple[Any, Any, Any]] = []
         if not effects:
             buffers = [
                 buffer_of(b)
-                for m in walk.modules.values()
+                for m in reach.modules.values()
                 for b in m._buffers.values()
                 if b is not None and b.device.type == "jax"
             ]
@@ -50,9 +48,8 @@ class Before:
 
     def code_runs(self) -> None:
         """Look at what only the cell's code could change, and no program: called before it is traced."""
-        self.contents = Contents(self.walk.containers)
         if not self.effects:
-            tensors = (t for t in self.walk.tensors if t.is_leaf and t.requires_grad)
+            tensors = (t for t in self.reach.tensors if t.is_leaf and t.requires_grad)
             self.grads = [(t, t.grad) for t in tensors]
 
     def restore_names(self) -> None:
@@ -62,7 +59,6 @@ class Before:
     def restore(self) -> None:
         """Give everything back."""
         self.restore_names()
-        self.contents.restore()
         for cell, array, spec in self.cells:
             cell.array, cell.spec = array, spec
         for tensor, grad in self.grads:

@@ -22,7 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device import rng
-from ..dispatch import tracing
+from ..dispatch import pausing, tracing
 from ..dispatch.read import contiguous_array
 from ..interop.bridge import Bridge, avals_of
 from ..interop.compiled import Compiled
@@ -99,21 +99,23 @@ def trace_body(
             own = {id(buffer_of(t)): t for t in cells}
             for tensor, array in zip(cells, arrays[len(avals) :], strict=True):
                 _put(trace, tensor, array)
-            leaves, structure = pytree.tree_flatten(
-                function(*(_input(trace, a) for a in arrays[: len(avals)]))
-            )
-            results, outputs = _results(leaves)
-            kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
-            outside = _differentiated(leaves, trace.readers.values())
-            del leaves
-            written = [cell for cell in trace.written() if cell is not source]
-            if any(id(cell) not in own for cell in written):
-                raise _write_refused(what)
-            if _escaped(trace, kept):
-                raise _escape_refused(what)
-            changed = [own[id(cell)] for cell in written]
-            found.extend((structure, outputs, changed, outside))
-            return [*results, *map(contiguous_array, changed), source.array]
+            result = function(*(_input(trace, a) for a in arrays[: len(avals)]))
+            # With the hook on, Python keeps the variables of this function as they once were.
+            with pausing.paused():
+                leaves, structure = pytree.tree_flatten(result)
+                del result
+                results, outputs = _results(leaves)
+                kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
+                outside = _differentiated(leaves, trace.readers.values())
+                del leaves
+                written = [cell for cell in trace.written() if cell is not source]
+                if any(id(cell) not in own for cell in written):
+                    raise _write_refused(what)
+                if _escaped(trace, kept):
+                    raise _escape_refused(what)
+                changed = [own[id(cell)] for cell in written]
+                found.extend((structure, outputs, changed, outside))
+                return [*results, *map(contiguous_array, changed), source.array]
 
     closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
     structure, outputs, changed, outside = found

@@ -40,7 +40,8 @@ class Replay(ABC):
         self.guards = record.guards
         self.again = record.again
         self.paths = record.paths
-        self.tensors, self.references = record.references(captured.cells[len(places) : cells])
+        found = record.references(captured.cells[len(places) : cells])
+        self.tensors, self.references, self._first = found
         self.flags = [t().requires_grad for t in self.tensors]  # type: ignore[union-attr]  # alive
         self.specs = captured.specs[len(places) : cells]
         # One tensor and nothing around it: a step's loss, a module's output.
@@ -55,6 +56,11 @@ class Replay(ABC):
         """
         cells = [t().untyped_storage().buffer for t in self.tensors]  # type: ignore[union-attr]  # raises
         cells += [reference() for reference in self.references]
+        return cells
+
+    def take_first(self) -> list[Any]:
+        """The cells of the call that was traced: its code may have put other tensors in their places since."""
+        cells, self._first = self._first, []
         return cells
 
     def live_cells(self) -> list[Any] | None:
@@ -72,7 +78,8 @@ class Replay(ABC):
     def waits(self) -> bool:
         """Whether it may hold again: what it reads is still there, though another value stands somewhere."""
         try:
-            return [c.spec for c in self._cells()] == self.specs and not self.provisional
+            same = [c.spec for c in self._cells()] == self.specs
+            return same and not self.provisional and not self.guards.gone
         except AttributeError:
             return False
 

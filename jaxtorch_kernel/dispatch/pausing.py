@@ -45,3 +45,13 @@ def resume(hook: Any) -> None:
     """Switch it on again."""
     if hook is not None:
         sys.setprofile(hook)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Hold while the hook is to be off."""
+    hook = pause()
+    try:
+        yield
+    finally:
+        resume(hook)

@@ -97,8 +97,8 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
         operands.append(array)
     for t in call.tensors:
         if t.requires_grad:
-            if t.is_leaf and id(t) not in trace.root.gradients and not trace.root.bore(t.untyped_storage().buffer):  # type: ignore[attr-defined]
-                trace.root.gradients[id(t)] = t, t.grad
+            if t.is_leaf and not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+                trace.root.gradients.setdefault(id(t), (t, t.grad))
             if not trace.is_constant(t):
                 trace.add_reader(t)
     return operands

@@ -129,6 +129,10 @@ class Trace:
         reference = self.born.get(id(cell))
         return reference is not None and reference() is cell
 
+    def made(self, cell: Any) -> bool:
+        """Whether the cell was made in this trace or in one around it."""
+        return self.bore(cell) or (self.parent is not None and self.parent.made(cell))
+
     def is_fresh(self, cell: Any) -> bool:
         """Whether the cell was made in a trace and depends on no input so far."""
         return not isinstance(cell.array, jax.core.Tracer) and (

@@ -107,6 +107,23 @@ class Group:
         return found
 
 
+class ClosureFetch:
+    """A variable of a function's closure. Where the function is gone nobody can call it, and nothing depends on it."""
+
+    __slots__ = ("function", "place")
+
+    def __init__(self, function: types.FunctionType, place: int):
+        self.function = weakref.ref(function)
+        self.place = place
+
+    def __call__(self) -> Any:
+        return self.function().__closure__[self.place]  # type: ignore[union-attr,index]  # AttributeError: gone
+
+
+def _is_void(group: Group) -> bool:
+    return isinstance(group.fetch, ClosureFetch) and group.fetch.function() is None
+
+
 ATTRIBUTES, ITEMS, CONTENTS = "attributes", "items", "contents"
 
 
@@ -171,10 +188,11 @@ class Table:
     The table is held itself, which keeps its tensors alive: until the module dies (`Guards.release`).
     """
 
-    __slots__ = ("guards", "path", "table")
+    __slots__ = ("guards", "module", "path", "table")
 
     def __init__(self, path: str, module: torch.nn.Module, table: dict[str, Any]):
         self.path, self.table = path, table
+        self.module = weakref.ref(module)
         self.guards = [Guard(f"{path}.{name}", value) for name, value in table.items()]
 
     def changes(self) -> list[Change]:
@@ -222,8 +240,8 @@ class Guards:
         self._hookless = hookless
         self._attributes = attributes
         mark = _Mark(self)
-        self._modules = [weakref.ref(m, mark.gone) for m in modules]
-        self._dead = self._gone = False
+        self._modules = [weakref.ref(m, mark.release) for m in modules]
+        self._dead = self.gone = False
         self._watch: list[Any] = []
         self._flat: list[tuple[Any, Any, tuple[int, ...]]] = []
         self._flatten()
@@ -233,7 +251,10 @@ class Guards:
         self._watch = []
         self._flat = []
         mark = _Mark(self)
+        self.groups = [group for group in self.groups if not _is_void(group)]
         for group in self.groups:
+            if isinstance(group.fetch, ClosureFetch):
+                self._watch.append(weakref.ref(group.fetch.function(), mark))
             for guard in group.guards:
                 if isinstance(guard.value, weakref.ref) and (value := guard.value()) is not None:
                     self._watch.append(weakref.ref(value, mark))
@@ -247,7 +268,7 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was when the program was traced, or means the same."""
-        return self._is_same() or (not self._gone and self._adopt() and self._is_same())
+        return self._is_same() or (not self.gone and self._adopt() and self._is_same())
 
     def _is_same(self) -> bool:
         """Whether every object is the one that was expected."""
@@ -265,13 +286,15 @@ class Guards:
 
     def release(self) -> None:
         """A module has died: the program can never hold again, and keeps nothing alive."""
-        self._gone = self._dead = True
+        self.gone = self._dead = True
         self._held, self.tables, self._hookless, self._attributes = [], [], [], []
 
     def _adopt(self) -> bool:
         """Whether what differs means the same; then that is what is expected from now on."""
         new: list[tuple[Guard, Any]] = []
         for group in self.groups:
+            if _is_void(group):
+                continue
             values = group.now()
             if values is None or len(values) != len(group.guards):
                 return False
@@ -308,7 +331,7 @@ class Guards:
             found.append(Change("a hook of a module", None, "new"))
         if any(map(_has, self._attributes, _forward)):
             found.append(Change("the forward of a module", None, "new"))
-        if self._gone:
+        if self.gone:
             found.append(Change("a module that it called", "there", None))
         found += [Change(c.path, c.what, None) for c in self.checks if not c.holds()]
         return found
@@ -333,7 +356,7 @@ class _Mark:
         if guards is not None:
             guards._dead = True
 
-    def gone(self, _: Any) -> None:
+    def release(self, _: Any) -> None:
         guards = self.guards()
         if guards is not None:
             guards.release()

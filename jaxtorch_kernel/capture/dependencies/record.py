@@ -122,8 +122,9 @@ class Record:
         self._named: dict[int, Tensor] = {}
         self._bound: dict[int, Callable[[], Any]] = {}
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
-        for _, tensor in recorder.tensors.values():
-            if tensor.device.type == "jax":
+        for _, reference in recorder.tensors.values():
+            tensor = reference()
+            if tensor is not None and tensor.device.type == "jax":
                 self._named.setdefault(id(buffer_of(tensor)), tensor)
         self._refuse_filled(recorder, is_traced)
         for written in recorder.effects.changed():
@@ -139,7 +140,7 @@ class Record:
                 if again is not None:
                     self.again.append(again)
         self.guards: Guards = recorder.finish()
-        self.modules = list(map(weakref.ref, recorder.modules.values()))
+        self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
             warnings.warn_explicit(
                 f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
@@ -157,7 +158,7 @@ class Record:
             )
             if traced or not isinstance(container, dict):
                 raise CaptureError(
-                    f"the captured code changes what `{path}` holds, which was there before it",
+                    f"the captured code changes what `{path}` holds, which was kept outside of it",
                     "Its Python runs once, when it is traced: return the value, and change "
                     f"`{path}` outside of it.",
                 )
@@ -172,8 +173,9 @@ class Record:
 
     def references(
         self, cells: Sequence[Callable[[], Any]]
-    ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]]]:
-        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells.
+    ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]], list[Any]]:
+        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells; and
+        the cells of now, in that order.
 
         Through its tensor, for `tensor.data = other` gives it another; through its place, where each run binds a new
         tensor.
@@ -185,7 +187,8 @@ class Record:
             for cell, reference in zip(alive, cells, strict=True)
             if not self.is_named(cell)
         ]
-        return [weakref.ref(t) for t in tensors], rest
+        first = [c for c in alive if self.is_named(c)] + [c for c in alive if not self.is_named(c)]
+        return [weakref.ref(t) for t in tensors], rest, first
 
     def landings(self, trace_made: Sequence[Any]) -> list[Landing]:
         """Of the tensors that the code bound to places, given all tensors that outlive the trace."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import os
 import sys
 import threading
@@ -23,7 +24,7 @@ from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from ..errors import CaptureError
 from ..numbers import Number
 from . import outside
 from .effects import Effects, Slot
-from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, Group, Guard, Guards, Table
+from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, ClosureFetch, Group, Guard, Guards, Table
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, Chain, Reads, reads_of
 from .tokens import CONTAINERS, MISSING, class_attributes, is_plain, is_users_class
 
@@ -62,37 +63,54 @@ _DEEPEST = 6
 _LARGEST = 1 << 12  # elements of a container whose elements are looked into
 _call_module = torch.nn.Module._call_impl.__code__
 _OPTIMIZER = frozenset(
-    getattr(torch.optim.Optimizer, name).__code__ for name in ("zero_grad", "_optimizer_step_code")
+    inspect.unwrap(getattr(torch.optim.Optimizer, name)).__code__
+    for name in ("zero_grad", "_optimizer_step_code")
 )
 _environ_read = os._Environ.__getitem__.__code__
 _module_attribute = torch.nn.Module.__getattr__.__code__
 # Of a module's own methods: those that read all of its tree.
 _READ_ALL = frozenset(
-    getattr(torch.nn.Module, name).__code__
+    inspect.unwrap(getattr(torch.nn.Module, name)).__code__
     for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
 )
+
+
+class Own(NamedTuple):
+    """What traced code is handed in the place of what was there: nothing of it is a dependency.
+
+    Attributes:
+        namespace: a dictionary that the code runs in.
+        names: there.
+        tables: of modules whose tensors are lent, by identity.
+    """
+
+    namespace: dict[str, Any] | None
+    names: frozenset[str]
+    tables: set[int]
+
+
+_NOTHING = Own(None, frozenset(), set())
 
 
 class Recorder:
     """Notes what code reads; `finish` makes the guards.
 
     Args:
-        function: what is traced. A cell's has a `cell` with the dictionary that it runs in, and the names there
-            that it sets itself before it reads them.
+        function: what is traced. A cell's has an `own`: what it is handed, or sets itself before it reads it.
     """
 
     def __init__(self, function: Callable[..., Any]):
         self.function = function
-        self.namespace, self.hidden = getattr(function, "cell", (None, frozenset()))
+        self.own: Own = getattr(function, "own", _NOTHING)
         self.effects = Effects()
         self.groups: dict[Any, Group] = {}
         self.checks: dict[Any, Check] = {}
         self.tables: dict[int, Table] = {}
-        self.hookless: list[dict[Any, Any]] = []
-        self.attributes: list[dict[str, Any]] = []  # of modules whose `forward` is their class's
-        self.modules: dict[int, torch.nn.Module] = {}  # that were called or read whole
+        self.hookless: list[tuple[Any, dict[Any, Any]]] = []  # tables of modules, or of all (None)
+        self.attributes: list[tuple[Any, dict[str, Any]]] = []  # of modules whose `forward` is their class's
+        self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}  # that were called or read whole
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
-        self.tensors: dict[int, tuple[str, Tensor]] = {}  # that were read by name
+        self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}  # that were read by name
         # Leaves that require a gradient, with their `.grad` when they were met first.
         self.gradients: dict[int, tuple[Tensor, Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
@@ -101,6 +119,7 @@ class Recorder:
         # not held: it may hold tensors of the trace.
         self._outer: dict[int, tuple[Any, str]] = {}  # with the path by which each was met first
         self._seen: set[Any] = set()
+        self._closures: dict[int, Fetch] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._inner: set[types.CodeType] = set()  # code that traced code itself makes functions of
         self._waiting: list[tuple[str, Any, str, Fetch, int]] = []
@@ -184,7 +203,7 @@ class Recorder:
 
     def _table(self, path: str, module: torch.nn.Module, table: dict[str, Any]) -> None:
         """A module's table of tensors is read: all of it is guarded, at once."""
-        if id(table) not in self.tables:
+        if id(table) not in self.tables and id(table) not in self.own.tables:
             self.tables[id(table)] = Table(path, module, table)
             for name, value in table.items():
                 if isinstance(value, Tensor):
@@ -193,24 +212,24 @@ class Recorder:
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called: it has hooks or none, and a `forward` of its class or of its own."""
         module = frame.f_locals["self"]
-        if id(module) in self.modules:
+        if id(module) in self.modules and self.modules[id(module)]() is module:
             return
-        self.modules[id(module)] = module
+        self.modules[id(module)] = weakref.ref(module)
         path = self.path_of(module, type(module).__name__)
         own = vars(module)
         for name in _HOOKS:
-            self._hooks(own[name], f"{path}.{name}")
+            self._hooks(own[name], f"{path}.{name}", self.modules[id(module)])
         for name in _GLOBAL_HOOKS:
-            self._hooks(vars(torch_modules)[name], name)
+            self._hooks(vars(torch_modules)[name], name, None)
         if "forward" not in own and not own["_modules"] and not is_users_class(type(module)):
-            self.attributes.append(own)
+            self.attributes.append((self.modules[id(module)], own))
         else:
             self._attribute(module, "forward", path, _ref(module))
 
-    def _hooks(self, hooks: dict[Any, Any], path: str) -> None:
+    def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
         users = _users_hooks(hooks)
         if not users:
-            self.hookless.append(hooks)  # ours are there only while code is traced
+            self.hookless.append((module, hooks))  # ours are there only while code is traced
             return
         for hook in hooks.values():
             self._noted(hook)
@@ -503,8 +522,13 @@ class Recorder:
         for function in functions:
             cell = (function.__closure__ or ())[place]
             if _contents_of(cell) is here:
+                self._closures[id(cell)] = ClosureFetch(function, place)
                 return cell
         return None
+
+    def closure_of(self, cell: Any) -> Fetch:
+        """How the variable is found again."""
+        return self._closures[id(cell)]
 
     def _meet(self, value: Any, path: str) -> None:
         """An object that was there before the code ran."""
@@ -517,10 +541,10 @@ class Recorder:
 
     def _tensor(self, path: str, value: Tensor) -> None:
         trace = tracing.current()
-        if value.device.type == "jax" and trace is not None and trace.root.bore(buffer_of(value)):
+        if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
             return
         if id(value) not in self.tensors:
-            self.tensors[id(value)] = path, value
+            self.tensors[id(value)] = path, weakref.ref(value)
             if value.is_leaf and value.requires_grad:
                 self.gradients.setdefault(id(value), (value, value.grad))
         if value.device.type != "jax" and id(value) not in self.checks:
@@ -559,7 +583,7 @@ class Recorder:
         if (id(module), "whole") in self._seen:
             return
         self._seen.add((id(module), "whole"))
-        self.modules[id(module)] = module
+        self.modules[id(module)] = weakref.ref(module)
         path = self.path_of(module, type(module).__name__)
         own = vars(module)
         self._table(path, module, own["_parameters"])
@@ -586,14 +610,13 @@ class Recorder:
             if group.guards and _is_there(group):
                 group.close()
                 groups.append(group)
-        modules = [m for m in self.modules.values()]
         return Guards(
             groups,
             list(self.checks.values()),
-            list(self.tables.values()),
-            self.hookless,
-            self.attributes,
-            modules,
+            [t for t in self.tables.values() if t.module() is not None],
+            [hooks for module, hooks in self.hookless if module is None or module() is not None],
+            [own for module, own in self.attributes if module() is not None],
+            [m for reference in self.modules.values() if (m := reference()) is not None],
         )
 
 
@@ -653,7 +676,7 @@ class _Roots:
     def _global(self, name: str) -> Any:
         table = self.frame.f_globals
         recorder = self.recorder
-        if name not in table or (table is recorder.namespace and name in recorder.hidden):
+        if name not in table or (table is recorder.own.namespace and name in recorder.own.names):
             return None  # a builtin, or what the code sets itself
         value = table[name]
         if not self.users and (callable(value) or isinstance(value, types.ModuleType)):
@@ -667,14 +690,16 @@ class _Roots:
         value = self.variables[name]
         if cell is None:
             return (name, value, _ref(value)) if id(value) in self.recorder._outer else None
-        return self.recorder._guard(cell, ATTRIBUTES, "cell_contents", value, name, _strong(cell))
+        fetch = self.recorder.closure_of(cell)
+        return self.recorder._guard(cell, ATTRIBUTES, "cell_contents", value, name, fetch)
 
     def _cell(self, name: str) -> Any:
         return self.recorder.variable_of(self.frame, name)
 
     def slot(self, chain: Chain) -> Slot | None:
         if chain.root is GLOBAL:
-            if self.frame.f_globals is self.recorder.namespace and chain.name in self.recorder.hidden:
+            own = self.recorder.own
+            if self.frame.f_globals is own.namespace and chain.name in own.names:
                 return None
             return Slot.item(self.frame.f_globals, chain.name, chain.name)
         cell = self._cell(chain.name)
