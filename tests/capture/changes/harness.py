@@ -1,8 +1,8 @@
 """A table's row, the front doors, and the comparison of both with the CPU's eager result.
 
 A row is a short program in a namespace of its own, in four parts: `given` prepares the names, `code` computes `out`,
-`change` alters something between two runs, and `watch` lists what else the code may have altered. `check` runs the row
-twice: on the CPU, where `code` runs as plain Python, and on the jax device, where it runs through a front door. On both
+`change` alters something between two runs, and `watch` lists what else the code may have altered. `check` runs the
+row twice: on the CPU, where `code` runs as plain Python, and on the jax device, where it runs through a front door. On both
 sides `code` runs twice (the second run of a captured program is a cached one), then `change`, then `code` twice more. After
 each run `out` and everything in `watch` must be equal on both sides.
 """
@@ -40,10 +40,11 @@ from jaxtorch.capture.errors import CaptureError
 # The front doors. "eager" captures nothing: it says whether the row itself is right.
 CELLS = ("%%pure", "%%jit")
 FUNCTIONS = ("pure", "jit", "compile")
-DOORS = ("eager", *CELLS, *FUNCTIONS)
+DOORS = ("eager", *CELLS, *FUNCTIONS, "pure method")
 PURE = ("eager", "%%pure", "pure", "compile")  # the results have gradients
 JIT = ("eager", "%%jit", "jit")  # the code may write, and call backward
 WRITES = (*JIT, "compile")
+METHOD = ("eager", "pure method")  # the decorator stands in `given`
 CAPTURES = ("eager", *CELLS, "pure", "jit")  # ours alone, without Dynamo
 
 PRELUDE = """
@@ -82,7 +83,7 @@ class Row:
     args: str = "x"
     watch: tuple[str, ...] = ()
     grads: str = ""
-    doors: tuple[str, ...] = DOORS
+    doors: tuple[str, ...] = DOORS[:-1]
     allowed: str | None = None
     undo: str = ""
     stale_in_dynamo: bool = False
@@ -221,6 +222,7 @@ _CAPTURE: dict[str, Callable[..., Any]] = {
     "eager": lambda function: function,
     "pure": jaxtorch.pure,
     "jit": jaxtorch.jit,
+    "pure method": lambda function: function,
     "compile": _compiled("jax"),
     # No front door of ours: torch's own compiler on the CPU, to tell its faults from those of "compile".
     "dynamo": _compiled("eager"),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from . import functions
+from . import arguments, containers, functions, modules, objects, plain_values, tensors
 from .harness import DOORS, Row, check
 
-TABLES = (functions,)
+TABLES = (functions, plain_values, objects, containers, arguments, tensors, modules)
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CASES = [(row, door) for row in ROWS for door in DOORS if row.applies(door)]
 
