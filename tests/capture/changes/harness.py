@@ -103,7 +103,7 @@ class Row:
         """What runs eagerly after the code."""
         if not self.grads or (door in JIT and door != "eager"):
             return ""
-        return self._reset() + _BACKWARD
+        return self._reset() + _BACKWARD.replace("()\n", "(retain_graph=True)\n")
 
     def _reset(self) -> str:
         return f"for leaf in ({self.grads}):\n    leaf.grad = None\n"

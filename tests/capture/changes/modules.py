@@ -17,7 +17,10 @@ net = Net()
 w = net.fc.weight
 """
 _SEQ = "seq = nn.Sequential(filled(nn.Linear(4, 4)), nn.Tanh(), filled(nn.Linear(4, 4), 2))\n"
-_HOOKS = _SEQ + "by = 2\ndef hook(m, i, o):\n    return o * by\ndef early(m, i):\n    return (i[0] * by,)\n"
+_HOOKS = (
+    _SEQ
+    + "by = 2\ndef hook(m, i, o):\n    return o * by\ndef early(m, i):\n    return (i[0] * by,)\n"
+)
 _METHOD = """
 class Net(nn.Module):
     def __init__(self):

@@ -6,10 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from . import arguments, containers, functions, modules, objects, plain_values, tensors
+from . import (
+    aliases,
+    ambient,
+    arguments,
+    containers,
+    effects,
+    functions,
+    modules,
+    objects,
+    plain_values,
+    tensors,
+    training,
+)
 from .harness import DOORS, Row, check
 
-TABLES = (functions, plain_values, objects, containers, arguments, tensors, modules)
+TABLES = (
+    functions,
+    plain_values,
+    objects,
+    containers,
+    arguments,
+    tensors,
+    modules,
+    training,
+    ambient,
+    effects,
+    aliases,
+)
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CASES = [(row, door) for row in ROWS for door in DOORS if row.applies(door)]
 
