@@ -24,13 +24,14 @@ import jaxtorch
 from jaxtorch.capture.dependencies.recorder import Own
 from jaxtorch.capture.dependencies.tokens import token
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
 from jaxtorch.dispatch import stats, tracing
 from jaxtorch.storage.buffer import buffer_of
 
 from .cells import SHOWN, CellCode
-from .namespace import Before, Modes, remove, surely
+from .namespace import Before, remove, surely
 
 Tensor = torch.Tensor
 WARNED = "__warningregistry__"  # where Python notes that a warning was given

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from jaxtorch import _torch_private as private
+from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import rng
 from jaxtorch.storage.buffer import buffer_of
@@ -65,30 +65,6 @@ class Before:
             if tensor.grad is not grad:
                 tensor.grad = grad
         self.modes.restore()
-
-
-class Modes:
-    """torch's global settings, as they were when this was made."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    def restore(self) -> list[str]:
-        """Give the settings back; returns which had changed."""
-        found = []
-        for (name, now, _), (_, old, set_back) in zip(self._now(), self._before, strict=True):
-            if now != old:
-                set_back(old)
-                found.append(name)
-        return found
-
-    @staticmethod
-    def _now() -> list[tuple[str, Any, Callable[[Any], Any]]]:
-        return [
-            ("torch's default device", private.default_device(), torch.set_default_device),
-            ("torch's default dtype", torch.get_default_dtype(), torch.set_default_dtype),
-            ("whether gradients are recorded", torch.is_grad_enabled(), torch.set_grad_enabled),
-        ]
 
 
 def replace(namespace: dict[str, Any], names: dict[str, Any]) -> None:

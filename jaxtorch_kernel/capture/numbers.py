@@ -74,9 +74,13 @@ def _fits(value: Any) -> bool:
     return isinstance(value, float) or -(2**63) <= value < 2**63
 
 
-@lru_cache(maxsize=256)
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    array, spec = put(np.array(value, to_numpy(dtype)))
+    return _cached(repr(value), type(value), dtype)  # by its digits: -0.0 is not 0.0
+
+
+@lru_cache(maxsize=256)
+def _cached(text: str, kind: type, dtype: torch.dtype) -> Tensor:
+    array, spec = put(np.array(kind(text), to_numpy(dtype)))
     return wrap_sized(array, spec, (), dtype)
 
 
@@ -104,6 +108,15 @@ class Number(Tensor):
 
     def __hash__(self) -> int:
         raise NeedsNumber()
+
+    def __getattr__(self, name: str) -> Any:  # of a number that a tensor does not have
+        raise NeedsNumber()
+
+    def _needs(self, *_: Any) -> Any:
+        raise NeedsNumber()
+
+    __round__ = __trunc__ = __floor__ = __ceil__ = __index__ = _needs
+    __divmod__ = __rdivmod__ = __int__ = __float__ = __bool__ = __complex__ = _needs
 
     @property
     def __class__(self) -> Any:  # `isinstance(k, int)` asks for it

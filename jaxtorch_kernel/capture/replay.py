@@ -42,7 +42,10 @@ class Replay(ABC):
         self.paths = record.paths
         found = record.references(captured.cells[len(places) : cells])
         self.tensors, self.references, self._first = found
-        self.flags = [t().requires_grad for t in self.tensors]  # type: ignore[union-attr]  # alive
+        self.flags = [
+            record.flags.get(id(t()), t().requires_grad)  # type: ignore[union-attr]  # alive
+            for t in self.tensors
+        ]
         self.specs = captured.specs[len(places) : cells]
         # One tensor and nothing around it: a step's loss, a module's output.
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)

@@ -109,6 +109,7 @@ class Effects:
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
         self.containers: list[tuple[str, Any, Any]] = []
+        self.flags: dict[int, tuple[weakref.ref[Tensor], bool]] = {}
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
         """The code is about to assign to the slot, perhaps."""
@@ -131,6 +132,20 @@ class Effects:
         if isinstance(container, list | dict | set | deque):
             self.containers.append((path, container, container.copy()))
 
+    def flag(self, tensor: Tensor) -> None:
+        """A tensor whose `requires_grad` the code may change."""
+        if tensor.is_leaf:
+            self.flags[id(tensor)] = weakref.ref(tensor), tensor.requires_grad
+
+    def flagged(self) -> list[Reflag]:
+        """What each run must do to tensors that require a gradient now and did not, or the reverse."""
+        found = []
+        for reference, before in self.flags.values():
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
+                found.append(Reflag(reference, tensor.requires_grad))
+        return found
+
     def changed(self) -> list[Written]:
         """The slots that hold something else than before."""
         return [w for w in self.written.values() if w.slot.get() is not w.before]
@@ -147,6 +162,10 @@ class Effects:
         for written in self.written.values():
             if written.slot.get() is not written.before:
                 written.slot.set(written.before)
+        for reference, before in self.flags.values():
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
+                tensor.requires_grad_(before)
 
 
 class Again:
@@ -165,13 +184,40 @@ class Again:
 
 
 def again_of(written: Written, is_read: bool) -> Again | None:
-    """What each run must do to a slot that the trace changed; None where a guard sees the change."""
+    """What each run must do to a slot that the trace changed; None where a guard sees the change.
+
+    A program runs only where its guards hold: what the code assigned from what it read is the same at each run.
+    """
     now = written.slot.get()
     if written.counts and not written.stored and not is_read:
         return Again(written.slot, now - written.before, True)
-    if is_plain(now) and not is_read:
-        return Again(written.slot, now, False)
-    return None
+    return Again(written.slot, now, False) if is_plain(now) else None
+
+
+class Reflag:
+    """What a run does to a tensor's `requires_grad`."""
+
+    __slots__ = ("tensor", "value")
+
+    def __init__(self, tensor: weakref.ref[Tensor], value: bool):
+        self.tensor, self.value = tensor, value
+
+    def __call__(self) -> None:
+        tensor = self.tensor()
+        if tensor is not None:
+            tensor.requires_grad_(self.value)
+
+
+class Refill:
+    """What a run does to a dictionary: it holds what it held after the trace."""
+
+    __slots__ = ("after", "container")
+
+    def __init__(self, container: dict[Any, Any]):
+        self.container, self.after = container, container.copy()
+
+    def __call__(self) -> None:
+        put_contents(self.container, self.after)
 
 
 def same_contents(now: Any, before: Any) -> bool:

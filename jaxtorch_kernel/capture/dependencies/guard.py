@@ -220,6 +220,7 @@ class Guards:
         groups, checks, tables: the guards.
         hookless: tables of hooks that are empty.
         attributes: of modules that must get no `forward` of their own.
+        absent: (dictionary, names that it must not get): globals that would hide a builtin.
         modules: that ran; when one dies, what is held of it is let go.
     """
 
@@ -230,6 +231,7 @@ class Guards:
         tables: list[Table],
         hookless: list[dict[Any, Any]],
         attributes: list[dict[str, Any]],
+        absent: list[tuple[dict[str, Any], set[str]]],
         modules: list[torch.nn.Module],
     ):
         self.groups = groups
@@ -239,6 +241,7 @@ class Guards:
         self._ids = tuple(guard.id for t in tables for guard in t.guards)
         self._hookless = hookless
         self._attributes = attributes
+        self._absent = [(table.__contains__, names) for table, names in absent]
         mark = _Mark(self)
         self._modules = [weakref.ref(m, mark.release) for m in modules]
         self._dead = self.gone = False
@@ -276,6 +279,9 @@ class Guards:
             return False
         if tuple(map(id, chain.from_iterable(map(_values, self._held)))) != self._ids:
             return False
+        for has, names in self._absent:
+            if any(map(has, names)):
+                return False
         try:
             for fetch, get, ids in self._flat:
                 if tuple(map(id, get(fetch()))) != ids:
@@ -331,6 +337,8 @@ class Guards:
             found.append(Change("a hook of a module", None, "new"))
         if any(map(_has, self._attributes, _forward)):
             found.append(Change("the forward of a module", None, "new"))
+        for has, names in self._absent:
+            found += [Change(name, "builtin", "new") for name in names if has(name)]
         if self.gone:
             found.append(Change("a module that it called", "there", None))
         found += [Change(c.path, c.what, None) for c in self.checks if not c.holds()]

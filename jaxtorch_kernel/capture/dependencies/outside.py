@@ -4,9 +4,13 @@ guard must compare by its contents: tensors on the CPU, arrays.
 
 from __future__ import annotations
 
+import array
+import contextvars
 import io
+import operator
 import os
 import random
+import sys
 import time
 import types
 import weakref
@@ -18,6 +22,7 @@ import torch
 from ...dispatch.site import is_user_file
 from ..errors import CaptureError
 from .guard import Check
+from .tokens import MISSING, token
 
 Tensor = torch.Tensor
 
@@ -39,6 +44,11 @@ _FUNCTIONS: dict[Any, str] = {
 _METHODS = {"now": _CLOCK, "utcnow": _CLOCK, "today": _CLOCK}
 _READS = frozenset({"read", "readline", "readlines", "readinto"})
 _QUIET = ("linecache.py", "tokenize.py", "importlib", "inspect.py", "warnings.py", "traceback.py", "<frozen")
+_BYTES = (bytearray, memoryview, array.array)
+# What a program may depend on, and what is asked again before each run.
+ASKED = frozenset(
+    {os.getcwd, sys.getrecursionlimit, torch.get_num_threads, torch.get_num_interop_threads, torch.initial_seed}
+)
 _SMALL = 1 << 12  # elements of a tensor on the CPU that is compared by value too
 
 
@@ -48,14 +58,20 @@ def what_of(function: Any) -> str | None:
         known = _FUNCTIONS.get(function)
         if known is not None:
             return known
+    if isinstance(function, random.Random | np.random.RandomState | np.random.Generator):
+        return _HOST
+    if not isinstance(function, types.BuiltinFunctionType | types.MethodType) and not _is_cython(function):
+        return None
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random | np.random.RandomState | np.random.Generator):
-        return _HOST
-    if isinstance(function, random.Random | np.random.RandomState | np.random.Generator):
         return _HOST
     if isinstance(owner, type) and owner.__module__ == "datetime":
         return _METHODS.get(getattr(function, "__name__", ""))
     return None
+
+
+def _is_cython(function: Any) -> bool:
+    return type(function).__name__ == "cython_function_or_method"
 
 
 def called(function: Any, frame: types.FrameType) -> str | None:
@@ -81,8 +97,9 @@ def _is_quiet(frame: types.FrameType | None) -> bool:
 
 def is_iterator(value: Any) -> bool:
     """Whether reading a value moves it on, so that a program could not read it again."""
-    kind = type(value)
-    return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not isinstance(value, io.IOBase)
+    if isinstance(value, io.IOBase):
+        return not value.closed and value.readable()
+    return hasattr(type(value), "__next__")
 
 
 def refuse_iterator(path: str, file: str | None, line: int | None) -> None:
@@ -112,6 +129,29 @@ def unwritten(path: str, tensor: Tensor) -> Check:
     return Check(path, "a tensor on the CPU was written to", holds)
 
 
+def asked_again(path: str, ask: Any) -> Check:
+    """What a function of the process answers."""
+    before = token(ask())
+    return Check(f"{path}()", "another answer", lambda: bool(token(ask()) == before))
+
+
+def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
+    """What a context variable holds."""
+    return asked_again(f"{path}.get", lambda: variable.get(MISSING))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is compared by its elements."""
+    return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(type(value), "__array__")
+
+
+def names_asked(value: Any) -> list[str]:
+    """The attributes that an `operator.attrgetter` or `methodcaller` reads."""
+    if isinstance(value, operator.attrgetter | operator.methodcaller):
+        return [part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split(".")]
+    return []
+
+
 def _equal(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype:
         return False
@@ -121,6 +161,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 def unchanged_array(path: str, value: Any) -> Check:
     """An array of NumPy's, or what gives one (a DataFrame): compared by its contents."""
+    if isinstance(value, _BYTES):
+        before = bytes(value)
+        return Check(path, "other contents", lambda: bytes(value) == before)
     copy = np.array(value, copy=True)
 
     def holds() -> bool:

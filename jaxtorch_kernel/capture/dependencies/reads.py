@@ -14,7 +14,7 @@ import types
 from typing import Any, NamedTuple
 
 ATTRIBUTE, ITEM = "attribute", "item"
-GLOBAL, CLOSURE, ARGUMENT = "global", "closure", "argument"
+GLOBAL, CLOSURE, ARGUMENT, IMPORT = "global", "closure", "argument", "import"
 
 _SKIPPED = {"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME", "NOT_TAKEN"}
 _ARGUMENTS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
@@ -25,7 +25,7 @@ _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 # With one of these names in it, code reads attributes that its bytecode does not say.
 _DYNAMIC = frozenset(
-    ["getattr", "hasattr", "vars", "dir", "__dict__", "asdict", "astuple", "fields", "attrgetter", "deepcopy", "copy", "dumps"]
+    "getattr hasattr vars dir globals __dict__ asdict astuple fields attrgetter deepcopy copy dumps".split()
 )
 
 
@@ -33,7 +33,7 @@ class Chain(NamedTuple):
     """One path that code reads.
 
     Attributes:
-        root: GLOBAL, CLOSURE or ARGUMENT.
+        root: GLOBAL, CLOSURE, ARGUMENT or IMPORT.
         name: of the root.
         steps: (ATTRIBUTE, name) or (ITEM, key), in order.
         line: in the file of the code.
@@ -64,6 +64,7 @@ class Reads(NamedTuple):
         increments: what it counts up by a constant.
         names: every name and attribute that it mentions.
         dynamic: whether it reads attributes whose names it computes.
+        strings: its constants that could be names of attributes or globals, if it is dynamic.
     """
 
     chains: tuple[Chain, ...]
@@ -71,6 +72,7 @@ class Reads(NamedTuple):
     increments: tuple[Increment, ...]
     names: frozenset[str]
     dynamic: bool
+    strings: tuple[str, ...]
 
 
 @functools.lru_cache(8192)
@@ -96,6 +98,10 @@ class _Scan:
         names += code.co_varnames[len(names) : len(names) + extra]
         stored = {i.argval for i in self.instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
         self.arguments = frozenset(names) - stored
+        # Variables that are set once, to the end of a chain: reading them goes on with that chain.
+        once = [i.argval for i in self.instructions if i.opname == "STORE_FAST"]
+        self.once = {name for name in once if once.count(name) == 1} - set(names)
+        self.aliases: dict[str, Chain] = {}
         self.chains: dict[Chain, None] = {}
         self.stores: dict[Chain, None] = {}
         self.increments: list[Increment] = []
@@ -106,12 +112,14 @@ class _Scan:
         while i < len(self.instructions):
             i = self._statement(i)
         mentioned = {*self.code.co_names, *self.code.co_freevars}
+        dynamic = not _DYNAMIC.isdisjoint(mentioned)
         return Reads(
             tuple(self.chains),
             tuple(self.stores),
             tuple(self.increments),
             frozenset(mentioned),
-            not _DYNAMIC.isdisjoint(mentioned),
+            dynamic,
+            tuple(c for c in self.code.co_consts if dynamic and isinstance(c, str) and c.isidentifier()),
         )
 
     def _statement(self, i: int) -> int:
@@ -124,6 +132,8 @@ class _Scan:
             return self._chain(self._root(ARGUMENT, value[1], i), i + 1)
         if name in _ARGUMENTS:
             return self._chain(self._root(ARGUMENT, value, i), i + 1)
+        if name == "IMPORT_NAME":
+            return self._import(self._root(IMPORT, value, i), i + 1)
         if name in _GLOBALS:
             if value in self.assigned:
                 return i + 1
@@ -140,6 +150,8 @@ class _Scan:
         return i + 1
 
     def _root(self, kind: str, name: str, i: int) -> Chain | None:
+        if kind is ARGUMENT and name in self.aliases:
+            return self.aliases[name]
         if kind is ARGUMENT and name not in self.arguments:
             return None
         return Chain(kind, name, (), self.instructions[i].positions_line)
@@ -167,8 +179,19 @@ class _Scan:
             else:
                 break
             i += 1
+        if chain is not None and self._is(i, "STORE_FAST") and self.instructions[i].argval in self.once:
+            self.aliases[self.instructions[i].argval] = chain
         self._end(chain)
         return i
+
+    def _import(self, module: Chain | None, i: int) -> int:
+        """After `import a.b`, or `from a import b, c`."""
+        if self._is(i, "IMPORT_FROM"):
+            while self._is(i, "IMPORT_FROM"):
+                self._chain(_longer(module, ATTRIBUTE, self.instructions[i].argval), i + 1)
+                i += 2  # and the name that it is stored under
+            return i
+        return self._chain(module, i)
 
     def _is(self, i: int, *names: str) -> bool:
         if i >= len(self.instructions):

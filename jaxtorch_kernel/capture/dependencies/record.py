@@ -13,7 +13,7 @@ import torch
 from ... import _torch_private as private
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
-from .effects import Again, Slot, again_of
+from .effects import Refill, Slot, again_of
 from .guard import Guards
 from .recorder import Recorder
 from .tokens import MISSING
@@ -117,7 +117,7 @@ class Record:
     """
 
     def __init__(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]):
-        self.again: list[Again] = []
+        self.again: list[Callable[[], None]] = []
         self.bindings: list[Binding] = []
         self._named: dict[int, Tensor] = {}
         self._bound: dict[int, Callable[[], Any]] = {}
@@ -127,6 +127,9 @@ class Record:
             if tensor is not None and tensor.device.type == "jax":
                 self._named.setdefault(id(buffer_of(tensor)), tensor)
         self._refuse_filled(recorder, is_traced)
+        self.again += recorder.effects.flagged()
+        # What a run expects of tensors that the code itself changes is what they were before.
+        self.flags = {key: before for key, (_, before) in recorder.effects.flags.items()}
         for written in recorder.effects.changed():
             now = written.slot.get()
             if isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now)):
@@ -149,14 +152,15 @@ class Record:
                 line,
             )
 
-    @staticmethod
-    def _refuse_filled(recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
+    def _refuse_filled(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
         for path, container, before in recorder.effects.filled():
             now = container.values() if isinstance(container, dict) else container
             traced = any(
                 isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v)) for v in now
             )
-            if traced or not isinstance(container, dict):
+            if not traced and isinstance(container, dict):
+                self.again.append(Refill(container))
+            else:
                 raise CaptureError(
                     f"the captured code changes what `{path}` holds, which was kept outside of it",
                     "Its Python runs once, when it is traced: return the value, and change "

@@ -12,6 +12,8 @@ change. While an operator of the device runs, the hook is off (`paused`).
 
 from __future__ import annotations
 
+import builtins
+import contextvars
 import functools
 import gc
 import inspect
@@ -20,7 +22,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import UserDict, UserList, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -34,11 +36,12 @@ from ...dispatch import pausing, tracing
 from ...dispatch.site import is_user_file
 from ...storage.buffer import buffer_of
 from ..errors import CaptureError
-from ..numbers import Number
+from ..modes import Modes
+from ..numbers import NeedsNumber, Number
 from . import outside
 from .effects import Effects, Slot
 from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, ClosureFetch, Group, Guard, Guards, Table
-from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, Chain, Reads, reads_of
+from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
 from .tokens import CONTAINERS, MISSING, class_attributes, is_plain, is_users_class
 
 Tensor = torch.Tensor
@@ -59,9 +62,12 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks"))
+_STDLIB = os.path.dirname(os.__file__) + os.sep
 _DEEPEST = 6
+_MOST = 1 << 14  # groups of one program
 _LARGEST = 1 << 12  # elements of a container whose elements are looked into
 _call_module = torch.nn.Module._call_impl.__code__
+_train = torch.nn.Module.train.__code__
 _OPTIMIZER = frozenset(
     inspect.unwrap(getattr(torch.optim.Optimizer, name)).__code__
     for name in ("zero_grad", "_optimizer_step_code")
@@ -106,6 +112,7 @@ class Recorder:
         self.groups: dict[Any, Group] = {}
         self.checks: dict[Any, Check] = {}
         self.tables: dict[int, Table] = {}
+        self.absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self.hookless: list[tuple[Any, dict[Any, Any]]] = []  # tables of modules, or of all (None)
         self.attributes: list[tuple[Any, dict[str, Any]]] = []  # of modules whose `forward` is their class's
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}  # that were called or read whole
@@ -121,16 +128,23 @@ class Recorder:
         self._seen: set[Any] = set()
         self._closures: dict[int, Fetch] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._strings: set[str] = set()  # that may be names of attributes or globals
+        self._has_numbers = False
         self._inner: set[types.CodeType] = set()  # code that traced code itself makes functions of
         self._waiting: list[tuple[str, Any, str, Fetch, int]] = []
 
     def run(self, args: Any, kwargs: Any) -> Any:
         """Call the function, watched."""
         self._noted(self.function)
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        self._has_numbers = any(type(leaf) is Number for leaf in leaves)
         for value in (*args, *kwargs.values(), getattr(self.function, "__self__", None)):
             self._meet(value, "")
+        modes = Modes()
         with self.watching():
             result = self.function(*args, **kwargs)
+        for what in modes.restore():
+            raise CaptureError(f"the captured code changes {what}", "Change it outside of the captured code.")
         self._look_into_waiting()
         self._outer.clear()
         return result
@@ -238,6 +252,12 @@ class Recorder:
             path, "the hooks are others", lambda: tuple(map(id, _users_hooks(reference()))) == expected
         )
 
+    def enter_train(self, frame: types.FrameType) -> None:
+        """`module.train()` and `module.eval()`: the code may change the mode."""
+        for module in frame.f_locals["self"].modules():
+            path = f"{self.path_of(module, type(module).__name__)}.training"
+            self.effects.store(Slot.attribute(module, "training", path), None, "")
+
     def enter_optimizer(self, frame: types.FrameType) -> None:
         """An optimizer is used."""
         self.uses(frame.f_locals["self"])
@@ -274,6 +294,9 @@ class Recorder:
         if not self._is_new(frame, reads, variables):
             return
         self._names |= reads.names
+        self._strings.update(reads.strings)
+        if self._has_numbers and users and "type" in reads.names:
+            raise NeedsNumber()
         self._inner.update(c for c in frame.f_code.co_consts if isinstance(c, types.CodeType))
         roots = _Roots(self, frame, variables, users)
         if users and frame.f_code.co_argcount:
@@ -302,11 +325,21 @@ class Recorder:
         """A method runs: its class may get another one."""
         owner = variables.get(code.co_varnames[0])
         cls = type(owner)
-        if owner is None or isinstance(owner, Tensor) or not is_users_class(cls):
+        users = is_users_class(owner if isinstance(owner, type) else cls)
+        if owner is None or isinstance(owner, Tensor) or not users:
             return
-        found = _on_class(cls, code.co_name)
-        if isinstance(found, types.FunctionType) and found.__code__ is code:
-            self._guard(cls, ATTRIBUTES, code.co_name, found, f"{cls.__name__}.{code.co_name}", _ref(cls))
+        for base in owner.__mro__ if isinstance(owner, type) else cls.__mro__:
+            found = vars(base).get(code.co_name)
+            if isinstance(found, classmethod | staticmethod):
+                found = found.__func__
+            if isinstance(found, types.FunctionType) and found.__code__ is code:
+                self._of_base(base, code.co_name)
+        self._meet(owner, "")
+
+    def _of_base(self, base: type, name: str) -> Any:
+        """What stands on one class under a name, whatever that is."""
+        where = f"{base.__name__}.{name}"
+        return self._guard(vars(base), ITEMS, name, vars(base)[name], where, _class_table(_ref(base)))
 
     # -- chains ---------------------------------------------------------------------------------------------------
 
@@ -316,7 +349,7 @@ class Recorder:
             return
         path, value, fetch = found
         for kind, step in chain.steps:
-            if isinstance(value, Tensor | np.ndarray):
+            if isinstance(value, np.ndarray) or (isinstance(value, Tensor) and step not in vars(value)):
                 break
             known = self._step(kind, step, path, value, fetch)
             if known is None:
@@ -361,6 +394,8 @@ class Recorder:
         where = f"{path}.{name}"
         if isinstance(owner, types.ModuleType):
             if not is_users_module(owner):
+                if name in vars(owner):
+                    return self._item(vars(owner), name, where, _strong(vars(owner)))
                 value = getattr(owner, name, None)
                 return None if value is None else (where, value, _strong(value))
             return self._item(vars(owner), name, where, _strong(vars(owner)))
@@ -390,13 +425,22 @@ class Recorder:
             return self._guard(owner, ATTRIBUTES, name, MISSING, where, fetch)
         if is_plain(raw) or isinstance(raw, CONTAINERS):
             return self._guard(owner, ATTRIBUTES, name, raw, where, fetch)
-        if isinstance(raw, property) and is_users_class(type(owner)):
-            self._guard(owner, ATTRIBUTES, f"__class__.{name}.fget", raw.fget, where, fetch)
+        for base in type(owner).__mro__ if is_users_class(type(owner)) else ():
+            if name in vars(base):  # a property or another descriptor: its own code runs
+                self._of_base(base, name)
+                self._meet(raw, where)
+                break
         return None
 
     def _of_class(self, cls: type, name: str, path: str, fetch: Fetch) -> Any:
         raw = _on_class(cls, name)
-        if raw is MISSING or not is_users_class(cls):
+        if not is_users_class(cls):
+            return None
+        if raw is MISSING:
+            for base in type(cls).__mro__ if is_users_class(type(cls)) else ():
+                if name in vars(base):
+                    self._of_base(base, name)
+                    break
             return None
         if isinstance(raw, classmethod):
             return self._guard(cls, ATTRIBUTES, f"{name}.__func__", raw.__func__, path, fetch)
@@ -435,6 +479,8 @@ class Recorder:
             self._noted(value)
             if isinstance(value, Tensor):
                 self._tensor(path, value)
+            elif isinstance(value, types.FunctionType):
+                self._function(path, value, _reader(group.fetch, kind, key))
         if value is MISSING:
             return None
         if not isinstance(value, Tensor):
@@ -462,12 +508,21 @@ class Recorder:
             self._container(path, value, fetch, dynamic, depth)
         elif outside.is_iterator(value):
             return
+        elif isinstance(value, weakref.ref):
+            target = value()
+            if target is not None:
+                self.expect(f"{path}()", target, value, dynamic, depth)
+        elif isinstance(value, contextvars.ContextVar):
+            self._check(value, outside.context_variable(path, value))
+        elif isinstance(value, types.BuiltinFunctionType):
+            if value in outside.ASKED:
+                self._check(value, outside.asked_again(path, value))
         elif isinstance(value, functools.partial):
             self._partial(path, value, fetch, dynamic, depth)
         elif isinstance(value, types.MethodType):
             self.expect(f"{path}.__self__", value.__self__, _ref(value.__self__), dynamic, depth)
-        elif isinstance(value, np.ndarray) or hasattr(value, "__array__"):
-            self._array(path, value, fetch)
+        elif outside.is_array(value):
+            self._check(value, outside.unchanged_array(path, value))
         elif isinstance(value, type):
             if is_users_class(value):
                 for name, _ in class_attributes(value) if dynamic else ():
@@ -475,9 +530,13 @@ class Recorder:
         elif depth and _has_attributes(value) and (id(value), "deep") not in self._seen:
             self._seen.add((id(value), "deep"))
             self._meet(value, path)
-            for name in _attribute_names(value):
+            self._names.update(outside.names_asked(value))
+            whole = dynamic or _is_stdlib(type(value))
+            if dynamic and isinstance(own := getattr(value, "__dict__", None), dict):
+                self._container(f"{path}.__dict__", own, _reader(_ref(value), ATTRIBUTES, "__dict__"), False, 0)
+            for name in dict.fromkeys([*_attribute_names(value), *(self._strings if dynamic else ())]):
                 where = f"{path}.{name}"
-                if dynamic or name in self._names or isinstance(value, UserDict | UserList):
+                if whole or name in self._names:
                     self._deep(where, value, name, fetch, depth)
                 else:
                     self._waiting.append((path, value, name, fetch, depth))
@@ -493,9 +552,22 @@ class Recorder:
         for i, part in enumerate((value.func, *value.args, *value.keywords.values())):
             self.expect(f"{path}[{i}]", part, _strong(part), dynamic, depth - 1)
 
+    def _function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:
+        """A function that may be called: its code and its defaults can be exchanged in place."""
+        file = function.__code__.co_filename
+        if is_user_file(file):
+            for name in ("__code__", "__defaults__", "__kwdefaults__"):
+                value = getattr(function, name)
+                self._guard(function, ATTRIBUTES, name, value, f"{path}.{name}", fetch)
+                if isinstance(value, tuple | dict) and not is_plain(value):
+                    self._container(f"{path}.{name}", value, _reader(fetch, ATTRIBUTES, name), False, 2)
+        elif file.startswith(_STDLIB) and "site-packages" not in file:
+            for cell in function.__closure__ or ():  # `functools.wraps`, `singledispatch`: made of the user's
+                self.expect(path, _contents_of(cell), _contents_fetch(cell), depth=2)
+
     def _noted(self, value: Any) -> None:
         """A function that may run: it says which variables its closure has."""
-        value = getattr(value, "__func__", value)
+        value = value.__func__ if isinstance(value, types.MethodType) else value
         if not isinstance(value, types.FunctionType):
             return
         for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
@@ -544,6 +616,7 @@ class Recorder:
         if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
             return
         if id(value) not in self.tensors:
+            self.effects.flag(value)
             self.tensors[id(value)] = path, weakref.ref(value)
             if value.is_leaf and value.requires_grad:
                 self.gradients.setdefault(id(value), (value, value.grad))
@@ -551,8 +624,9 @@ class Recorder:
             self.checks[id(value)] = outside.unwritten(path, value)
 
     def _container(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
-        place = (id(value), CONTENTS)
-        if place in self.groups:
+        # One container in two places may be two later.
+        place = (id(value), CONTENTS, path)
+        if place in self.groups or len(self.groups) > _MOST:
             return
         group = self.groups[place] = Group(fetch, CONTENTS)
         self._meet(value, path)
@@ -574,9 +648,9 @@ class Recorder:
                     where = f"{path}[{key!r}]"
                     self.expect(where, element, _element(fetch, key), dynamic, depth - 1)
 
-    def _array(self, path: str, value: Any, fetch: Fetch) -> None:
-        if id(value) not in self.checks:
-            self.checks[id(value)] = outside.unchanged_array(path, value)
+    def _check(self, value: Any, check: Check) -> None:
+        self.checks.setdefault(id(value), check)
+        self._meet(value, check.path)
 
     def whole_module(self, module: torch.nn.Module) -> None:
         """All of a module's tree is read."""
@@ -616,6 +690,7 @@ class Recorder:
             [t for t in self.tables.values() if t.module() is not None],
             [hooks for module, hooks in self.hookless if module is None or module() is not None],
             [own for module, own in self.attributes if module() is not None],
+            list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
 
@@ -671,17 +746,34 @@ class _Roots:
             return self.recorder.path_of(value, name), value, _ref(value)
         if chain.root is CLOSURE:
             return self._variable(name)
+        if chain.root is IMPORT:
+            module = sys.modules.get(name)
+            return None if module is None else (name, module, _strong(module))
         return self._global(name)
 
     def _global(self, name: str) -> Any:
         table = self.frame.f_globals
         recorder = self.recorder
-        if name not in table or (table is recorder.own.namespace and name in recorder.own.names):
-            return None  # a builtin, or what the code sets itself
+        if table is recorder.own.namespace and name in recorder.own.names:
+            return None  # what the code sets itself
+        if name not in table:
+            return self._builtin(name, table)
         value = table[name]
         if not self.users and (callable(value) or isinstance(value, types.ModuleType)):
             return None  # an installed library does not change
         return recorder._item(table, name, name, _strong(table))
+
+    def _builtin(self, name: str, table: dict[str, Any]) -> Any:
+        if not self.users:
+            return None
+        self.recorder.absent.setdefault(id(table), (table, set()))[1].add(name)
+        if name == "globals":
+            for string in reads_of(self.frame.f_code).strings:
+                if string in table:
+                    found = self._global(string)
+                    if found is not None:
+                        self.recorder.expect(*found)
+        return self.recorder._item(vars(builtins), name, name, _strong(vars(builtins)))
 
     def _variable(self, name: str) -> Any:
         cell = self._cell(name)
@@ -718,6 +810,8 @@ def _kind(frame: types.FrameType) -> Any:
         return Recorder.enter_getattr
     if code is _call_module:
         return Recorder.enter_module
+    if code is _train:
+        return Recorder.enter_train
     if code in _OPTIMIZER:
         return Recorder.enter_optimizer
     if code is _environ_read:
@@ -805,6 +899,18 @@ def is_users_module(module: types.ModuleType) -> bool:
     if file is None:
         return module.__name__ not in sys.builtin_module_names and not hasattr(module, "__path__")
     return is_user_file(file)
+
+
+def _is_stdlib(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in sys.stdlib_module_names and cls.__module__ != "__main__"
+
+
+def _class_table(cls: Fetch) -> Fetch:
+    return lambda: cls().__dict__
+
+
+def _contents_fetch(cell: Any) -> Fetch:
+    return lambda: cell.cell_contents
 
 
 def _has_attributes(value: Any) -> bool:

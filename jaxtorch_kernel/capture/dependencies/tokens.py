@@ -33,7 +33,7 @@ MISSING: Any = _Missing()
 # Compared by value: two of them that are equal mean the same to any code.
 PLAIN: tuple[type, ...] = (int, bool, float, complex, str, bytes, type(None), type(...), range, slice)
 PLAIN += (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
-PLAIN += (enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
+PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
 CONTAINERS = (list, dict, set, frozenset, tuple, deque, types.MappingProxyType)
 _UNSAID = ("__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__qualname__")
 
@@ -113,7 +113,7 @@ def token(value: Any, depth: int = 4) -> Any:
             items = tuple((token(k, 1), token(v, depth - 1)) for k, v in value.items())
             return Structure(type(value).__name__, items)
         if isinstance(value, set | frozenset):
-            return Value(type(value), frozenset(value))
+            return Value(type(value), frozenset(token(v, depth - 1) for v in value))
     return Same(type(value).__name__, id(value))
 
 
