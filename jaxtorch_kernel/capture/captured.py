@@ -187,7 +187,7 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)
         smooth, rest = _read_outputs(leaves, session)
-        session.differentiated = _graph_leaves(leaves) if trace.differentiable else []
+        session.differentiated = _graph_leaves(leaves, trace.outer) if trace.differentiable else []
         own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
         del result, leaves
         session.written = trace.written()
@@ -214,18 +214,26 @@ def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[
     return smooth, rest
 
 
-def _graph_leaves(outputs: list[Any]) -> list[Tensor]:
-    """The tensors at the ends of torch's graph of the outputs, in the order in which they are met."""
-    pending = [t.grad_fn for t in outputs if isinstance(t, Tensor) and t.grad_fn is not None]
-    found = {id(t): t for t in outputs if isinstance(t, Tensor) and t.requires_grad and t.is_leaf}
+def _graph_leaves(outputs: list[Any], outer: dict[tuple[Any, int], Tensor]) -> list[Tensor]:
+    """The tensors at the ends of torch's graph of the outputs, in the order in which they are met.
+
+    Args:
+        outer: tensors that were computed before the trace, where its part of the graph begins.
+    """
+    tensors = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
+    found = {id(t): t for t in tensors if t.is_leaf}
+    pending = [(t.grad_fn, t.output_nr) for t in tensors if t.grad_fn is not None]
     seen = set(pending)
     while pending:
-        node = pending.pop()
-        variable = getattr(node, "variable", None)
+        edge = pending.pop()
+        if edge in outer:
+            found[id(outer[edge])] = outer[edge]
+            continue
+        variable = getattr(edge[0], "variable", None)
         if variable is not None:
             found[id(variable)] = variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
+        for following in edge[0].next_functions:
+            if following[0] is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
     return list(found.values())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from .. import _torch_private as private
 from . import pausing
 from .call import Call
 from .numbers import number_operands
@@ -97,8 +98,11 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
         operands.append(array)
     for t in call.tensors:
         if t.requires_grad:
-            if t.is_leaf and not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
-                trace.root.gradients.setdefault(id(t), (t, t.grad))
+            if not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+                if t.is_leaf:
+                    trace.root.gradients.setdefault(id(t), (t, t.grad))
+                elif private.sequence_number(t.grad_fn) < trace.root.first_node:
+                    trace.root.outer.setdefault((t.grad_fn, t.output_nr), t)
             if not trace.is_constant(t):
                 trace.add_reader(t)
     return operands

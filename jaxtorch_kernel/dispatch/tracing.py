@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import torch
 
+from .. import _torch_private as private
 from . import local
 from .local import Local
 from .site import line_of, origin
@@ -67,6 +68,9 @@ class Trace:
         )
         # Leaves from outside that a gradient may flow to, each with its `.grad` before (outermost only).
         self.gradients: dict[int, tuple[Any, Any]] = {}
+        # (node, output) of torch's graph -> a tensor from outside that it computed (outermost only).
+        self.first_node = private.next_sequence_number()  # torch numbers the nodes of its graph
+        self.outer: dict[tuple[Any, int], Any] = {}
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .guard import Check
 from .tokens import MISSING, is_plain
 
 Tensor = torch.Tensor
@@ -206,6 +207,15 @@ class Reflag:
         tensor = self.tensor()
         if tensor is not None:
             tensor.requires_grad_(self.value)
+
+    def check(self) -> Check:
+        """That it was the other one before a run."""
+
+        def holds() -> bool:
+            tensor = self.tensor()
+            return tensor is not None and tensor.requires_grad is not self.value
+
+        return Check("a tensor's requires_grad", "changed", holds)
 
 
 class Refill:

@@ -127,7 +127,9 @@ class Record:
             if tensor is not None and tensor.device.type == "jax":
                 self._named.setdefault(id(buffer_of(tensor)), tensor)
         self._refuse_filled(recorder, is_traced)
-        self.again += recorder.effects.flagged()
+        for flag in recorder.effects.flagged():
+            self.again.append(flag)
+            recorder.checks[flag] = flag.check()
         # What a run expects of tensors that the code itself changes is what they were before.
         self.flags = {key: before for key, (_, before) in recorder.effects.flags.items()}
         for written in recorder.effects.changed():

@@ -402,6 +402,8 @@ class Recorder:
         if isinstance(owner, type):
             return self._of_class(owner, name, where, fetch)
         own = getattr(owner, "__dict__", None)
+        if name == "__dict__" and isinstance(own, dict):
+            return where, own, _reader(_ref(owner), ATTRIBUTES, name)
         if isinstance(owner, torch.nn.Module) and isinstance(own, dict) and name not in own:
             known = self._of_module(owner, name, where)
             if known is not None:
@@ -440,8 +442,8 @@ class Recorder:
             for base in type(cls).__mro__ if is_users_class(type(cls)) else ():
                 if name in vars(base):
                     self._of_base(base, name)
-                    break
-            return None
+                    return None
+            return self._guard(cls, ATTRIBUTES, name, MISSING, path, fetch)
         if isinstance(raw, classmethod):
             return self._guard(cls, ATTRIBUTES, f"{name}.__func__", raw.__func__, path, fetch)
         if isinstance(raw, staticmethod):
@@ -468,7 +470,8 @@ class Recorder:
 
     def _guard(self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch) -> Any:
         """Guard one value of an owner; what was noted first stays."""
-        place = (id(owner), kind)
+        # A container may stand in two places, and be two later: each place has its own guard.
+        place = (id(owner), kind, path if isinstance(owner, list) else "")
         group = self.groups.get(place)
         if group is None:
             group = self.groups[place] = Group(fetch, kind)
@@ -499,6 +502,9 @@ class Recorder:
     ) -> None:
         """A value was read, and may be used in any way."""
         if is_plain(value) or isinstance(value, torch.nn.Module | types.FunctionType | types.ModuleType):
+            if dynamic and isinstance(value, types.ModuleType):
+                for name in self._strings:
+                    self._item(vars(value), name, f"{path}.{name}", _strong(vars(value)))
             return  # what a function or a module reads is seen when it runs
         if isinstance(value, Tensor):
             self._tensor(path, value)
@@ -508,6 +514,8 @@ class Recorder:
             self._container(path, value, fetch, dynamic, depth)
         elif outside.is_iterator(value):
             return
+        elif names := outside.names_asked(value):
+            self._names.update(names)
         elif isinstance(value, weakref.ref):
             target = value()
             if target is not None:
@@ -525,12 +533,12 @@ class Recorder:
             self._check(value, outside.unchanged_array(path, value))
         elif isinstance(value, type):
             if is_users_class(value):
-                for name, _ in class_attributes(value) if dynamic else ():
+                names = [name for name, _ in class_attributes(value)]
+                for name in [*names, *self._strings] if dynamic else ():
                     self._of_class(value, name, f"{path}.{name}", fetch)
         elif depth and _has_attributes(value) and (id(value), "deep") not in self._seen:
             self._seen.add((id(value), "deep"))
             self._meet(value, path)
-            self._names.update(outside.names_asked(value))
             whole = dynamic or _is_stdlib(type(value))
             if dynamic and isinstance(own := getattr(value, "__dict__", None), dict):
                 self._container(f"{path}.__dict__", own, _reader(_ref(value), ATTRIBUTES, "__dict__"), False, 0)
@@ -549,6 +557,7 @@ class Recorder:
 
     def _partial(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
         self._noted(value.func)
+        self._container(f"{path}.keywords", value.keywords, _reader(fetch, ATTRIBUTES, "keywords"), False, 1)
         for i, part in enumerate((value.func, *value.args, *value.keywords.values())):
             self.expect(f"{path}[{i}]", part, _strong(part), dynamic, depth - 1)
 
@@ -563,7 +572,12 @@ class Recorder:
                     self._container(f"{path}.{name}", value, _reader(fetch, ATTRIBUTES, name), False, 2)
         elif file.startswith(_STDLIB) and "site-packages" not in file:
             for cell in function.__closure__ or ():  # `functools.wraps`, `singledispatch`: made of the user's
-                self.expect(path, _contents_of(cell), _contents_fetch(cell), depth=2)
+                inner = _contents_of(cell)
+                self._noted(inner)
+                if isinstance(inner, types.FunctionType) and inner is not function:
+                    self._function(path, inner, _contents_fetch(cell))
+                else:
+                    self.expect(path, inner, _contents_fetch(cell), depth=2)
 
     def _noted(self, value: Any) -> None:
         """A function that may run: it says which variables its closure has."""
@@ -697,12 +711,12 @@ class Recorder:
 
     def reads(self, place: tuple[int, str, Any]) -> bool:
         """Whether the code reads what stands at a place that it writes."""
-        group = self.groups.get(place[:2])
+        group = self.groups.get((*place[:2], ""))
         return group is not None and place[2] in group.keys
 
     def drop(self, place: tuple[int, str, Any]) -> None:
         """Forget the guard of a place."""
-        group = self.groups.get(place[:2])
+        group = self.groups.get((*place[:2], ""))
         if group is not None and place[2] in group.keys:
             i = group.keys.index(place[2])
             del group.keys[i], group.guards[i]

@@ -60,7 +60,7 @@ ROWS = [
     Row("a file's text", "(folder / 'scale.txt').write_text('2')", "out = x * int((folder / 'scale.txt').read_text())",
         "(folder / 'scale.txt').write_text('3')", doors=CAPTURES, allowed="warned"),
     Row("the working directory", "import os\nbefore = os.getcwd()", "out = x * (2 if os.getcwd() == before else 3)",
-        "os.chdir(folder)", undo="os.chdir(before)", doors=CAPTURES, allowed="warned"),
+        "os.chdir(folder)", undo="os.chdir(before)", doors=CAPTURES),
     Row("sys.argv", "import sys\nkept = sys.argv", "out = x * len(sys.argv)", "sys.argv = ['a', 'b', 'c']",
         undo="sys.argv = kept", doors=CAPTURES),
     Row("a name that appears among the builtins", "import builtins", "out = x * (2 if hasattr(builtins, 'row_by') else 3)",
