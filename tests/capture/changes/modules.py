@@ -46,7 +46,8 @@ _G = "nn.modules.module.register_module_"
 
 ROWS = [
     Row("a module's attribute", _NET, "out = net(x)", ("net.by = 3", "net.by = 2.5"), grads="net.fc.weight,"),
-    Row("a child's attribute", "seq = nn.Sequential(nn.LeakyReLU(0.5))", "out = seq(x)", "seq[0].negative_slope = 0.25"),
+    Row("a child's attribute", "seq = nn.Sequential(nn.LeakyReLU(0.5))", "out = seq(x)",
+        "seq[0].negative_slope = 0.25"),
     Row("an attribute of a library's module", "act = nn.Softplus(beta=1.0)", "out = act(x)", "act.beta = 2.0"),
     Row("eps of a norm", "norm = nn.LayerNorm(4)", "out = norm(x)", "norm.eps = 1.0"),
     Row("a module's list", _NET + "net.scales = [1, 2]\nNet.forward = lambda self, x: self.fc(x) * self.scales[1]",
@@ -55,15 +56,18 @@ ROWS = [
     Row("a module's own forward", _NET, "out = net(x)", "net.forward = lambda x: net.fc(x) - 1"),
     Row("a class attribute of a module", _NET + "Net.shift = 1\nNet.forward = lambda self, x: self.fc(x) + self.shift",
         "out = net(x)", "Net.shift = 5"),
-    Row("train and eval", _NET + "net.drop = nn.BatchNorm1d(4)\nNet.forward = lambda self, x: self.drop(self.fc(x)[None]"
+    Row("train and eval", _NET + "net.drop = nn.BatchNorm1d(4)\n"
+        "Net.forward = lambda self, x: self.drop(self.fc(x)[None]"
         ".expand(2, 4) * torch.tensor([[1.0], [2.0]]))", "out = net(x)", ("net.eval()", "net.train()"),
         watch=("net.drop.running_mean", "net.drop.num_batches_tracked")),
     Row("dropout's mode", "drop = nn.Dropout(1.0)", "out = drop(x)", ("drop.eval()", "drop.train()", "drop.p = 0.0")),
     Row("self.training", _NET + "Net.forward = lambda self, x: x * (2 if self.training else 3)", "out = net(x)",
         ("net.eval()", "net.train()", "net.training = False")),
     Row("a batch norm's momentum", "norm = nn.BatchNorm1d(4)\ny = torch.stack([x, x * 2])", "out = norm(y)",
-        ("norm.momentum = 0.5", "norm.momentum = None", "norm.reset_running_stats()"), args="y",
+        ("norm.momentum = 0.5", "norm.reset_running_stats()"), args="y",
         watch=("norm.running_mean",)),
+    Row("a batch norm's cumulative average", "norm = nn.BatchNorm1d(4)\ny = torch.stack([x, x * 2])", "out = norm(y)",
+        "norm.momentum = None", args="y", watch=("norm.running_mean",), allowed="refused"),
     Row("running statistics turned off", "norm = nn.BatchNorm1d(4)\ny = torch.stack([x, x * 2])", "out = norm(y)",
         "norm.track_running_stats = False\nnorm.running_mean = None\nnorm.running_var = None", args="y"),
     Row("a parameter replaced", _NET, "out = net(x)", ("net.fc.weight = nn.Parameter(torch.ones(4, 4))",
@@ -118,11 +122,13 @@ ROWS = [
     Row("a backward pre-hook", _HOOKS, "out = seq(x)",
         ("h = seq[2].register_full_backward_pre_hook(lambda m, go: (go[0] * by,))", "h.remove()"),
         grads="seq[0].weight,", doors=("eager", *CELLS, "pure", "jit")),
-    Row("a hook on a parameter", _SEQ, "out = seq(x)", ("h = seq[0].weight.register_hook(lambda g: g * 2)", "h.remove()"),
+    Row("a hook on a parameter", _SEQ, "out = seq(x)", ("h = seq[0].weight.register_hook(lambda g: g * 2)",
+        "h.remove()"),
         grads="seq[0].weight,"),
     Row("a hook that counts", _HOOKS + "calls = []", "out = seq(x)",
         "h = seq[0].register_forward_hook(lambda m, i, o: calls.append(1))", watch=("len(calls)",), allowed="refused"),
-    Row("a parametrization", _SEQ + "class Twice(nn.Module):\n    def forward(self, w):\n        return w * 2", "out = seq(x)",
+    Row("a parametrization", _SEQ + "class Twice(nn.Module):\n    def forward(self, w):\n        return w * 2",
+        "out = seq(x)",
         "nn.utils.parametrize.register_parametrization(seq[0], 'weight', Twice())"),
     Row("weight_norm", _SEQ, "out = seq(x)", "nn.utils.parametrizations.weight_norm(seq[0])"),
     Row("a pruned weight", _SEQ, "out = seq(x)",
@@ -133,10 +139,13 @@ ROWS = [
     Row("a tensor attribute that is no buffer", _NET + "net.mask = torch.ones(4)\nNet.forward = lambda self, x: "
         "self.fc(x) * self.mask", "out = net(x)", ("net.mask = torch.zeros(4)", "net.mask.add_(2)")),
     Row("__getattr__ of a module", _NET + "def get(self, name):\n    if name == 'extra':\n        return self.by\n"
-        "    return nn.Module.__getattr__(self, name)\nNet.__getattr__ = get\nNet.forward = lambda self, x: x * self.extra",
+        "    return nn.Module.__getattr__(self, name)\nNet.__getattr__ = get\n"
+        "Net.forward = lambda self, x: x * self.extra",
         "out = net(x)", "net.by = 3"),
-    Row("extra state in a module's dataclass", "from dataclasses import dataclass\n@dataclass\nclass Cfg:\n    by: int = 2\n"
-        + _NET + "net.cfg = Cfg()\nNet.forward = lambda self, x: self.fc(x) * self.cfg.by", "out = net(x)", "net.cfg.by = 3"),
+    Row("extra state in a module's dataclass", "from dataclasses import dataclass\n@dataclass\nclass Cfg:\n"
+        "    by: int = 2\n"
+        + _NET + "net.cfg = Cfg()\nNet.forward = lambda self, x: self.fc(x) * self.cfg.by", "out = net(x)",
+        "net.cfg.by = 3"),
     Row("a functional call's parameters", _SEQ + "ps = {k: v.detach() * 2 for k, v in seq.named_parameters()}",
         "out = torch.func.functional_call(seq, ps, (x,))", ("ps = {k: v * 2 for k, v in ps.items()}",
         "ps['0.weight'] = torch.ones(4, 4)")),
