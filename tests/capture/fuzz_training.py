@@ -133,14 +133,11 @@ class _Writer:
         for i, parameters in enumerate(groups):
             kind = rng.choice(list(OPTIMIZERS))
             options = rng.choice(OPTIMIZERS[kind][0])
-            lr = "0.02"
+            lr, foreach = "0.02", rng.random() < 0.6
             if rng.random() < 0.2 and kind in ("SGD", "Adam", "AdamW"):
-                lr, options = "torch.tensor(0.02, dtype=torch.float64)", options + ", foreach=False"
-            elif rng.random() < 0.3:
-                options += f", foreach={rng.random() < 0.5}"
-            options = ", ".join([f"lr={lr}", *filter(None, options.split(", ", 0))]).replace(
-                ", ,", ","
-            )
+                lr, foreach = "torch.tensor(0.02)", False  # which torch asks for
+            # Said on both sides: what one would choose differs by device, and with it what `.grad` is after a step.
+            options = ", ".join([f"lr={lr}", *filter(None, [options]), f"foreach={foreach}"])
             lines.append(f"opt{i} = torch.optim.{kind}({parameters}, {options})")
             self.optimizers.append(kind)
         self.grouped = len(groups) > 1
@@ -252,7 +249,7 @@ class _Writer:
         return self.rng.choice([
             f"handle{self.hooks} = model[0].register_forward_hook(lambda m, i, o: o * 1.5)",
             f"handle{self.hooks} = model[0].register_forward_pre_hook(lambda m, i: (i[0] * 0.5,))",
-            f"if model[0].weight.requires_grad:\n    model[0].weight.register_hook(lambda g: g * 0.5)",
+            "if model[0].weight.requires_grad:\n    model[0].weight.register_hook(lambda g: g * 0.5)",
             f"handle{self.hooks} = model.register_forward_hook(lambda m, i, o: o + scales[1])",
         ])  # fmt: skip
 
@@ -284,7 +281,7 @@ class _Writer:
             "model[0].weight.data = model[0].weight.data * 0.9",
             "for p in model.parameters():\n    p.grad = None",
             "for p in model.parameters():\n    if p.grad is not None:\n        p.grad.mul_(0.5)",
-            "model.load_state_dict({k: v * 0.9 if v.is_floating_point() else v for k, v in model.state_dict().items()})",
+            "model.load_state_dict({k: v * 1 for k, v in model.state_dict().items()})",
             "model[0].bias = nn.Parameter(model[0].bias.detach() * 0.5, model[0].bias.requires_grad)",
         ])  # fmt: skip
 
