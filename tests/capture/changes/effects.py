@@ -65,9 +65,11 @@ ROWS = [
         allowed="refused"),
     Row("a list popped", "v = [1, 2, 3, 4, 5, 6, 7, 8]", "out = x * v.pop()", "", watch=("v",), allowed="refused"),
     Row("a NumPy array written", "import numpy as np\nv = np.zeros(2)", "v[0] += 1\nout = x * float(v[0])", "v[0] = 10",
-        watch=("v.tolist()",), allowed="refused"),
+        watch=("v.tolist()",), allowed="refused",
+        stale_in_dynamo=True),
     Row("a large NumPy array written", "import numpy as np\nv = np.zeros(100_000)", "v[99_999] += 1\nout = x * 2", "",
-        watch=("v[99_999].item()",), allowed="refused"),
+        watch=("v[99_999].item()",), allowed="refused",
+        stale_in_dynamo=True),
     Row("a module's counter", "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.n = 0\n"
         "    def forward(self, x):\n        self.n += 1\n        return x * self.n\nnet = N()", "out = net(x)",
@@ -127,9 +129,6 @@ ROWS = [
             ("a DataLoader's", "from torch.utils.data import DataLoader\n"
             "data = iter(DataLoader([1.0, 2.0, 3.0, 4.0], 1))\n",
              "out = x * next(data).to(dev)"),
-            ("an object's __next__", "class I:\n    n = 1\n    def __next__(self):\n        self.n += 1\n"
-            "        return self.n\n"
-             "i = I()", "out = x * next(i)"),
             ("a file's lines", "(folder / 't').write_text('2\\n3\\n4\\n5\\n')\nf = open(folder / 't')",
             "out = x * int(next(f))"),
             ("an iterator in a list", "its = [iter([2, 3, 4, 5])]", "out = x * next(its[0])"),
@@ -141,6 +140,8 @@ ROWS = [
              "for n, _ in zip(batches, range(1)):\n    out = x * n"),
         ]
     ),
+    Row("an object's __next__", "class I:\n    n = 1\n    def __next__(self):\n        self.n += 1\n"
+        "        return self.n\ni = I()", "out = x * next(i)", "i.n = 7", watch=("i.n",), allowed="refused"),
     Row("an iterator under torch.compile", "batches = iter([2, 3, 4, 5, 6])", "out = x * next(batches)", "",
         doors=("eager", "compile")),
     Row("a generator made and used up in the code", "", "g = (i for i in range(4))\nout = x * sum(g)", "x = x * 2"),
