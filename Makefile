@@ -51,13 +51,15 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
+	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(BIN)/pytest tests/capture/test_training_fuzz.py --timeout 7200
 
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
 	@echo build/site/index.html
 
-soak: .venv/test.stamp ## a million calls from JAX into torch, from several threads, watched (half an hour)
+soak: .venv/test.stamp ## a million calls from JAX into torch, and 100,000 captured ones from 64 threads, watched (an hour)
 	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_torch_call
+	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_threads
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

@@ -2,9 +2,9 @@
 
 A row is a short program in a namespace of its own, in four parts: `given` prepares the names, `code` computes `out`,
 `change` alters something between two runs, and `watch` lists what else the code may have altered. `check` runs the
-row twice: on the CPU, where `code` runs as plain Python, and on the jax device, where it runs through a front door. On both
-sides `code` runs twice (the second run of a captured program is a cached one), then `change`, then `code` twice more. After
-each run `out` and everything in `watch` must be equal on both sides.
+row twice: on the CPU, where `code` runs as plain Python, and on the jax device, where it runs through a front door. On
+both sides `code` runs twice (the second run of a captured program is a cached one), then `change`, then `code` twice
+more. After each run `out` and everything in `watch` must be equal on both sides.
 """
 
 from __future__ import annotations

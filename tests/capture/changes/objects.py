@@ -103,7 +103,8 @@ ROWS = [
     Row("a constant of a package's module", "import importlib\n(folder / 'cfgpkg').mkdir()\n"
         "(folder / 'cfgpkg' / '__init__.py').write_text('')\n(folder / 'cfgpkg' / 'deep.py').write_text('B = 2\\n')\n"
         "importlib.invalidate_caches()\nimport cfgpkg.deep", "out = x * cfgpkg.deep.B", "cfgpkg.deep.B = 3"),
-    Row("a module's object", "import importlib\n(folder / 'cfgmod.py').write_text('class C:\\n    by = 2\\nc = C()\\n')\n"
+    Row("a module's object", "import importlib\n"
+        "(folder / 'cfgmod.py').write_text('class C:\\n    by = 2\\nc = C()\\n')\n"
         "importlib.invalidate_caches()\nimport cfgmod\ndef f(x):\n    return x * cfgmod.c.by", "out = f(x)",
         ("cfgmod.c.by = 3", "cfgmod.C.by = 4\ndel cfgmod.c.by")),
     Row("a name imported from a module", "import importlib\n(folder / 'cfgmod.py').write_text('B = [2]\\n')\n"
