@@ -57,9 +57,9 @@ docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet
 	@echo build/site/index.html
 
-soak: .venv/test.stamp ## a million calls from JAX into torch, and 100,000 captured ones from 64 threads, watched (an hour)
-	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_torch_call
-	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak_threads
+SOAK ?=
+soak: .venv/test.stamp ## long runs that watch for growth, hangs and lost state (two hours; SOAK="shapes --scale 0.1" runs one, shorter)
+	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK)
 
 bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks

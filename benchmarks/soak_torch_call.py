@@ -1,4 +1,4 @@
-"""`make soak`: a million calls from JAX into torch, mixed, from several threads, under a watchdog.
+"""A million calls from JAX into torch, mixed, from several threads, under a watchdog.
 
 Each thread draws one kind of call after another (eager, `jit`, `grad`, `vmap`, an exception, a function that writes to
 its argument, garbage in a cycle) and compares every result with numpy. Now and then somebody collects garbage, and a
@@ -230,6 +230,11 @@ def _hung(what: str) -> NoReturn:
     faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     print(f"hung: {what}", file=sys.stderr, flush=True)
     os._exit(2)
+
+
+def run(scale: float = 1.0) -> None:
+    """`scale` is the part of the million."""
+    Soak(int(10**6 * scale), 4, random.randrange(10**6)).run()
 
 
 def main() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import jax
-from jax._src import config, source_info_util
+from jax._src import compilation_cache, config, source_info_util
 from jax.extend import core
 from jax.interpreters import partial_eval
 from jaxlib import xla_client
@@ -118,6 +119,31 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
         return known, again, unknown, unknown, kept
 
     rules[checkpoint] = nested
+
+
+def without_lowering(traced: Any) -> Any:
+    """The same trace (`jax.stages.Traced`), under an identity of its own.
+
+    JAX keeps what a trace was lowered to, 1.3 MB for an addition, as long as its jaxpr lives, in caches that know the
+    jaxpr by identity. Who keeps a trace to look at it later keeps this one.
+    """
+    known = getattr(traced, "_params", {}).get("jaxpr")
+    if known is None:  # a new jax, or a trace of `LiveTrace`'s
+        return traced
+    twin = copy.copy(traced)
+    twin._params = traced._params | {"jaxpr": core.ClosedJaxpr(known.jaxpr, known.consts)}
+    twin._lojax = None
+    return twin
+
+
+def use_program_files(files: Any) -> None:
+    """Let JAX's persistent cache get and put its programs there, in the place of files of its own; None: undo that.
+
+    JAX asks for its cache once, and then never again until it is reset.
+    """
+    compilation_cache.reset_cache()
+    if files is not None and hasattr(compilation_cache, "_cache_initialized"):
+        compilation_cache._cache, compilation_cache._cache_initialized = files, True
 
 
 def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:

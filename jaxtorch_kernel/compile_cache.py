@@ -3,14 +3,17 @@
 JAX writes compiled programs to a directory when told to. Here it is told on request (`%jax on`, or
 `jaxtorch.config.update(compile_cache=True)`), never by an import, with the thresholds at zero, since eager operators
 are many and small. What the user has set, in JAX's configuration or its environment variables, is left as it is, and
-what was changed is put back.
+what was changed is put back. The files are ours (`program_files.py`).
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
+
+from .program_files import DEFAULT_LIMIT, ProgramFiles, refusal
 
 # What is set, and the environment variable by which the user may have set it.
 _SETTINGS: dict[str, Any] = {
@@ -38,15 +41,24 @@ class CompileCache:
         return bool(self._wanted)
 
     def on(self, owner: str) -> None:
-        """Switch it on for `owner`. A cache that the user has set up is used as it is."""
+        """Switch it on for `owner`. A cache that the user has set up is used as it is.
+
+        Where others may write to the directory it stays off, and a warning says so.
+        """
         import jax
 
         if not self._wanted and self._free(jax):
-            self._set(jax, "jax_compilation_cache_dir", str(directory()))
+            from ._jax_private import use_program_files
+
+            folder = directory()
+            if why := refusal(folder):
+                warnings.warn(f"jaxtorch keeps no compiled programs: {why}", stacklevel=3)
+                return
+            self._set(jax, "jax_compilation_cache_dir", str(folder))
             for name, value in _SETTINGS.items():
                 if name.upper() not in os.environ:
                     self._set(jax, name, value)
-            _reset()
+            use_program_files(ProgramFiles(folder, _limit(jax)))
         self._wanted.add(owner)
 
     def off(self, owner: str) -> None:
@@ -60,7 +72,9 @@ class CompileCache:
             for name, value in self._before.items():
                 jax.config.update(name, value)
             self._before.clear()
-            _reset()
+            from ._jax_private import use_program_files
+
+            use_program_files(None)
 
     def _free(self, jax: Any) -> bool:
         """Whether the user has neither a cache nor asked for none."""
@@ -72,11 +86,12 @@ class CompileCache:
         jax.config.update(name, value)
 
 
-def _reset() -> None:
-    # JAX looks at the directory once; this makes it look again.
-    from jax.experimental.compilation_cache import compilation_cache
-
-    compilation_cache.reset_cache()
+def _limit(jax: Any) -> int | None:
+    """Bytes of all files: what the user told JAX (-1: no limit), or our own."""
+    told = jax.config.jax_compilation_cache_max_size
+    if told == -1 and "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
+        return DEFAULT_LIMIT
+    return None if told == -1 else int(told)
 
 
 compile_cache = CompileCache()

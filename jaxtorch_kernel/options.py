@@ -53,24 +53,26 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 
 
 # What `update` takes besides: of the process, and no part of any program's key.
-_PROCESS = ("compile_cache", "max_traces", "peak")
+_PROCESS = ("compile_cache", "max_traces", "peak", "program_memory")
 
 
 def _positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")
 
 
+def _count(value: Any) -> bool:
+    return value is None or (type(value) is int and value >= 1)
+
+
 # What each of them may be, in words and as a question.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "compile_cache": ("one of True, False", lambda v: v in (True, False)),
-    "max_traces": (
-        "a whole number from 1 on or None",
-        lambda v: v is None or (type(v) is int and v >= 1),
-    ),
+    "max_traces": ("a whole number from 1 on or None", _count),
     "peak": (
         "(operations, bytes) a second, as (197e12, 819e9), or None",
         lambda v: v is None or (type(v) is tuple and len(v) == 2 and all(map(_positive, v))),
     ),
+    "program_memory": ("a whole number of bytes from 1 on or None", _count),
 }
 
 
@@ -141,6 +143,8 @@ class Config:
     max_traces: int | None = 32
     # Operations and bytes a second that the device can do at most (`insight/profile/roofline.py`).
     peak: tuple[float, float] | None = None
+    # Bytes of all eager programs together (`dispatch/kept.py`).
+    program_memory: int | None = 1 << 30
 
     def __init__(self) -> None:
         self._base = _changed(Options(), {})
@@ -163,7 +167,9 @@ class Config:
         Beside the options of a scope, `compile_cache=True` keeps compiled programs across sessions
         (`compile_cache.py`), False stops that; `max_traces` is how often one function may be traced before a warning
         says why it is (32; None is never); `peak=(operations, bytes)` is what the device can do at most in a second,
-        for the roofline of a profile (None: what is known of the device).
+        for the roofline of a profile (None: what is known of the device); `program_memory` is how many bytes the
+        programs of eager operators may take together (1 GiB; None: as much as there are), of which those that were
+        not used for the longest go first.
         """
         own = {name: changes.pop(name) for name in _PROCESS if name in changes}
         self._check(changes)
@@ -175,6 +181,8 @@ class Config:
             self.max_traces = own["max_traces"]
         if "peak" in own:
             self.peak = own["peak"]
+        if "program_memory" in own:
+            self.program_memory = own["program_memory"]
         if "compile_cache" in own:
             from .compile_cache import compile_cache
 

@@ -44,7 +44,7 @@ class CacheView(View):
     | --- | --- |
     | recording | whether JAX's own programs and calls of eager operators are recorded |
     | sort, filter | what to show first: a column of `rows` ("" is their order), words |
-    | total | {programs, functions, retraced, trace, lowering, xla} |
+    | total | {programs, functions, retraced, evicted, trace, lowering, xla} |
     | rows | functions; their keys are below |
     | cells, sites | what each cell, each line compiled, the dearest first; their keys are below |
 
@@ -111,7 +111,7 @@ class CacheView(View):
             sources = {id(r.cause.source): r.cause.source for r in known}
             hits = sum(source.hits for source in sources.values())
             self._looked, self._counts = now, (sum(r.calls for r in known), hits)
-        return len(known), sum(r.cleared for r in known), kept_count(), self._counts
+        return len(known), sum(r.cleared for r in known), kept_count(), stats.evicted, self._counts
 
     def data(self) -> dict[str, Any]:
         found = functions(self.all_of_them)
@@ -124,6 +124,7 @@ class CacheView(View):
                 "programs": len(known),
                 "functions": len(found),
                 "retraced": sum(len(f.retraces) for f in found),
+                "evicted": stats.evicted,
                 "trace": sum(p.trace_seconds for p in known),
                 "lowering": sum(p.lowering_seconds for p in known),
                 "xla": sum(p.xla_seconds for p in known),

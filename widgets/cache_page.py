@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from textwrap import wrap
 
+from jaxtorch.dispatch import stats
 from jaxtorch.insight import events
 from jaxtorch.insight.programs import ProgramInfo, kept
 from jaxtorch.insight.recompiles import FunctionInfo, Retrace, Total, totals
@@ -35,7 +36,7 @@ _NAMES = (
 
 def lines(found: list[FunctionInfo]) -> list[str]:
     """For a terminal: a line for each function, and why it was traced again."""
-    shown = [_summary(found), ""]
+    shown = [*wrap(_summary(found), 100), ""]
     narrow = [i for i, name in enumerate(_NAMES) if name != "lower"]
     rows = [[row[i] for i in narrow] for row in map(_cells, found)]
     table = text_table([_NAMES[i] for i in narrow], rows, left=3)
@@ -104,6 +105,7 @@ def _summary(found: list[FunctionInfo]) -> str:
     parts = [f"{count}: trace {trace}, lowering {lowering}, XLA {xla}"]
     parts += [f"traced again {again} times" if again != 1 else "traced again once"] if again else []
     parts += [f"{hits} found in the persistent cache"] if hits else []
+    parts += [f"{stats.evicted} evicted (`program_memory`)"] if stats.evicted else []
     if any(f.kind == "jax.jit" for f in found):
         parts.append("how often a jax.jit runs JAX does not tell")
     return "; ".join(parts)

@@ -118,7 +118,7 @@ class Replay(ABC):
             return self._run(leaves, cells, borrowed)
         with ExitStack() as stack:
             for source in self.sources:  # two threads must not draw from the same key
-                stack.enter_context(source.lock)
+                stack.enter_context(source.held())
             return self._run(leaves, cells, borrowed)
 
     @abstractmethod

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from ..storage import placement
+from ..storage.buffer import LARGE
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
@@ -40,9 +41,11 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
     """JAX's device -> `memory_allocated` of it, from one look at all arrays (of a platform)."""
     import jax
 
+    from ..storage.transfer import has_failed  # imports jax too
+
     found: Counter[Any] = Counter()
     for array in jax.live_arrays(platform):
-        if array.is_deleted():
+        if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
         part = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
         for device in array.sharding.device_set:

@@ -1,14 +1,19 @@
 """Random numbers: one JAX key, seeded by `torch.manual_seed`, advanced by every operator that draws.
 
-The key is an input and an output of each random program, so that a captured program draws anew at each call. A
+The key is an input and an output of each random program, so that a captured program draws anew at each call. What is
+drawn may fail late (no memory), and every output of its program with it. So eagerly the next key comes from a program
+of its own, and the one after a captured program is taken back to the last good one where it failed. A
 CPU `torch.Generator` passed as `generator=` is drawn from for a fresh key, and so stays the one source of its
 stream: the same generator state gives the same numbers.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,11 +29,12 @@ class Source(Buffer):
     A Buffer, so that programs and traces read and write it as they do a tensor's data.
     """
 
-    __slots__ = ("initial_seed", "lock", "where")
+    __slots__ = ("_good", "initial_seed", "lock", "where")
 
     def __init__(self, seed: int, where: Any):
         self.where = where
         self.lock = threading.RLock()  # from reading the key to writing the next
+        self._good: Any = None  # the latest key that no program can have failed to compute
         self.seed(seed)
 
     def seed(self, seed: int) -> None:
@@ -42,6 +48,50 @@ class Source(Buffer):
         from ..storage.transfer import put  # imports jax, and `import torch` imports this file
 
         self.write(*put(data, self.where))
+        self._good = self.array
+
+    @contextmanager
+    def drawing(self) -> Iterator[Any]:
+        """The key for one call, while nobody else draws. The next one does not depend on that call."""
+        with self.held():
+            key = self.array
+            following = _following(self.where)(key)
+            self.array = following[0]
+            if key is self._good:
+                self._good = self.array
+            try:
+                yield key
+            except Exception:  # nothing was drawn; after Ctrl-C nobody knows
+                self.array = key
+                raise
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else draws meanwhile; the key is none that is known to have failed."""
+        from ..storage.transfer import has_failed, is_traced
+
+        with self.lock:
+            if self.array is not self._good and not is_traced(self.array):  # a captured program's
+                if has_failed(self.array):
+                    self.array = self._good
+                elif self.array.is_ready():
+                    self._good = self.array
+            yield
+
+
+@functools.cache
+def _following(where: Any) -> Any:
+    """A program from a key to the one after it, the same that every random program computes."""
+    import jax
+
+    from .._jax_private import fast_call
+
+    def next_key(key: Any) -> tuple[Any]:
+        return (jax.random.key_data(jax.random.split(jax.random.wrap_key_data(key))[0]),)
+
+    with jax.enable_x64(True):
+        aval = jax.ShapeDtypeStruct((2,), np.uint32, sharding=where)
+        return fast_call(jax.jit(next_key).lower(aval).compile())
 
 
 _sources: dict[Any, Source] = {}
@@ -53,7 +103,7 @@ def default(where: Any = None) -> Source:
     where = placement.current() if where is None else where
     found = _sources.get(where)
     if found is None:
-        found = _sources[where] = Source(_default_seed, where)
+        found = _sources.setdefault(where, Source(_default_seed, where))  # threads may meet here
     return found
 
 
@@ -87,9 +137,13 @@ def fresh_seed() -> int:
 
 def get_state() -> torch.Tensor:
     """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
+    from ..storage.transfer import on_host
+
     found = default()
+    with found.held():
+        key = found.array
     words = np.concatenate(
-        [np.array([found.initial_seed], np.uint64).view(np.uint32), np.asarray(found.array)]
+        [np.array([found.initial_seed], np.uint64).view(np.uint32), on_host(key)]
     )
     return torch.from_numpy(words.view(np.uint8).copy())
 

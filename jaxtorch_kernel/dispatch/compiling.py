@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import fast_call, step_of
+from .._jax_private import fast_call, step_of, without_lowering
 from . import stats
 from .site import origin, site_of
 from .stats import Trace
@@ -129,7 +129,7 @@ def finish(
     call = fast_call(executable)
     if isinstance(call, jax.stages.Compiled):  # takes no attribute
         call = functools.partial(call)
-    handle = call.program = Handle(executable, traced)  # type: ignore[attr-defined]  # JAX's callable takes any
+    handle = call.program = Handle(executable, without_lowering(traced))  # type: ignore[attr-defined]  # JAX's callable takes any
     found = None if cause.site else origin(None)
     record = stats.Compiled(
         name,

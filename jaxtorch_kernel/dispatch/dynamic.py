@@ -20,10 +20,9 @@ from .. import _torch_private as private
 from ..lowerings.registry import Lowering
 from ..storage.layout import contiguous_strides
 from ..storage.transfer import to_device
-from . import tracing
 from .copying import to_cpu
 from .operation import Operation
-from .read import contiguous_array
+from .read import host_array
 from .registry import kernel
 from .site import printing
 
@@ -36,9 +35,7 @@ def read(x: Tensor, what: str) -> np.ndarray:
     Raises:
         Untraceable: inside a trace, naming the operator `what`.
     """
-    array = contiguous_array(x)
-    tracing.forbid(array, f"given to {what}, whose result's size depends on its values")
-    return np.asarray(array)
+    return host_array(x, f"given to {what}, whose result's size depends on its values")
 
 
 def rounded(count: int, limit: int | None = None) -> int:

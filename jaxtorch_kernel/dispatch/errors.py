@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import jax
 import torch
 
-from .site import user_line
+from ..storage.buffer import Buffer
+from ..storage.transfer import has_failed
+from .site import describe, user_line
 
 
 def explain(error: Exception, name: str, where: str | None = None) -> Exception:
@@ -20,6 +26,30 @@ def explain(error: Exception, name: str, where: str | None = None) -> Exception:
             f"held; `del` what is not needed, or use smaller batches. XLA says: {text}"
         )
     return RuntimeError(f"XLA failed in aten::{name}{where}: {text}")
+
+
+def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exception:
+    """As `explain`, for a call whose operands may be what an earlier program failed to compute: then that one is named.
+
+    XLA tells of such a failure when it is too late for the call that failed.
+    """
+    for buffer in operands:
+        if has_failed(buffer.array):
+            try:
+                jax.block_until_ready(buffer.array)
+            except jax.errors.JaxRuntimeError as first:
+                return explain_buffer(first, buffer)
+    return explain(error, name)
+
+
+def explain_buffer(error: Exception, buffer: Buffer) -> Exception:
+    """The exception for data that a program failed to compute, which counts as no memory from now on."""
+    buffer.failed()
+    origin: Any = buffer.origin
+    if origin is None:
+        return explain(error, "(a backward pass)", "")
+    maker, code, instruction = origin
+    return explain(error, maker.name, describe(code, instruction))
 
 
 def mixed_devices(name: str, other: torch.device) -> Exception:

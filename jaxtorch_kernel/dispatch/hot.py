@@ -18,7 +18,7 @@ from .. import _torch_private as private
 from ..options import config
 from ..storage.buffer import geometry
 from . import tracing
-from .errors import explain
+from .errors import explain_call
 from .program import Program
 from .site import origin
 
@@ -79,11 +79,12 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         try:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except jax.errors.JaxRuntimeError as error:
-            raise explain(error, program.name) from None
+            held = [a.untyped_storage().buffer for a in args if isinstance(a, torch.Tensor)]
+            raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
         result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]
-            out, leaf.spec, origin(program)
+            out, leaf.spec, origin(leaf)
         )
         return result
 

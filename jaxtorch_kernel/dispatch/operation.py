@@ -5,7 +5,6 @@ A cache miss builds a program; writes, random numbers, views with starts and tra
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from ..lowerings.registry import Lowering
 from ..options import Options
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import outputs, tracing, watching
+from . import kept, outputs, tracing, watching
 from . import program as program_module
 from .atomic import own, run_into
 from .call import (
@@ -30,8 +29,9 @@ from .call import (
     letter_of,
     template_of,
 )
-from .errors import explain
+from .errors import explain_call
 from .hot import hot_path
+from .kept import Programs
 from .meta import call_meta, check_dtypes, cpu_error
 from .numbers import check_limits, number_operands
 from .program import Program, build_lock
@@ -47,7 +47,6 @@ Tensor = torch.Tensor
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 _operations: dict[Any, Callable[..., Any]] = {}
-_all: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 class Operation:
@@ -71,7 +70,8 @@ class Operation:
         self.copy_cpu = copy_cpu
         self.signature = Signature(op) if op is not None else None
         self.name = short_name(op) if op is not None else name
-        self.programs: dict[tuple[Any, ...], Program] = {}
+        self.kept = Programs()
+        self.programs = self.kept.ready
         kinds = list(self.signature.kinds) if self.signature is not None else []
         names = self.signature.names if self.signature is not None else ()
         for i, argument in enumerate(names):
@@ -87,7 +87,6 @@ class Operation:
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
         self.call = hot_path(lambda: self)
-        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -120,7 +119,7 @@ class Operation:
         try:
             outputs = execute(*operands)
         except jax.errors.JaxRuntimeError as error:
-            raise explain(error, self.name) from None
+            raise explain_call(error, self.name, call.buffers) from None
         return results_of(program, outputs, call.tensors)
 
     def lookup(self, call: Call) -> Program | None:
@@ -130,7 +129,7 @@ class Operation:
             key.append(tuple(first_positions(buffers)))
         if self.lowering.random or not buffers:
             key.append(placement.current())
-        return self.programs.get(tuple(key))
+        return self.kept.find(tuple(key))
 
     def _described(self, args: tuple[Any, ...]) -> Call:
         # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
@@ -164,19 +163,19 @@ class Operation:
         operands = [call.buffers[i].array for i in program.unique]
         program = self.prepare(program, call, operands)
         if not self.lowering.random:
-            fresh = self._run_into(program, operands, targets, [])
+            fresh = self._run_into(program, call, operands, targets)
         else:
             source = self.source(call, program)
-            with source.lock:  # two threads must not draw from the same key
-                fresh = self._run_into(program, [source.array, *operands], targets, [source])
+            with source.drawing() as key:
+                fresh = self._run_into(program, call, [key, *operands], targets)
         for buffer in targets:
-            buffer.origin = origin(program)
+            buffer.origin = origin(program.writes)
             if watching.watcher is not None:
                 watching.watcher.made(buffer)
         return results_of(program, fresh, call.tensors)
 
     def _run_into(
-        self, program: Program, operands: list[Any], targets: list[Buffer], source: list[Buffer]
+        self, program: Program, call: Call, operands: list[Any], targets: list[Buffer]
     ) -> list[Any]:
         """Run the program and put its outputs where they belong; returns the fresh ones.
 
@@ -185,15 +184,17 @@ class Operation:
         execute = program._call or program.compiled()
         watching.launching(program.record)
         fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
+        dropped = [Buffer(None, None)] if self.lowering.random else []  # type: ignore[arg-type]  # of no use
         old = [(b, b.array, b.spec) for b in targets]
         try:
             for buffer, spec in zip(targets, program.new_specs, strict=True):
                 buffer.spec = spec
-            run_into(execute, operands, [*fresh, *targets, *source])
+            # The next key, which comes last, is dropped: it fails where the program does (`rng.Source.drawing`).
+            run_into(execute, operands, [*fresh, *targets, *dropped])
             if program.written and program_module.counting:
                 program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
         except jax.errors.JaxRuntimeError as error:
-            raise explain(error, program.name) from None
+            raise explain_call(error, program.name, call.buffers) from None
         finally:
             for buffer, array, old_spec in old:
                 if buffer.array is array:
@@ -236,7 +237,7 @@ class Operation:
     def build(self, call: Call, keep: bool = True, gather: bool = False) -> Program:
         with build_lock:
             frozen = tuple(call.key)
-            program = self.programs.get(frozen)
+            program = self.kept.find(frozen)
             if program is not None:
                 return program
             options: Options = call.key[0]
@@ -275,7 +276,7 @@ class Operation:
             )
             program = make() if self.lowering.decomposed else self._checked(make, args)
             if keep:
-                self.programs[frozen] = program
+                self.kept.add(frozen, program)
             return program
 
     def _checked(self, make: Callable[[], Program], args: tuple[Any, ...]) -> Program:
@@ -347,5 +348,4 @@ def operation_of(op: torch._ops.OpOverload) -> Any:
 def forget_programs() -> None:
     """Drop every operator's programs: the next call of each compiles anew."""
     with build_lock:
-        for operation in list(_all):
-            operation.programs.clear()
+        kept.forget()

@@ -32,17 +32,23 @@ from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from ..storage.transfer import put
+from . import kept
 from .call import NumberSlot, Slot, first_positions
 from .compiling import finish, phase
 from .numbers import KINDS, limits
-from .results import Fresh, Structure, flatten, single
+from .results import Fresh, Structure, Written, flatten, single
 from .stats import Compiled as Record
 
 build_lock = threading.RLock()
 
 
 class Program:
-    """A compiled call. See the module's text."""
+    """A compiled call. See the module's text.
+
+    Attributes:
+        nbytes: what it takes, about.
+        round: when it was last set aside (`kept.py`).
+    """
 
     def __init__(
         self,
@@ -90,6 +96,8 @@ class Program:
         self.quick = False
         self.plain = False  # ... no starts and no numbers
         self.only: Any = None
+        self.writes = Written(name)
+        self.nbytes, self.round = kept.TRACED, 0  # of `kept.py`
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
         self.record: Record | None = None
@@ -196,7 +204,7 @@ class Program:
                 value = value.transpose(order)
             else:
                 stride = None
-            leaves.append(Fresh(size, dtype, stride, None))
+            leaves.append(Fresh(size, dtype, stride, None, self.name))
             outputs.append(value)
         if not self.leaves:
             self.leaves = leaves
@@ -337,6 +345,8 @@ class Program:
                 self._call, self.record = finish(
                     self._traced, self.name, self.trace_seconds, self._avals()
                 )
+                self._traced = None  # what views need of it hangs on the call
+                kept.compiled(self, self._call.program.executable)  # type: ignore[attr-defined]  # `finish` put it there
                 _compiled.add(self)
                 if counting:
                     self._count(True)

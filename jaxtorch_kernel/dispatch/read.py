@@ -11,9 +11,9 @@ import torch
 from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
+from ..storage.transfer import on_host
 from . import tracing, watching
-from .errors import explain
-from .site import describe
+from .errors import explain_buffer
 
 
 def _identity(x: Any) -> Any:
@@ -65,18 +65,10 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
-        return np.asarray(array) if watching.watcher is None else watching.fetched(array)
+        return on_host(array) if watching.watcher is None else watching.fetched(array)
     except jax.errors.JaxRuntimeError as error:
-        raise _explained(error, tensor) from None
+        raise explain_buffer(error, buffer_of(tensor)) from None
     except RuntimeError as error:
         if isinstance(error.__context__, jax.errors.JaxRuntimeError):
-            raise _explained(error.__context__, tensor) from None
+            raise explain_buffer(error.__context__, buffer_of(tensor)) from None
         raise
-
-
-def _explained(error: Exception, tensor: torch.Tensor) -> Exception:
-    origin = buffer_of(tensor).origin
-    if origin is None:
-        return explain(error, "(a backward pass)", "")
-    program, code, instruction = origin
-    return explain(error, program.name, describe(code, instruction))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,12 +19,19 @@ Structure = Callable[
 
 
 class Fresh:
-    """A result with a buffer of its own. `stride` is None where it is contiguous."""
+    """A result with a buffer of its own, made by the operator `name`. `stride` is None where it is contiguous."""
 
-    __slots__ = ("dtype", "size", "spec", "stride")
+    __slots__ = ("dtype", "name", "size", "spec", "stride")
 
-    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Any):
+    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Any, name: str = ""):
         self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
+        self.name = name
+
+
+class Written(NamedTuple):
+    """What a buffer's origin says of an operator that wrote to it: not the program, which a tensor must not keep."""
+
+    name: str
 
 
 def flatten(tree: Any) -> list[Any]:
@@ -34,11 +41,11 @@ def flatten(tree: Any) -> list[Any]:
     return [tree]
 
 
-def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
-    """A tensor over one output of a program."""
+def wrap_result(leaf: Fresh, array: Any, maker: Any) -> Tensor:
+    """A tensor over one output of a program; `maker`, which has a name, is what its origin says."""
     assert leaf.spec is not None
     result = private.create_empty_tensor(leaf.size, leaf.dtype)
-    buffer = leaf.spec.buffer(array, leaf.spec, origin(program))
+    buffer = leaf.spec.buffer(array, leaf.spec, origin(maker))
     result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]  # ours, hung on it
     if watching.watcher is not None:
         watching.watcher.made(buffer)
@@ -48,11 +55,10 @@ def wrap_result(leaf: Fresh, array: Any, program: Any) -> Tensor:
 def results_of(program: Any, outputs: Any, tensors: list[Tensor]) -> Any:
     """What the operator returns, from a program's fresh outputs and the tensors of the call."""
     if program.single:
-        return wrap_result(program.only, outputs[0], program)
+        return wrap_result(program.only, outputs[0], program.only)
     iterator = iter(outputs)
     results = [
-        None if leaf is None else wrap_result(leaf, next(iterator), program)
-        for leaf in program.leaves
+        None if leaf is None else wrap_result(leaf, next(iterator), leaf) for leaf in program.leaves
     ]
     return program.structure(results, tensors)
 

@@ -121,6 +121,7 @@ class Compiled:
 
 
 compiled: list[Compiled] = []
+evicted = 0  # eager programs that went for want of memory (`kept.py`)
 _fallbacks: Counter[str] = Counter()
 _lock = threading.Lock()
 

@@ -18,7 +18,8 @@ import jax
 import torch
 
 from ..dispatch.site import site_of
-from ..storage.buffer import Buffer, usage
+from ..storage.buffer import LARGE, Buffer, usage
+from ..storage.transfer import has_failed
 from .programs import Place, place_of
 
 _DEPTH = 5  # of containers within containers that are walked for names
@@ -85,7 +86,7 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
     buffers = _buffers()
     found = []
     for array in jax.live_arrays():
-        if array.is_deleted():
+        if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
         buffer = buffers.get(id(array))
         origin = None if buffer is None else buffer.origin

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import compile_with_own_lines, hlo_proto
+from .._jax_private import compile_with_own_lines, hlo_proto, without_lowering
 from ..dispatch import stats
 from ..dispatch.compiling import phase
 from .hlo.module import read_module
@@ -311,7 +311,7 @@ def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> 
 
 def _lowered(handle: Any) -> Any:
     with jax.enable_x64(True):
-        return handle.traced.lower()
+        return without_lowering(handle.traced).lower()  # which goes when it was looked at
 
 
 def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:

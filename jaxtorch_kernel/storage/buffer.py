@@ -105,6 +105,9 @@ class Buffer:
         self.spec = spec
         self.origin = origin
 
+    def failed(self) -> None:
+        """The data turned out to be an error, and takes no memory."""
+
 
 class _Counted(Buffer):
     """A large buffer, counted in `usage` while it lives."""
@@ -122,6 +125,11 @@ class _Counted(Buffer):
 
     def __del__(self) -> None:
         usage.allocated -= self.counted
+
+    def failed(self) -> None:
+        usage.allocated -= self.counted
+        usage.peak = max(usage.allocated, usage.peak - self.counted)
+        self.counted = 0
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:

@@ -84,3 +84,30 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
         )
     array, spec = put(as_numpy(tensor))
     return wrap_sized(array, spec, tensor.shape, tensor.dtype)
+
+
+def on_host(array: jax.Array) -> np.ndarray:
+    """The values of an array, read-only. Waits for them.
+
+    Before NumPy asks: XLA's CPU client ends the process where memory is read that could not be allocated.
+
+    Raises:
+        JaxRuntimeError: what computes them failed.
+    """
+    return np.asarray(array.block_until_ready())
+
+
+def is_traced(array: Any) -> bool:
+    """Whether it stands for a value inside of a trace."""
+    return isinstance(array, jax.core.Tracer)
+
+
+def has_failed(array: Any) -> bool:
+    """Whether it is known that what computes an array failed. Never waits."""
+    if is_traced(array) or array.is_deleted() or not array.is_ready():
+        return False
+    try:
+        array.block_until_ready()
+    except jax.errors.JaxRuntimeError:
+        return True
+    return False

@@ -19,6 +19,7 @@ _SAYS = {
     "matmul_precision": "None (torch's own setting), 'default', 'high', 'highest'",
     "max_traces": "a function traced more often than this warns and says why; None: never",
     "peak": "(operations, bytes) a second of the device, for rooflines, as peak=197e12,819e9; None: as known",
+    "program_memory": "bytes of compiled programs of eager operators, the longest unused go first; None: no limit",
     "compile_cache": "keep compiled programs across sessions",
 }
 
@@ -49,6 +50,7 @@ def _values() -> dict[str, Any]:
     return asdict(options.options()) | {
         "max_traces": options.max_traces,
         "peak": options.peak,
+        "program_memory": options.program_memory,
         "compile_cache": compile_cache.active,
     }
 

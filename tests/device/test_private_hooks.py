@@ -360,3 +360,36 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
         jnp.ones(2), jnp.ones(())
     )
     assert seen == [{"i"}, set(), {"i"}, {"i"}, {"i"}]
+
+
+def test_jax_asks_the_files_it_is_given_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Files:
+        _path = "nowhere"
+
+        def get(self, key: str) -> None:
+            asked.append(key)
+
+        def put(self, key: str, value: bytes) -> None:
+            asked.append(key)
+
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    try:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        _jax_private.use_program_files(Files())
+        jax.jit(lambda x: x * 3 + 71)(jnp.ones(73))
+    finally:
+        _jax_private.use_program_files(None)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+    assert len(asked) >= 2
+    assert len(set(asked)) == len(asked) // 2
+
+
+def test_a_trace_without_its_lowering_is_another_to_jax() -> None:
+    traced = jax.jit(lambda x: x + 1).trace(jnp.ones(3))
+    twin = _jax_private.without_lowering(traced)
+    assert twin.jaxpr is not traced.jaxpr
+    assert str(twin.jaxpr) == str(traced.jaxpr)
+    assert twin.lower().as_text() == traced.lower().as_text()
+    assert float(twin.lower().compile()(jnp.ones(3)).sum()) == 6

@@ -25,6 +25,7 @@ def options() -> Iterator[None]:
         "fallback": jaxtorch.config.fallback,
         "matmul_precision": jaxtorch.config.matmul_precision,
         "max_traces": jaxtorch.config.max_traces,
+        "program_memory": jaxtorch.config.program_memory,
     }
     yield
     jaxtorch.config.update(**before)
@@ -40,7 +41,14 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
     capsys.readouterr()
     shell.run_line_magic("jax", "config")
     shown = capsys.readouterr().out
-    known = ("fallback='silent'", "max_traces=None", "matmul_precision=", "compile_cache=", "peak=")
+    known = (
+        "fallback='silent'",
+        "max_traces=None",
+        "matmul_precision=",
+        "compile_cache=",
+        "peak=",
+        "program_memory=1073741824",
+    )
     for setting in known:
         assert setting in shown
 
@@ -57,6 +65,7 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
         ("peak=1e12", "operations, bytes"),
         ("peak=1e12,-3", "operations, bytes"),
         ("peak=fast", "operations, bytes"),
+        ("program_memory=1GiB", "whole number of bytes"),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(shell: Any, line: str, says: str) -> None:

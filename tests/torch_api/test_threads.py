@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from jaxtorch.device import rng
+
 
 def run_in_threads(count, work):
     """Run `work(i)` in threads that start together; raise the first error of any."""
@@ -85,6 +87,15 @@ def test_modes_belong_to_their_thread():
     for i, (requires_grad, dtype) in enumerate(run_in_threads(6, work)):
         assert requires_grad == (i % 2 == 0)
         assert dtype == (torch.bfloat16 if i % 3 == 0 else torch.float32)
+
+
+def test_the_first_random_numbers_of_several_threads_differ(monkeypatch):
+    monkeypatch.setattr(rng, "_sources", {})
+    torch.rand(4, device="jax")
+    for _ in range(10):
+        rng._sources.clear()
+        draws = run_in_threads(8, lambda i: tuple(torch.rand(4, device="jax").tolist()))
+        assert len(set(draws)) == 8
 
 
 def test_random_numbers_differ_between_threads():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.dispatch import stats
 from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.widgets import cache, cache_page
 from jaxtorch.widgets.cache import CacheView
@@ -146,3 +147,14 @@ def test_many_programs_of_one_function_stay_readable(
     found = row(CacheView())
     assert (len(found["programs"]), found["left_out"]) == (1, 1)
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()
+
+
+def test_evicted_programs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.ones(3, device="jax")
+    view = CacheView()
+    before = view.revision()
+    monkeypatch.setattr(stats, "evicted", 1234)
+    assert "1234 evicted" in " ".join(repr(view).split())
+    assert "1234 evicted" in view.html()
+    assert view.data()["total"]["evicted"] == 1234
+    assert view.revision() != before

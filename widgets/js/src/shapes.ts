@@ -225,7 +225,7 @@ export interface CacheData {
   recording: boolean;
   sort: string;
   filter: string;
-  total: { programs: number; functions: number; retraced: number; trace: number; lowering: number; xla: number };
+  total: { programs: number; functions: number; retraced: number; evicted: number; trace: number; lowering: number; xla: number };
   rows: CachedFunction[];
   cells: Total[];
   sites: Total[];

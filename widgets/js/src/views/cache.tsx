@@ -106,6 +106,11 @@ export function CacheView({ data, client }: ViewProps<CacheData>) {
         <span class="badge">lowering {seconds(total.lowering)}</span>
         <span class="badge">XLA {seconds(total.xla)}</span>
         {total.retraced > 0 && <span class="badge bad">{again}</span>}
+        {total.evicted > 0 && (
+          <span class="badge" title="the longest unused, to stay within program_memory">
+            {count(total.evicted)} evicted
+          </span>
+        )}
         <span class="space" />
         <Filter value={filter} set={setFilter} of="programs" />
         <Act run={() => client.ask("clear", {})}>clear all</Act>

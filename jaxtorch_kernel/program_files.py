@@ -1,0 +1,162 @@
+"""A directory of compiled programs, one file each, in the place of JAX's own.
+
+JAX's cache writes an entry where it is read, never writes one again, and has no way to tell a good one: a process that
+is killed leaves half a program, which every later session reads, warns of and compiles anew. Here
+
+* a file begins with a hash of its key and its content: what is cut, changed or another program's is none, and is
+  replaced when the program was compiled;
+* it is written under another name and then renamed, so that a process killed meanwhile leaves nothing that counts;
+* nothing but a regular file is opened, because reading a pipe would wait for ever;
+* the oldest files go when all are too much, by the time that they were last read.
+
+Whoever can write to the directory can run code in every process that reads it: it has to be the user's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+DEFAULT_LIMIT = 5 << 30  # bytes
+_SUFFIX = ".xla"
+_EARLIER = "-cache"  # of files by JAX itself, which wrote here once: nobody reads them any more
+_PART = ".part"
+_ABANDONED = 3600.0  # seconds after which nobody is still writing a file
+_HASH = hashlib.sha256().digest_size
+
+
+def refusal(folder: Path) -> str | None:
+    """Why programs cannot be kept in a directory, which is made if need be; None where they can.
+
+    Example:
+        >>> from pathlib import Path
+        >>> refusal(Path("/dev/null"))
+        '/dev/null is not a directory'
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
+        if state.st_uid != os.geteuid():
+            return f"{folder} belongs to another user"
+        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write to {folder}, and so run code here (`chmod 700` it, if you trust what is in it)"
+        if state.st_mode & 0o077:
+            folder.chmod(0o700)
+    except FileExistsError:
+        return f"{folder} is not a directory"
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return None
+
+
+class ProgramFiles:
+    """Compiled programs by key, as JAX's persistent cache asks for them.
+
+    Args:
+        folder: the directory.
+        limit: bytes of all files together; None is no limit.
+    """
+
+    def __init__(self, folder: Path, limit: int | None = DEFAULT_LIMIT):
+        self._path = folder  # JAX names it in its log
+        self._limit = limit
+        self._size: int | None = None  # of all files, as far as this process knows
+        self._failed = False
+
+    def get(self, key: str) -> bytes | None:
+        """The program of this key, if it is there and whole."""
+        path = self._file(key)
+        content = _read(path)
+        if content is None or content[:_HASH] != _hash(key, content[_HASH:]):
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return content[_HASH:]
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a program, in the place of whatever is there. An error of the file system is said once."""
+        content = _hash(key, value) + value
+        if self._failed or (self._limit is not None and len(content) > self._limit):
+            return
+        try:
+            self._make_room(len(content))
+            self._write(self._file(key), content)
+        except OSError as error:
+            self._failed = True
+            warnings.warn(
+                f"jaxtorch keeps no more compiled programs in {self._path}: {error.strerror}",
+                stacklevel=2,
+            )
+
+    def _file(self, key: str) -> Path:
+        # Not the key itself, which holds the name of a function: of any length.
+        return self._path / (hashlib.sha256(key.encode()).hexdigest()[:40] + _SUFFIX)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody may have cleaned up
+        descriptor, part = tempfile.mkstemp(_PART, ".", self._path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            with suppress(OSError):
+                path.rmdir()  # an empty directory in its place; anything else is replaced
+            with suppress(IsADirectoryError):
+                os.replace(part, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+
+    def _make_room(self, count: int) -> None:
+        """Remove the longest unread files where this one would be too much, and a few more: looking takes a while."""
+        if self._limit is None:
+            return
+        if self._size is None or self._size + count > self._limit:
+            found = sorted(self._files())
+            self._size = sum(size for _, size, _ in found)
+            goal = self._limit - self._limit // 10
+            for _, size, path in found if self._size + count > self._limit else ():
+                if self._size + count <= goal:
+                    break
+                with suppress(FileNotFoundError):  # another process did
+                    os.unlink(path)
+                self._size -= size
+        self._size += count
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """Time of the last read, bytes and path of each file. What was abandoned half written is removed."""
+        with suppress(FileNotFoundError), os.scandir(self._path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    state = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(state.st_mode):
+                        continue
+                    if entry.name.endswith((_SUFFIX, _EARLIER)):
+                        yield state.st_mtime, state.st_size, entry.path
+                    elif entry.name.endswith(_PART) and time.time() - state.st_mtime > _ABANDONED:
+                        os.unlink(entry.path)
+
+
+def _hash(key: str, value: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + value).digest()
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a regular file; None where there is something else, or nothing."""
+    try:
+        # O_NONBLOCK: opening a pipe would wait for somebody to write to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    with open(descriptor, "rb") as file, suppress(OSError):
+        return file.read()
+    return None
