@@ -32,6 +32,8 @@ _HOOKS = {
     "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
     "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` split operators without a rule",
     "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
+    "torch._opaque_base.OpaqueBaseMeta": "is the class of the class `torch.Generator`, and so makes generators",
+    "torch._library.opaque_object._OPAQUE_TYPES": "tells Dynamo which objects it may not look into",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
     "torch._C._current_autograd_node": "tells which node a backward pass is running",
@@ -186,6 +188,19 @@ def hide_from_dynamo(package: str) -> None:
     from torch._dynamo import trace_rules
 
     trace_rules.add(package)
+
+
+def not_opaque(cls: type) -> None:
+    """Let Dynamo leave compiled code where it meets an instance of a subclass of `torch.Generator`.
+
+    So it does for `torch.Generator` itself. A subclass would count as a kind of object that is made fake, and fake
+    generators draw nothing.
+    """
+    from torch._library.opaque_object import _OPAQUE_TYPES, _OpaqueTypeInfo
+
+    _OPAQUE_TYPES[cls] = _OpaqueTypeInfo(
+        f"{cls.__name__} (not opaque)", "reference", None, {}, False, None
+    )
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:

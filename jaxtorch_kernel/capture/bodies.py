@@ -109,6 +109,8 @@ def trace_body(
                 outside = _differentiated(leaves, trace.readers.values())
                 del leaves
                 written = [cell for cell in trace.written() if cell is not source]
+                if any(isinstance(cell, rng.Source) for cell in written):
+                    raise _generator_refused(what)
                 if any(id(cell) not in own for cell in written):
                     raise _write_refused(what)
                 if _escaped(trace, kept):
@@ -290,6 +292,14 @@ def _write_refused(what: str) -> CaptureError:
         f"{what} writes to a tensor that was there before (a running statistic, a counter, a .grad)",
         "It runs once for all iterations: pass the tensor in (as a carry, or an operand) and return its new value. "
         "For running statistics call .eval(), or use scan_layers or a Python loop.",
+    )
+
+
+def _generator_refused(what: str) -> CaptureError:
+    return CaptureError(
+        f"{what} draws random numbers from a generator (generator=...)",
+        "It runs once for all iterations, and threads the device's own key alone: leave generator= out here, or draw "
+        "the numbers outside and pass them in.",
     )
 
 

@@ -41,6 +41,7 @@ for _part in (
     "capture.jit",
 ):
     private.hide_from_dynamo(f"jaxtorch.{_part}")
+private.hide_from_dynamo("jax")
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 MAX_ENTRIES = 64

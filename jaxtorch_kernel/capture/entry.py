@@ -15,9 +15,11 @@ from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
+from .cpu_generators import untouched
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError, written
+from .reach import reachable
 from .replay import Replay
 from .signature import Arguments
 
@@ -95,7 +97,7 @@ def trace_entry(
     leaves = arguments.given(lambda leaf: _stand_in(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     recorder = Recorder(function)
-    with recording(recorder):
+    with recording(recorder), untouched([*arguments.leaves, *reachable(function)]):
         captured, session = capture(lambda: recorder.run(args, kwargs), grad)
         record = Record(recorder, session.trace.bore)
     place = {

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from .pure import Pure
 from .reach import _contents
 
-_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, type(None))
+_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, torch.Generator, type(None))
 _BY_VALUE = (*(t for t in _GUARDED if t not in (tuple, torch.Tensor)), pytree.TreeSpec)
 
 

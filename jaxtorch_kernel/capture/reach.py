@@ -140,7 +140,7 @@ def _holds_tensors(value: Any) -> bool:
 def tensors_in_reach(function: Any, leaves: list[Any]) -> list[torch.Tensor]:
     """The tensors among `leaves`, and in the function's defaults, closure and globals, one level into objects."""
     found: dict[int, torch.Tensor] = {}
-    for value in [*leaves, *_reachable(function)]:
+    for value in [*leaves, *reachable(function)]:
         if isinstance(value, torch.Tensor):
             tensors = [value]
         elif isinstance(value, torch.nn.Module):
@@ -153,7 +153,7 @@ def tensors_in_reach(function: Any, leaves: list[Any]) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _reachable(function: Any) -> list[Any]:
+def reachable(function: Any) -> list[Any]:
     """Everything that a function names, one level into containers and objects."""
     own = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)

@@ -133,5 +133,7 @@ class Replay(ABC):
         for leaf in self.captured.leaves:
             if isinstance(leaf, Output):
                 leaf = tensor_of(leaf).cpu() if borrowed else tensor_of(leaf)
+            elif isinstance(leaf, Tensor) and not leaf.requires_grad:
+                leaf = leaf.clone()  # made by the trace: the caller may write to what it gets
             leaves.append(leaf)
         return pytree.tree_unflatten(leaves, self.captured.structure)

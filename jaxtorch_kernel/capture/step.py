@@ -17,12 +17,13 @@ from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Output, capture, placement_of
+from .cpu_generators import untouched
 from .dependencies.guard import Change
 from .dependencies.record import Landing, Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
 from .optimizers import Optimizers
-from .reach import tensors_in_reach
+from .reach import reachable, tensors_in_reach
 from .replay import Replay
 from .signature import Arguments
 
@@ -203,7 +204,8 @@ def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) ->
         if tensor.is_leaf and tensor.requires_grad:
             before[id(tensor)] = tensor, tensor.grad
     try:
-        with recording(recorder), optimizers.prepared():
+        reached = [*leaves, *reachable(function)]
+        with recording(recorder), optimizers.prepared(), untouched(reached):
             captured, session = capture(lambda: recorder.run(args, kwargs), False, before)
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore)

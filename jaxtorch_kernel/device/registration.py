@@ -119,6 +119,22 @@ def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any
 _new_of_torch: Any = torch._C.StorageBase.__new__
 
 
+def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
+
+    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's
+    and cannot change; the class of that class is Python's, and has no `__call__` of its own.
+    """
+    if cls is torch.Generator:
+        device = args[0] if args else kwargs.get("device")
+        if device is not None and torch.device(device).type == "jax":
+            first_use()
+            from .generator import JaxGenerator
+
+            return JaxGenerator()
+    return type.__call__(cls, *args, **kwargs)
+
+
 def install(library: Any) -> None:
     """What torch must know before there is any tensor of the device: `library` gets the kernels."""
     from . import accelerator, pinning
@@ -126,6 +142,7 @@ def install(library: Any) -> None:
     accelerator.install()
     pinning.install(library)
     torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
+    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign]
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )

@@ -1,16 +1,20 @@
 """Random numbers: one JAX key, seeded by `torch.manual_seed`, advanced by every operator that draws.
 
-The key is an input and an output of each random program, so that a captured program draws anew at each call. What is
-drawn may fail late (no memory), and every output of its program with it. So eagerly the next key comes from a program
-of its own, and the one after a captured program is taken back to the last good one where it failed. A
-CPU `torch.Generator` passed as `generator=` is drawn from for a fresh key, and so stays the one source of its
-stream: the same generator state gives the same numbers.
+The key is an input and an output of each random program, so that a captured program draws anew at each call. In a trace
+seeds and states act at each run, as the draws do: the key is a tracer there like any other.
+
+What is drawn may fail late (no memory), and every output of its program with it. So eagerly the next key comes from a
+program of its own, and the one after a captured program is taken back to the last good one where it failed.
+
+A generator of the device is a source of its own (`generator.py`). A CPU `torch.Generator` passed as `generator=` is
+drawn from for a fresh key, and so stays the one source of its stream: the same generator state gives the same numbers.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +24,9 @@ import numpy as np
 import torch
 
 from ..storage import placement
-from ..storage.buffer import Buffer
+from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
+
+# `torch.manual_seed` imports this file, before jax perhaps: what needs jax is imported where it is used.
 
 
 class Source(Buffer):
@@ -35,17 +41,78 @@ class Source(Buffer):
         self.where = where
         self.lock = threading.RLock()  # from reading the key to writing the next
         self._good: Any = None  # the latest key that no program can have failed to compute
-        self.seed(seed)
+        self.initial_seed = seed & (1 << 64) - 1
+        self._put(_key_of(seed))
 
     def seed(self, seed: int) -> None:
         """Start anew from a 64-bit seed."""
         self.initial_seed = seed & (1 << 64) - 1
-        words = [self.initial_seed >> 32, self.initial_seed & 0xFFFFFFFF]
-        self.set_key(np.array(words, np.uint32))
+        self._set_key(_key_of(seed))
 
-    def set_key(self, data: np.ndarray) -> None:
-        """Go on from this key data."""
-        from ..storage.transfer import put  # imports jax, and `import torch` imports this file
+    def at(self, where: Any) -> Source:
+        """The source itself, its key where a program needs it."""
+        if self.where != where and not _is_traced(self.array):
+            with self.lock:
+                self.where = where
+                self._put(np.asarray(self.array))
+        return self
+
+    def state(self) -> torch.Tensor:
+        """Seed and key, as a ByteTensor of 16 bytes: of the CPU, inside captured code of the device, as they have no
+        value yet.
+        """
+        seed = np.array([self.initial_seed], np.uint64).view(np.uint32)
+        trace = _trace()
+        if trace is None:
+            words = np.concatenate([seed, np.asarray(self.array)])
+            return torch.from_numpy(words.view(np.uint8).copy())
+        import jax
+        import jax.numpy as jnp
+
+        words = jnp.concatenate([jnp.asarray(seed), trace.read(self)])
+        data = jax.lax.bitcast_convert_type(words, np.uint8).reshape(_STATE_BYTES)
+        spec = spec_of(np.dtype(np.uint8), (_STATE_BYTES,), self.where)
+        state = wrap(data, spec, (_STATE_BYTES,), torch.uint8)
+        trace.add_born(buffer_of(state))
+        return state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            RuntimeError: it is not such a state.
+        """
+        if state.dtype != torch.uint8 or state.numel() != _STATE_BYTES:
+            raise RuntimeError(
+                "a jax RNG state is a ByteTensor of 16 bytes from torch.jax.get_rng_state() or a generator's "
+                f"get_state(), not {state.dtype} with {state.numel()} elements"
+            )
+        if _trace() is None or state.device.type == "cpu":
+            words = state.cpu().numpy().view(np.uint32)
+            self.initial_seed = int(words[:2].copy().view(np.uint64)[0])
+            self._set_key(words[2:].copy())
+            return
+        import jax
+
+        from ..dispatch.read import contiguous_array
+
+        words = contiguous_array(state).reshape(-1, 4)
+        self._set_key(jax.lax.bitcast_convert_type(words, np.uint32)[2:])
+
+    def _set_key(self, data: Any) -> None:
+        trace = _trace()
+        if trace is None:
+            self._put(data)
+            return
+        if not _is_traced(data):
+            from ..dispatch.tracing import tracer_of
+            from ..storage.transfer import put
+
+            data = tracer_of(put(data, self.where)[0])
+        trace.overwrite(self, data)
+
+    def _put(self, data: np.ndarray) -> None:
+        from ..storage.transfer import put
 
         self.write(*put(data, self.where))
         self._good = self.array
@@ -94,8 +161,60 @@ def _following(where: Any) -> Any:
         return fast_call(jax.jit(next_key).lower(aval).compile())
 
 
+class Drawn(Source):
+    """A key that is drawn from a CPU generator before each run of a program.
+
+    Each draw in the captured code has one of its own, as each eager draw has.
+    """
+
+    __slots__ = ("generator",)
+
+    def __init__(self, generator: torch.Generator, where: Any):
+        super().__init__(0, where)
+        self.generator = generator
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold while a program draws from the key."""
+        with self.lock:
+            self.seed(_seed_from(self.generator))
+            yield
+
+
+_STATE_BYTES = 16
 _sources: dict[Any, Source] = {}
 _default_seed = 0
+
+
+def _key_of(seed: int) -> np.ndarray:
+    return np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+
+
+def _seed_from(generator: torch.Generator) -> int:
+    high, low = (
+        int(
+            torch.empty((), dtype=torch.int64, device="cpu").random_(
+                0, 1 << 32, generator=generator
+            )
+        )
+        for _ in range(2)
+    )
+    return high << 32 | low
+
+
+def _trace() -> Any:
+    """The trace that is open, if any: there is none before jax is there."""
+    if "jax" not in sys.modules:
+        return None
+    from ..dispatch import tracing
+
+    return tracing.current()
+
+
+def _is_traced(array: Any) -> bool:
+    import jax
+
+    return isinstance(array, jax.core.Tracer)
 
 
 def default(where: Any = None) -> Source:
@@ -111,41 +230,47 @@ def source(generator: Any, where: Any) -> Source:
     """Where a random operator takes its key from: its placement's source, or a generator the user passed."""
     if generator is None:
         return default(where)
-    high, low = (
-        int(
-            torch.empty((), dtype=torch.int64, device="cpu").random_(
-                0, 1 << 32, generator=generator
-            )
-        )
-        for _ in range(2)
-    )
-    return Source(high << 32 | low, where)
+    from .generator import source_of
+
+    own = source_of(generator)
+    if own is not None:
+        return own.at(where)
+    trace = _trace()
+    if trace is None:
+        return Source(_seed_from(generator), where)
+    drawn = Drawn(generator, where)
+    trace.root.kept.append(drawn)
+    return drawn
 
 
 def seed_all_sources(seed: int) -> None:
     """Seed every device's source."""
     global _default_seed
+    if _trace() is not None:
+        # At each run of the captured program, which is of one placement.
+        default().seed(seed)
+        return
     _default_seed = seed
     for found in _sources.values():
         found.seed(seed)
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system."""
+    """A seed from the operating system.
+
+    Raises:
+        Untraceable: inside captured code, which would have the same seed at each run.
+    """
+    if _trace() is not None:
+        from ..dispatch.fallback import Untraceable
+
+        raise Untraceable("a seed from the operating system would be the same at each run")
     return int.from_bytes(os.urandom(8), "little")
 
 
 def get_state() -> torch.Tensor:
     """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
-    from ..storage.transfer import on_host
-
-    found = default()
-    with found.held():
-        key = found.array
-    words = np.concatenate(
-        [np.array([found.initial_seed], np.uint64).view(np.uint32), on_host(key)]
-    )
-    return torch.from_numpy(words.view(np.uint8).copy())
+    return default().state()
 
 
 def set_state(state: torch.Tensor) -> None:
@@ -154,22 +279,16 @@ def set_state(state: torch.Tensor) -> None:
     Raises:
         RuntimeError: it is not such a state.
     """
-    if state.dtype != torch.uint8 or state.numel() != 16:
-        raise RuntimeError(
-            "a jax RNG state is a ByteTensor of 16 bytes from torch.jax.get_rng_state(), "
-            f"not {state.dtype} with {state.numel()} elements"
-        )
-    words = state.cpu().numpy().view(np.uint32)
-    found = default()
-    found.seed(int(words[:2].copy().view(np.uint64)[0]))
-    found.set_key(words[2:].copy())
+    default().set_state(state)
 
 
 # -- the functions of `torch.jax` ---------------------------------------------------------------------------------
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the source of every JAX device. `torch.manual_seed` calls it."""
+    """Seed the source of every JAX device. `torch.manual_seed` calls it, and `torch.seed`."""
+    if _trace() is not None and sys._getframe(2).f_code is torch.random.seed.__code__:
+        fresh_seed()  # which refuses
     seed_all_sources(int(seed))
 
 

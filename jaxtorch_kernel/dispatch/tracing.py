@@ -71,6 +71,7 @@ class Trace:
         # (node, output) of torch's graph -> a tensor from outside that it computed (outermost only).
         self.first_node = private.next_sequence_number()  # torch numbers the nodes of its graph
         self.outer: dict[tuple[Any, int], Any] = {}
+        self.kept: list[Any] = []  # cells that only the trace holds so far (outermost only)
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
             int, Any
@@ -87,10 +88,7 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(cell)
-        # The identity that gives a tracer for a constant; XLA drops it.
-        tracer = jax.lax.reshape_p.bind(
-            constant, new_sizes=constant.shape, dimensions=None, sharding=None
-        )
+        tracer = tracer_of(constant)
         if not self.is_fresh(cell):  # whose value the code may still ask for
             self.substitute(cell, tracer)
         return tracer
@@ -127,6 +125,14 @@ class Trace:
         mine = self.locals[id(cell)] = Local(cell)
         local.share(cell)
         return mine
+
+    def overwrite(self, cell: Any, array: Any) -> None:
+        """Give a cell a value that does not depend on the one before. It is an input all the same, as all that is
+        written.
+        """
+        self.read(cell)
+        self.touch(cell)
+        cell.array = array
 
     def bore(self, cell: Any) -> bool:
         """Whether the cell was made in this trace."""
@@ -209,6 +215,13 @@ class Trace:
             if cell is not None:
                 local.unshare(cell)
         self.locals.clear()
+
+
+def tracer_of(constant: Any) -> Any:
+    """A tracer for a constant of the trace: the identity gives one, and XLA drops it."""
+    return jax.lax.reshape_p.bind(
+        constant, new_sizes=constant.shape, dimensions=None, sharding=None
+    )
 
 
 def _ends_nowhere(tensor: Any) -> bool:

@@ -116,6 +116,11 @@ class ViewTrace(tracing.Trace):
         """Keep what the cell holds from now on in this trace, unless it was made here."""
         return None if self.bore(cell) else super().touch(cell)
 
+    def overwrite(self, cell: Any, array: Any) -> None:
+        """Give a cell a value that does not depend on the one before: a seed needs no key."""
+        self.touch(cell)
+        cell.array = array
+
     def _touched(self, cell: Any) -> bool:
         known = self.locals.get(id(cell))
         return known is not None and known.cell() is cell

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .kinks import sloped
 from .promote import cast, in_opmath, promote
 from .registry import lower
 from .vjp import vjp
@@ -82,7 +83,16 @@ def rrelu_with_noise(
 @lower("elu")
 @in_opmath
 def elu(self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> jax.Array:
-    alpha, scale, input_scale = (cast(x, self.dtype) for x in (alpha, scale, input_scale))
+    return _elu(self, *(cast(x, self.dtype) for x in (alpha, scale, input_scale)))
+
+
+def _elu_slope(change: Any, _: Any, x: Any, alpha: Any, scale: Any, input_scale: Any) -> jax.Array:
+    negative = jnp.exp(jnp.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
+    return change * jnp.where(x <= 0, negative, scale)
+
+
+@sloped(_elu_slope)
+def _elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> jax.Array:
     # expm1 of a large positive number is infinite, and would be NaN times zero in the derivative.
     negative = jnp.expm1(jnp.where(self < 0, self, 0) * input_scale)
     return jnp.where(self < 0, negative * (alpha * scale), self * scale)
@@ -105,7 +115,12 @@ def elu_backward(
 
 @lower("hardtanh")
 def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
-    return jnp.minimum(jnp.maximum(self, cast(min_val, self.dtype)), cast(max_val, self.dtype))
+    return _hardtanh(self, cast(min_val, self.dtype), cast(max_val, self.dtype))
+
+
+@sloped(lambda change, _, x, low, high: hardtanh_backward(change, x, low, high))
+def _hardtanh(self: Any, min_val: Any, max_val: Any) -> jax.Array:
+    return jnp.minimum(jnp.maximum(self, min_val), max_val)
 
 
 @lower("hardtanh_backward")
@@ -116,6 +131,7 @@ def hardtanh_backward(grad_output: Any, self: Any, min_val: Any, max_val: Any) -
 
 @lower("hardsigmoid")
 @in_opmath
+@sloped(lambda change, _, x: hardsigmoid_backward(change, x))
 def hardsigmoid(self: Any) -> jax.Array:
     return jnp.clip(self + 3, 0, 6) / 6
 
@@ -128,6 +144,7 @@ def hardsigmoid_backward(grad_output: Any, self: Any) -> jax.Array:
 
 @lower("hardswish")
 @in_opmath
+@sloped(lambda change, _, x: change * _hardswish_slope(x))
 def hardswish(self: Any) -> jax.Array:
     return self * jnp.clip(self + 3, 0, 6) / 6
 
@@ -135,8 +152,11 @@ def hardswish(self: Any) -> jax.Array:
 @lower("hardswish_backward")
 @in_opmath
 def hardswish_backward(grad_output: Any, self: Any) -> jax.Array:
-    inner = jnp.where(self < 3, grad_output * (self / 3 + 0.5), grad_output)
-    return jnp.where(self <= -3, 0, inner)
+    return grad_output * _hardswish_slope(self)
+
+
+def _hardswish_slope(x: jax.Array) -> jax.Array:
+    return jnp.where(x <= -3, 0, jnp.where(x < 3, x / 3 + 0.5, 1))
 
 
 @lower("hardshrink")

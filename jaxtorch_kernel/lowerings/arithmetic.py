@@ -9,7 +9,22 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
-from .kinks import at_least, at_most
+from .kinks import (
+    arctan2,
+    at_least,
+    at_most,
+    between,
+    copysign,
+    fmax,
+    fmin,
+    hypot,
+    inverse_root,
+    logaddexp,
+    logaddexp2,
+    maximum,
+    minimum,
+    power,
+)
 from .promote import cast, kind_of, result_dtype
 from .registry import lower
 
@@ -18,6 +33,17 @@ from .registry import lower
 def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
     self, other = arithmetic(self, other)
     return self + other * cast(alpha, other.dtype)
+
+
+@lower("mul.Tensor", "mul.Scalar")
+def mul(self: Any, other: Any) -> jax.Array:
+    masks = [isinstance(x, jax.Array) and x.dtype == bool for x in (self, other)]
+    left, right = arithmetic(self, other)
+    if masks[0] == masks[1] or kind_of(left.dtype) not in "fc":
+        return left * right
+    # XLA takes a product with a mask for a choice of zero, which inf and NaN times zero are not.
+    mask, values = (self, right) if masks[0] else (other, left)
+    return jnp.where(mask, values, values * 0)
 
 
 @lower("sub.Tensor", "sub.Scalar")
@@ -96,14 +122,13 @@ def _fmod(self: jax.Array, other: jax.Array) -> jax.Array:
 
 lower_arithmetic(
     {
-        "mul.Tensor mul.Scalar": jnp.multiply,
-        "maximum": jnp.maximum,
-        "minimum": jnp.minimum,
-        "fmax": jnp.fmax,
-        "fmin": jnp.fmin,
+        "maximum": maximum,
+        "minimum": minimum,
+        "fmax": fmax,
+        "fmin": fmin,
         "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": jnp.remainder,
         "fmod.Tensor fmod.Scalar": _fmod,
-        "hypot": jnp.hypot,
+        "hypot": hypot,
         "gcd": jnp.gcd,
         "lcm": jnp.lcm,
     }
@@ -112,10 +137,10 @@ lower_arithmetic(
 lower_floating(
     {
         "div.Tensor div.Scalar": jnp.true_divide,
-        "atan2": jnp.arctan2,
-        "logaddexp": jnp.logaddexp,
-        "logaddexp2": jnp.logaddexp2,
-        "copysign.Tensor copysign.Scalar": jnp.copysign,
+        "atan2": arctan2,
+        "logaddexp": logaddexp,
+        "logaddexp2": logaddexp2,
+        "copysign.Tensor copysign.Scalar": copysign,
     }
 )
 
@@ -126,9 +151,9 @@ lower_floating(
 @lower("clamp", "clamp.Tensor")
 def clamp(self: Any, min: Any = None, max: Any = None) -> jax.Array:
     self, min, max = arithmetic(self, min, max)
-    if min is not None:
-        self = at_least(self, min)
-    return self if max is None else at_most(self, max)
+    if max is None:
+        return at_least(self, min)
+    return at_most(self, max) if min is None else between(self, min, max)
 
 
 @lower("clamp_min", "clamp_min.Tensor")
@@ -156,15 +181,15 @@ def pow_number(self: Any, exponent: Any) -> jax.Array:
     if exponent == 0.5:
         return jnp.sqrt(self)
     if exponent == -0.5:
-        return 1 / jnp.sqrt(self)
-    return jnp.power(self, cast(exponent, self.dtype))
+        return inverse_root(self)
+    return power(self, cast(exponent, self.dtype))
 
 
 @lower("pow.Tensor_Tensor", "pow.Scalar")
 def pow(self: Any, exponent: Any) -> jax.Array:
     self, exponent = arithmetic(self, exponent)
-    power = jnp.power(self, exponent)
+    result = power(self, exponent)
     if kind_of(self.dtype) != "i" or self.dtype.kind == "u":
-        return power
+        return result
     odd = jnp.where(exponent % 2 == 0, 1, self)
-    return jnp.where(exponent < 0, jnp.where(abs(self) == 1, odd, 0), power)
+    return jnp.where(exponent < 0, jnp.where(abs(self) == 1, odd, 0), result)

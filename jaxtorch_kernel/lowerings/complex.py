@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import floating, lower_arithmetic
+from .kinks import arctan2
 from .promote import promote
 from .registry import lower
 
@@ -28,7 +29,7 @@ def polar(abs: Any, angle: Any) -> jax.Array:
 def angle(self: Any) -> jax.Array:
     (self,) = floating(self)
     if jnp.iscomplexobj(self):
-        return jnp.arctan2(self.imag, self.real)
+        return arctan2(self.imag, self.real)
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.pi, 0.0))
 
 

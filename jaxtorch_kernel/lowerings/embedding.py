@@ -124,11 +124,14 @@ def embedding_bag(
     if mode == MAX:
         rows = jnp.where(kept[:, None], rows, -np.inf)
         highest = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(rows, mode="drop")
-        out = jnp.where((sizes > 0)[:, None], highest, 0)
         # The first index in the bag that reaches the maximum.
         position = jnp.arange(index.size, dtype=np.int32)[:, None]
         reaches = jnp.where(kept[:, None] & (rows == highest[bag]), position, index.size)
         first = jnp.full(shape, index.size, np.int32).at[bag].min(reaches, mode="drop")
+        # Taken, not reduced: so that the gradient goes to this row and to none of its equals.
+        taken = jnp.take_along_axis(jnp.pad(rows, ((0, 1), (0, 0))), first, 0)
+        out = jnp.where(jnp.isnan(highest), highest, taken)
+        out = jnp.where((sizes > 0)[:, None], out, 0)
         padded = jnp.append(index, 0)
         chosen = padded[first].astype(index_dtype)
     else:

@@ -1,32 +1,221 @@
-"""Functions with a kink, where captured code has torch's derivative: JAX's is 1 for |x| at 0, and a half at bounds."""
+"""Functions with a kink or a pole, where captured code has torch's derivative and not JAX's.
+
+torch fixes what the derivative is where two pieces meet, where operands are equal, and where a formula has no limit: by
+the formula that it writes down (`derivatives.yaml`, `FunctionsManual.cpp`). JAX differentiates what computes the value.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+Function = Callable[..., jax.Array]
 
 
-@jax.custom_jvp
+def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Function], Function]:
+    """An elementwise function of real arrays with torch's derivatives; of complex ones with JAX's.
+
+    Args:
+        slopes: for each operand a function of (its change, the result, *operands): the change of the result, linear
+            in its change. None: 0. What is not finite where it is not wanted is masked before it meets the change,
+            for the transpose multiplies it by a gradient of 0.
+        holomorphic: the slopes are those of complex arrays, too.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> square = sloped(lambda change, result, x: change * 7)(lambda x: x * x)
+        >>> float(jax.grad(square)(1.0))
+        7.0
+    """
+
+    def decorate(function: Function) -> Function:
+        smooth: Any = jax.custom_jvp(function)
+
+        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+            result = smooth(*primals)
+            total = jnp.zeros_like(result)
+            for slope, change in zip(slopes, tangents, strict=False):
+                # An operand that does not change: zero times an infinite slope would be NaN.
+                if slope is not None and not isinstance(change, SymbolicZero):
+                    total = total + slope(change, result, *primals).astype(result.dtype)
+            return result, total
+
+        smooth.defjvp(rule, symbolic_zeros=True)
+
+        @functools.wraps(function)
+        def differentiable(*operands: Any) -> jax.Array:
+            plain = not holomorphic and any(map(jnp.iscomplexobj, operands))
+            return (function if plain else smooth)(*operands)
+
+        return differentiable
+
+    return decorate
+
+
+@sloped(lambda change, _, x: jnp.sign(x) * change)
 def magnitude(x: Any) -> jax.Array:
     """|x|, whose slope at 0 is 0."""
     return jnp.abs(x)
 
 
-@magnitude.defjvp
-def _slope(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+@sloped(
+    lambda change, _, x, low: jnp.where(x >= low, change, 0),
+    lambda change, _, x, low: jnp.where(x < low, change, 0),
+)
+def at_least(x: Any, low: Any) -> jax.Array:
+    """max(x, low), NaN where either is; at the bound the slope is x's."""
+    return jnp.where((x < low) | (low != low), low, x)
+
+
+@sloped(
+    lambda change, _, x, high: jnp.where(x <= high, change, 0),
+    lambda change, _, x, high: jnp.where(x > high, change, 0),
+)
+def at_most(x: Any, high: Any) -> jax.Array:
+    """min(x, high), likewise."""
+    return jnp.where((x > high) | (high != high), high, x)
+
+
+@sloped(
+    lambda change, _, x, low, high: jnp.where((x >= low) & (x <= high), change, 0),
+    lambda change, _, x, low, high: jnp.where((low < high) & (x < low), change, 0),
+    lambda change, _, x, low, high: jnp.where((x > high) | (high < low), change, 0),
+)
+def between(x: Any, low: Any, high: Any) -> jax.Array:
+    """`at_most(at_least(x, low), high)`; where the bounds meet, only x beyond them passes the slope on."""
+    return at_most(at_least(x, low), high)
+
+
+# -- the larger and the smaller --------------------------------------------------------------------------------------
+
+
+def _shared(change: Any, lost: Any, equal: Any) -> jax.Array:
+    """A half each where both are equal."""
+    return jnp.where(lost, 0, jnp.where(equal, change / 2, change))
+
+
+maximum = sloped(
+    lambda change, _, x, y: _shared(change, x < y, x == y),
+    lambda change, _, x, y: _shared(change, x > y, x == y),
+)(jnp.maximum)
+minimum = sloped(
+    lambda change, _, x, y: _shared(change, x > y, x == y),
+    lambda change, _, x, y: _shared(change, x < y, x == y),
+)(jnp.minimum)
+fmax = sloped(
+    lambda change, _, x, y: jnp.where((x >= y) | jnp.isnan(y), change, 0),
+    lambda change, _, x, y: jnp.where((x >= y) | jnp.isnan(y), 0, change),
+)(jnp.fmax)
+fmin = sloped(
+    lambda change, _, x, y: jnp.where((x <= y) | jnp.isnan(y), change, 0),
+    lambda change, _, x, y: jnp.where((x <= y) | jnp.isnan(y), 0, change),
+)(jnp.fmin)
+
+
+# -- of two operands -------------------------------------------------------------------------------------------------
+
+hypot = sloped(
+    lambda change, result, x, y: change * (x / result),
+    lambda change, result, x, y: change * (y / result),
+)(jnp.hypot)
+
+
+def _over_squares(part: Any, x: Any, y: Any) -> jax.Array:
+    return jnp.where((x == 0) & (y == 0), 0, part / (x * x + y * y))
+
+
+arctan2 = sloped(
+    lambda change, _, x, y: change * _over_squares(y, x, y),
+    lambda change, _, x, y: change * _over_squares(-x, x, y),
+)(jnp.arctan2)
+logaddexp = sloped(
+    lambda change, _, x, y: change / (1 + jnp.exp(y - x)),
+    lambda change, _, x, y: change / (1 + jnp.exp(x - y)),
+)(jnp.logaddexp)
+logaddexp2 = sloped(
+    lambda change, _, x, y: change / (1 + jnp.exp2(y - x)),
+    lambda change, _, x, y: change / (1 + jnp.exp2(x - y)),
+)(jnp.logaddexp2)
+copysign = sloped(lambda change, result, x, y: change * jnp.where(x == 0, 0, result / x), None)(
+    jnp.copysign
+)
+
+
+def _exponent_slope(change: Any, result: Any, base: Any, exponent: Any) -> jax.Array:
+    return change * jnp.where((base == 0) & (exponent >= 0), 0, result * jnp.log(base))
+
+
+def _base_slope(change: Any, _: Any, base: Any, exponent: Any) -> jax.Array:
+    return change * jnp.where(exponent == 0, 0, exponent * power(base, exponent - 1))
+
+
+power = sloped(_base_slope, _exponent_slope)(jnp.power)
+inverse_root = sloped(lambda change, _, x: change * (-0.5 * power(x, jnp.asarray(-1.5, x.dtype))))(
+    lambda x: 1 / jnp.sqrt(x)
+)
+
+
+# -- of all elements along some axes ---------------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
+def extreme(x: Any, reduce: Function, axes: tuple[int, ...], keepdims: bool) -> jax.Array:
+    """The value that `reduce` picks; all that equal it share the slope. NaN equals nothing, and has the slope NaN."""
+    return reduce(x, axes, keepdims=keepdims)
+
+
+@extreme.defjvp
+def _extreme_slope(
+    reduce: Function, axes: tuple[int, ...], keepdims: bool, primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
     (x,), (change,) = primals, tangents
-    if jnp.iscomplexobj(x):
-        return jax.jvp(jnp.abs, primals, tangents)
-    return jnp.abs(x), jnp.sign(x) * change
+    result = extreme(x, reduce, axes, True)
+    equal = x == result
+    # Times zero, not zero: divided by a count of 0, NaN. XLA takes a product with a mask for zero.
+    share = jnp.where(equal, change, change * 0) / jnp.sum(equal, axes, keepdims=True)
+    slope = jnp.sum(share, axes, keepdims=keepdims).astype(result.dtype)
+    return (result if keepdims else result.squeeze(axes)), slope
 
 
-def at_least(x: Any, bound: Any) -> jax.Array:
-    """max(x, bound), NaN where either is; at the bound the slope is x's."""
-    return jnp.where((x < bound) | (bound != bound), bound, x)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def picked(x: Any, pick: Function) -> jax.Array:
+    """The element that `pick` picks of all; those that equal it (NaN equals NaN here) share the slope."""
+    return pick(x)
 
 
-def at_most(x: Any, bound: Any) -> jax.Array:
-    """min(x, bound), likewise."""
-    return jnp.where((x > bound) | (bound != bound), bound, x)
+@picked.defjvp
+def _picked_slope(pick: Function, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (x,), (change,) = primals, tangents
+    result = picked(x, pick)
+    equal = jnp.where(jnp.isnan(result), jnp.isnan(x), x == result)
+    return result, jnp.sum(jnp.where(equal, change, 0)) / jnp.sum(equal).astype(change.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def mean_square(x: Any, freedom: Any, axes: tuple[int, ...]) -> jax.Array:
+    """The squares of real deviations from the mean, added up (the axes are kept) and divided by `freedom`."""
+    mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
+    return jnp.sum(jnp.square(x - mean), axes, keepdims=True) / freedom
+
+
+@mean_square.defjvp
+def _mean_square_slope(
+    axes: tuple[int, ...], primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
+    (x, freedom), (change, _) = primals, tangents
+    mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
+    slope = jnp.sum(2 / freedom * (x - mean) * change, axes, keepdims=True)
+    return mean_square(x, freedom, axes), slope
+
+
+def _count(x: Any, axes: tuple[int, ...]) -> int:
+    return int(np.prod([x.shape[a] for a in axes], dtype=np.int64))

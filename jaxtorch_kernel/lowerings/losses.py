@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .kinks import sloped
 from .promote import cast, in_opmath, promote
 from .registry import lower
 from .vjp import vjp
@@ -107,15 +108,27 @@ def _weighted(x: jax.Array, weight: jax.Array | None) -> jax.Array:
     return x if weight is None else x * weight
 
 
+@sloped(
+    lambda change, _, x, target: change * _cross_entropy_slope(x, target),
+    lambda change, _, x, target: change * (jnp.log(1 - x) - jnp.log(x)),
+)
+def _cross_entropy(x: jax.Array, target: jax.Array) -> jax.Array:
+    # torch bounds both logarithms, so that a certain and wrong prediction costs 100, not infinity.
+    log_1 = jnp.maximum(jnp.log(x), -100)
+    log_0 = jnp.maximum(jnp.log1p(-x), -100)
+    return (target - 1) * log_0 - target * log_1
+
+
+def _cross_entropy_slope(x: jax.Array, target: jax.Array) -> jax.Array:
+    return (x - target) / jnp.maximum((1 - x) * x, 1e-12)
+
+
 @lower("binary_cross_entropy")
 @in_opmath
 def binary_cross_entropy(
     self: Any, target: Any, weight: Any = None, reduction: int = MEAN
 ) -> jax.Array:
-    # torch bounds both logarithms, so that a certain and wrong prediction costs 100, not infinity.
-    log_1 = jnp.maximum(jnp.log(self), -100)
-    log_0 = jnp.maximum(jnp.log1p(-self), -100)
-    return reduced(_weighted((target - 1) * log_0 - target * log_1, weight), reduction)
+    return reduced(_weighted(_cross_entropy(self, target), weight), reduction)
 
 
 @lower("binary_cross_entropy_backward")
@@ -123,7 +136,7 @@ def binary_cross_entropy(
 def binary_cross_entropy_backward(
     grad_output: Any, self: Any, target: Any, weight: Any = None, reduction: int = MEAN
 ) -> jax.Array:
-    slope = (self - target) / jnp.maximum((1 - self) * self, 1e-12)
+    slope = _cross_entropy_slope(self, target)
     return _weighted(slope, weight) * _spread(grad_output, slope.size, reduction)
 
 

@@ -112,7 +112,10 @@ def _max_along(x: Any, index: Any, axis: int, windows: Windows, weight: int) -> 
 
     def step(j: Any, best: tuple[Any, Any]) -> tuple[Any, Any]:
         value, where = at(j)
-        better = value > best[0]
+        # The first element is taken as it is: of a window of -inf it is the one that has the gradient.
+        better = (value > best[0]) | (windows.start + j * windows.step == windows.first).reshape(
+            shape
+        )
         if kind_of(x.dtype) == "f":
             better |= jnp.isnan(value)
         return jnp.where(better, value, best[0]), jnp.where(better, where, best[1])

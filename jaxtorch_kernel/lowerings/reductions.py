@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..storage.dtypes import to_numpy
+from .kinks import extreme, picked
 from .promote import cast, kind_of, widen
 from .registry import lower
 
@@ -145,11 +146,11 @@ def _extrema(best: str, reduce: Reduce) -> None:
 
     @lower(f"a{best}")
     def over_dims(self: Any, dim: Dims = (), keepdim: bool = False) -> jax.Array:
-        return reduce(self, axes_of(self, dim), keepdims=keepdim)
+        return extreme(self, reduce, axes_of(self, dim), keepdim)
 
     @lower(best)
     def full(self: Any) -> jax.Array:
-        return reduce(self)
+        return picked(self, reduce)
 
     @lower(f"arg{best}")
     def arg(self: Any, dim: int | None = None, keepdim: bool = False) -> jax.Array:
@@ -175,4 +176,4 @@ _extrema("min", jnp.min)
 @lower("aminmax")
 def aminmax(self: Any, dim: int | None = None, keepdim: bool = False) -> Pair:
     axes = axes_of(self, dim)
-    return jnp.min(self, axes, keepdims=keepdim), jnp.max(self, axes, keepdims=keepdim)
+    return extreme(self, jnp.min, axes, keepdim), extreme(self, jnp.max, axes, keepdim)

@@ -102,9 +102,11 @@ def _reduced(
     """`self` with `src` reduced into `place`, a subscript of it, in the dtype `wide`."""
     start = self.astype(wide)
     if not include_self:
-        start = start.at[place].set(np.array(_identity(reduce, wide), wide), mode=IN_BOUNDS)
+        start = jnp.where(_reached(start, place), np.array(_identity(reduce, wide), wide), start)
     if reduce == "prod":
         return multiply_at(start, place, src.astype(wide), IN_BOUNDS)
+    if reduce in ("amax", "amin"):
+        return _extremum(self.astype(wide), src.astype(wide), place, (reduce, include_self))
     result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), mode=IN_BOUNDS)
     if reduce != "mean":
         return result
@@ -113,6 +115,44 @@ def _reduced(
     if kind_of(wide) == "i":
         return result // counts.astype(wide)
     return result / counts.astype(wide)
+
+
+def _reached(x: Any, place: tuple[Any, ...]) -> jax.Array:
+    """Which elements a subscript names. A mask, and no `set` of them: that has a gradient for unique indices only."""
+    return jnp.zeros(x.shape, bool).at[place].set(True, mode=IN_BOUNDS)
+
+
+def _extremum(self: Any, src: Any, place: tuple[Any, ...], how: tuple[str, bool]) -> jax.Array:
+    """Equals share the gradient, among them an element of `self` that takes no part, as in torch."""
+    reduce, include_self = how
+    rows = sum(isinstance(part, slice) for part in place)  # before the indices, and no operands
+
+    def at(x: Any, places: Any) -> Any:
+        return x.at[(*[slice(None)] * rows, *places)]
+
+    def reached(x: Any, places: Any) -> jax.Array:
+        return _reached(x, (*[slice(None)] * rows, *places))
+
+    @jax.custom_jvp
+    def extremum(self: Any, src: Any, places: Any) -> jax.Array:
+        if not include_self:
+            first = np.array(_identity(reduce, self.dtype), self.dtype)
+            self = jnp.where(reached(self, places), first, self)
+        return getattr(at(self, places), _METHODS[reduce])(src, mode=IN_BOUNDS)
+
+    @extremum.defjvp
+    def change_of(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+        (self, src, places), (self_change, src_change, _) = primals, tangents
+        result = extremum(self, src, places)
+        best, src_best = self == result, src == at(result, places).get(mode=IN_BOUNDS)
+        count = at(best.astype(result.dtype), places).add(src_best.astype(result.dtype))
+        change = jnp.where(best, self_change, 0)
+        if not include_self:
+            change = jnp.where(reached(self, places), 0, change)
+        change = at(change, places).add(jnp.where(src_best, src_change, 0), mode=IN_BOUNDS)
+        return result, change / count
+
+    return extremum(self, src, place[rows:])
 
 
 @lower("scatter_reduce.two")

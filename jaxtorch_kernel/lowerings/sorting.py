@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .kinks import picked
 from .promote import kind_of, promote
 from .reductions import Pair
 from .registry import lower
@@ -136,7 +137,7 @@ def _of_all(over_dim: Any) -> Any:
         if not self.size:
             empty = np.nan if kind_of(self.dtype) == "f" else np.iinfo(self.dtype).min
             return jnp.full((), empty, self.dtype)
-        return over_dim(self.reshape(-1), 0)[0]
+        return picked(self, lambda x: over_dim(x.reshape(-1), 0)[0])
 
     return over_all
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .kinks import mean_square
 from .promote import cast, kind_of, promote_float, widen
 from .reductions import Dims, Pair, axes_of, count_of, root, squared
 from .registry import lower
@@ -19,10 +20,13 @@ def var_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool 
     axes = axes_of(x, dim)
     count = count_of(x, axes)
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(count, x.dtype)
-    squares = squared(x - mean)
-    freedom = count - cast(1 if correction is None else correction, squares.dtype)
-    variance = jnp.sum(squares, axes, keepdims=keepdim) / jnp.maximum(freedom, 0)
-    return variance, mean if keepdim else mean.squeeze(axes)
+    freedom = count - cast(1 if correction is None else correction, mean.real.dtype)
+    freedom = jnp.maximum(freedom, 0)
+    if kind_of(x.dtype) == "c":
+        variance = jnp.sum(squared(x - mean), axes, keepdims=True) / freedom
+    else:
+        variance = mean_square(x, freedom, axes)
+    return (variance, mean) if keepdim else (variance.squeeze(axes), mean.squeeze(axes))
 
 
 @lower("var.correction")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
-from .kinks import magnitude
+from .kinks import magnitude, sloped
 
 
 def _is_complex(x: jax.Array) -> bool:
@@ -16,8 +16,17 @@ def _is_complex(x: jax.Array) -> bool:
 
 def _sign(self: jax.Array) -> jax.Array:
     if self.dtype == bool or _is_complex(self):
-        return self if self.dtype == bool else jnp.sign(self)
+        return self if self.dtype == bool else _direction(self)
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+
+
+def _direction(z: jax.Array) -> jax.Array:
+    """A complex number of size 1, or 0, whose derivative there is 0. `jnp.sign` has none."""
+    size = jnp.abs(jnp.where(z == 0, 1, z))
+    return jnp.where(z == 0, 0, jnp.where(jnp.isinf(size), jnp.sign(z), z / size))
+
+
+_sqrt = sloped(lambda change, result, _: change / (2 * result), holomorphic=True)(jnp.sqrt)
 
 
 def exp2(self: jax.Array) -> jax.Array:
@@ -74,7 +83,7 @@ lower_floating(
         "sin": jnp.sin,
         "sinc": jnp.sinc,
         "sinh": jnp.sinh,
-        "sqrt": jnp.sqrt,
+        "sqrt": _sqrt,
         "tan": jnp.tan,
         "tanh": jnp.tanh,
     }

@@ -393,3 +393,25 @@ def test_a_trace_without_its_lowering_is_another_to_jax() -> None:
     assert str(twin.jaxpr) == str(traced.jaxpr)
     assert twin.lower().as_text() == traced.lower().as_text()
     assert float(twin.lower().compile()(jnp.ones(3)).sum()) == 6
+def test_the_class_of_generators_decides_what_a_call_of_it_makes() -> None:
+    kind = type(torch.Generator)
+    assert kind.__name__ == "OpaqueBaseMeta"
+    assert "__call__" in vars(kind), "ours: torch has none there"
+    assert type(torch.Generator()) is torch.Generator
+
+
+def test_a_generator_keeps_its_identity_on_the_way_to_a_kernel() -> None:
+    seen = []
+    library = torch.library.Library("pinned", "DEF")
+    library.define("draw(Tensor x, Generator? generator=None) -> Tensor")
+    library.impl("draw", lambda x, generator=None: (seen.append(generator._cdata), x)[1], "CPU")
+    generator = torch.Generator("jax")
+    torch.ops.pinned.draw(torch.zeros(1), generator)
+    assert seen == [generator._cdata]
+
+
+def test_dynamo_takes_our_generators_for_plain_objects() -> None:
+    from torch._library.opaque_object import is_opaque_type
+
+    assert is_opaque_type(torch.Generator)
+    assert not is_opaque_type(type(torch.Generator("jax")))
