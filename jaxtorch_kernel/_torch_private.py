@@ -11,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ _HOOKS = {
     "torch._library.opaque_object._OPAQUE_TYPES": "tells Dynamo which objects it may not look into",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
+    "torch._C._autograd._top_saved_tensors_default_hooks": "tells whether what autograd saves goes through hooks",
     "torch._C._current_autograd_node": "tells which node a backward pass is running",
     "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
@@ -164,7 +166,13 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]  # not in its stub
 current_autograd_node = torch._C._current_autograd_node
+
+
+def saving_hooks() -> Any:
+    """The innermost `saved_tensors_hooks` of this thread."""
+    return _saving_hooks(False)
 
 
 def sequence_number(node: Any) -> int:
@@ -184,7 +192,7 @@ def _without_dynamo() -> AbstractContextManager[Any]:
 
 
 def hide_from_dynamo(package: str) -> None:
-    """Let Dynamo run a package's functions and not look into them: kernels are Python here, where torch's are C++."""
+    """Let Dynamo not look into a package's functions where compiled code calls them."""
     from torch._dynamo import trace_rules
 
     trace_rules.add(package)
@@ -201,6 +209,24 @@ def not_opaque(cls: type) -> None:
     _OPAQUE_TYPES[cls] = _OpaqueTypeInfo(
         f"{cls.__name__} (not opaque)", "reference", None, {}, False, None
     )
+
+
+def run_without_dynamo(codes: Iterable[CodeType]) -> None:
+    """Let Dynamo run these functions, with all that they call, as they are.
+
+    Between the graphs of a compiled function Dynamo looks at every Python function that is called, by C++ too: kernels
+    are Python here, where torch's are C++.
+    """
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction,
+        _FrameExecStrategy,
+        set_code_exec_strategy,
+    )
+
+    for code in codes:
+        # One object each: torch reads it later.
+        strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+        set_code_exec_strategy(code, strategy)
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:

@@ -31,6 +31,7 @@ from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
 from .captured import Output, _escaped
 from .errors import CaptureError
+from .flow import Edge, Flow, edge_of, ends_of
 
 Tensor = torch.Tensor
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
@@ -47,6 +48,7 @@ class Body:
     closure: list[tuple[int, Tensor]]  # (place among the constants, tensor that needs a gradient)
     structure: Any
     leaves: list[Any]  # an Output, or the value itself
+    flow: list[Flow]  # of each tensor among the results
     written: list[Tensor]  # of `cells`: those the body wrote to
     draws: bool  # takes random numbers
 
@@ -99,15 +101,17 @@ def trace_body(
             own = {id(buffer_of(t)): t for t in cells}
             for tensor, array in zip(cells, arrays[len(avals) :], strict=True):
                 _put(trace, tensor, array)
-            result = function(*(_input(trace, a) for a in arrays[: len(avals)]))
+            inputs = [_input(trace, a) for a in arrays[: len(avals)]]
+            edges = [edge_of(t) if t.requires_grad else None for t in (*inputs, *cells)]
+            result = function(*inputs)
             # With the hook on, Python keeps the variables of this function as they once were.
             with pausing.paused():
                 leaves, structure = pytree.tree_flatten(result)
                 del result
                 results, outputs = _results(leaves)
                 kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
-                outside = _differentiated(leaves, trace.readers.values())
-                del leaves
+                flow, outside = _flow(leaves, edges, trace.readers.values())
+                del inputs, edges, leaves
                 written = [cell for cell in trace.written() if cell is not source]
                 if any(isinstance(cell, rng.Source) for cell in written):
                     raise _generator_refused(what)
@@ -116,15 +120,15 @@ def trace_body(
                 if _escaped(trace, kept):
                     raise _escape_refused(what)
                 changed = [own[id(cell)] for cell in written]
-                found.extend((structure, outputs, changed, outside))
+                found.extend((structure, outputs, flow, changed, outside))
                 return [*results, *map(contiguous_array, changed), source.array]
 
     closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
-    structure, outputs, changed, outside = found
+    structure, outputs, flow, changed, outside = found
     own = {id(buffer_of(t)) for t in cells}
     closure = _closure(trace, closed.consts, [t for t in outside if id(buffer_of(t)) not in own])
     draws = closed.jaxpr.outvars[-1] is not closed.jaxpr.invars[0]
-    return Body(closed.jaxpr, closed.consts, closure, structure, outputs, changed, draws)
+    return Body(closed.jaxpr, closed.consts, closure, structure, outputs, flow, changed, draws)
 
 
 def call_bodies(
@@ -133,6 +137,7 @@ def call_bodies(
     operands: Sequence[Tensor],
     bodies: Sequence[Body],
     smooth: Sequence[bool],
+    flow: Sequence[Flow] | None = None,
 ) -> list[Tensor]:
     """Call a JAX function made of bodies: one node in torch's graph.
 
@@ -142,6 +147,7 @@ def call_bodies(
         operands: its tensors.
         bodies: the torch code in it.
         smooth: which results a gradient may flow from.
+        flow: what it flows to from each of the results that have one: everything by default.
     """
     trace = tracing.current()
     assert trace is not None
@@ -149,7 +155,7 @@ def call_bodies(
     tensors = [*operands, *closure.values()]
     draws = any(body.draws for body in bodies)
     source = rng.default()
-    arrays = [_read(t) for t in tensors]
+    arrays = [read(t) for t in tensors]
     if draws:
         arrays.append(trace.read(source))
 
@@ -163,7 +169,14 @@ def call_bodies(
         return first, [*rest, key]
 
     inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
-    bridge = Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), placement.current())
+    compiled = Compiled(flat, avals_of(arrays), inputs, name=name)
+    places = [(i, id(tensors[i])) for i in inputs]
+    reached = flow and [
+        frozenset(k for k, (i, key) in enumerate(places) if i in own.operands or key in own.closure)
+        for own, s in zip(flow, smooth, strict=False)
+        if s
+    ]
+    bridge = Bridge(compiled, placement.current(), flow=reached)
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
     *rest, key = others
     if draws:
@@ -193,7 +206,8 @@ def _is_ours(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.device.type == "jax"
 
 
-def _read(tensor: Tensor) -> Any:
+def read(tensor: Tensor) -> Any:
+    """A tensor's array, as a constant to JAX where no gradient flows to the tensor."""
     array = contiguous_array(tensor)
     return array if tensor.requires_grad else jax.lax.stop_gradient(array)
 
@@ -237,27 +251,29 @@ def _in_memory_order(tensor: Tensor, array: Any) -> Any:
     return array if array.shape == shape else array.reshape(shape)
 
 
-def _node(tensor: Tensor) -> Any:
-    """A tensor's place in torch's graph."""
-    return torch.autograd.graph.get_gradient_edge(tensor).node
-
-
-def _differentiated(results: list[Any], tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of the tensors that gradients of the results flow to."""
+def _flow(
+    results: list[Any], inputs: list[Edge | None], tensors: Iterable[Tensor]
+) -> tuple[list[Flow], list[Tensor]]:
+    """What gradients of each tensor among the results flow to, and those of `tensors` that any flows to."""
+    results = [t for t in results if _is_ours(t)]
     if not torch.is_grad_enabled():
-        return []
-    ends = {_node(t): t for t in tensors}
-    pending = [_node(t) for t in results if _is_ours(t) and t.requires_grad]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
-        if node in ends:
-            continue
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return [t for node, t in ends.items() if node in seen]
+        return [Flow(frozenset(), frozenset())] * len(results), []
+    outside = {edge_of(t): t for t in tensors}
+    places = {edge: i for i, edge in enumerate(inputs) if edge is not None}
+    smooth = [i for i, t in enumerate(results) if t.requires_grad]
+    operands: list[set[int]] = [set() for _ in results]
+    closure: list[set[int]] = [set() for _ in results]
+    found = []
+    for edge, starts in ends_of([edge_of(results[i]) for i in smooth], {*outside, *places}).items():
+        if edge in places:
+            for k in starts:
+                operands[smooth[k]].add(places[edge])
+        elif edge in outside:
+            found.append(outside[edge])
+            for k in starts:
+                closure[smooth[k]].add(id(outside[edge]))
+    flow = [Flow(frozenset(o), frozenset(c)) for o, c in zip(operands, closure, strict=True)]
+    return flow, [t for t in outside.values() if any(t is other for other in found)]
 
 
 def _closure(

@@ -32,6 +32,7 @@ from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from .flow import edge_of, ends_of
 from .scopes import named
 
 Tensor = torch.Tensor
@@ -108,9 +109,10 @@ class Session:
         self.written: list[Any] = []
         self.new_specs: list[Any] = []
         self.escaped: list[tuple[Any, Any]] = []
-        self.differentiated: list[
-            Tensor
-        ] = []  # the leaves that torch's graph of the outputs ends at
+        # The leaves that torch's graph of the outputs ends at, and those places of it that each differentiable output
+        # leads to.
+        self.differentiated: list[Tensor] = []
+        self.flow: list[frozenset[int]] = []
 
 
 def capture(
@@ -187,7 +189,8 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)
         smooth, rest = _read_outputs(leaves, session)
-        session.differentiated = _graph_leaves(leaves, trace.outer) if trace.differentiable else []
+        if trace.differentiable:
+            _find_leaves(leaves, session)
         own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
         del result, leaves
         session.written = trace.written()
@@ -214,29 +217,21 @@ def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[
     return smooth, rest
 
 
-def _graph_leaves(outputs: list[Any], outer: dict[tuple[Any, int], Tensor]) -> list[Tensor]:
-    """The tensors at the ends of torch's graph of the outputs, in the order in which they are met.
-
-    Args:
-        outer: tensors that were computed before the trace, where its part of the graph begins.
-    """
-    tensors = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
-    found = {id(t): t for t in tensors if t.is_leaf}
-    pending = [(t.grad_fn, t.output_nr) for t in tensors if t.grad_fn is not None]
-    seen = set(pending)
-    while pending:
-        edge = pending.pop()
-        if edge in outer:
-            found[id(outer[edge])] = outer[edge]
-            continue
-        variable = getattr(edge[0], "variable", None)
+def _find_leaves(outputs: list[Any], session: Session) -> None:
+    """Note where torch's graph of the outputs ends, and which of them lead there."""
+    smooth = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
+    outer = session.trace.outer
+    ends = ends_of([edge_of(t) for t in smooth], outer)
+    reached: list[list[int]] = [[] for _ in smooth]
+    for edge, starts in ends.items():
+        variable = outer.get(edge, getattr(edge[0], "variable", None))
         if variable is not None:
-            found[id(variable)] = variable
-        for following in edge[0].next_functions:
-            if following[0] is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return list(found.values())
+            for i in starts:
+                reached[i].append(len(session.differentiated))
+            session.differentiated.append(variable)
+    session.flow = [
+        frozenset(own) for t, own in zip(smooth, reached, strict=True) if t.device.type == "jax"
+    ]
 
 
 def _escaped(trace: tracing.Trace, outputs: set[int]) -> list[tuple[Any, Any]]:

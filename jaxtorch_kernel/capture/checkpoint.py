@@ -51,7 +51,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return jax.checkpoint(bodies[0])(key, *arrays)
 
     smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
-    results = call_bodies("checkpoint", build, [*tensors, *buffers], [body], smooth)
+    operands = [*tensors, *buffers]
+    results = call_bodies("checkpoint", build, operands, [body], smooth, body.flow)
     own = iter(results)
     filled = [next(own) if isinstance(leaf, Output) else leaf for leaf in body.leaves]
     with torch.no_grad():

@@ -20,6 +20,7 @@ from ..interop.jax_view import ViewTrace
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
 from .captured import Output
 from .errors import CaptureError
+from .flow import over_iterations
 from .held import Held, eager
 from .scan import as_carry, as_tensor, check_carry, scan
 
@@ -51,7 +52,11 @@ def cond(
         a.differentiable or b.differentiable
         for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True)
     ]
-    results = iter(call_bodies("cond", build, [pred, *tensors], branches, smooth))
+    flow = [
+        a.union(b).moved(lambda i: [i + 1])
+        for a, b in zip(branches[0].flow, branches[1].flow, strict=True)
+    ]
+    results = iter(call_bodies("cond", build, [pred, *tensors], branches, smooth, flow))
     filled = [next(results) if isinstance(leaf, Output) else leaf for leaf in branches[0].leaves]
     return pytree.tree_unflatten(filled, branches[0].structure)
 
@@ -219,7 +224,9 @@ def _associative_scan(
         return jax.lax.associative_scan(pairs, arrays), key
 
     smooth = [output.differentiable for output in body.outputs]
-    return call_bodies("associative_scan", build, xs, [body], smooth)
+    count = len(xs)
+    flow = over_iterations([f.moved(lambda i: [i % count]) for f in body.flow], count)
+    return call_bodies("associative_scan", build, xs, [body], smooth, flow)
 
 
 _eager_associative_scan = eager(_associative_scan)

@@ -11,9 +11,11 @@ combination met, of which at most `max_entries` are kept for a graph.
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torch import fx
 
 from .. import _torch_private as private
 from ..dispatch import tracing
+from ..dispatch.kernels import import_all
 from ..interop.borrow import hand_back, lend
 from ..options import config
 from ..storage.buffer import buffer_of
@@ -31,17 +34,41 @@ from .pure import Pure
 Tensor = torch.Tensor
 
 # Not all of `capture`: Dynamo must see that the hooks of `guards` do nothing.
-for _part in (
-    "dispatch",
-    "storage",
-    "device",
-    "interop",
-    "lowerings",
-    "capture.pure",
-    "capture.jit",
-):
-    private.hide_from_dynamo(f"jaxtorch.{_part}")
-private.hide_from_dynamo("jax")
+_HIDDEN = ("dispatch", "storage", "device", "interop", "lowerings", "capture.pure", "capture.jit")
+
+
+def _hide() -> None:
+    """Let Dynamo leave this project and JAX alone."""
+    for package in (*(f"jaxtorch.{part}" for part in _HIDDEN), "jax", "jaxlib"):
+        private.hide_from_dynamo(package)
+    import_all()
+    own = [module for name, module in sys.modules.items() if name.startswith("jaxtorch.")]
+    private.run_without_dynamo(code for module in own for code in _codes(module))
+
+
+def _codes(module: ModuleType) -> Iterator[CodeType]:
+    """The code of all functions of a module, those within others too."""
+    pending: list[Any] = [vars(module)]
+    seen = set()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, CodeType):
+            yield value
+            pending.extend(value.co_consts)
+        elif isinstance(value, dict):  # of a module or a class
+            pending.extend(value.values())
+        elif getattr(value, "__module__", None) == module.__name__ and id(value) not in seen:
+            seen.add(id(value))
+            if isinstance(value, type):
+                pending.append(dict(vars(value)))
+            # Of a function, a static method, what `functools.wraps` made.
+            for name in ("__code__", "__func__", "__wrapped__"):
+                pending.append(getattr(value, name, None))
+        elif isinstance(value, property):
+            pending.extend((value.fget, value.fset))
+
+
+_hide()
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 MAX_ENTRIES = 64

@@ -117,7 +117,7 @@ def trace_entry(
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
-    bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated))
+    bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated), session.flow)
     entry = Entry(captured, places, record, inputs, bridge)
     record.forget()
     return entry

@@ -17,9 +17,15 @@ class CaptureError(RuntimeError):
     """Torch code that `pure` or `jit` cannot capture. `line` is the user's line, `file` its file."""
 
     def __init__(self, what: str, advice: str, file: str | None = None, line: int | None = None):
-        self.what, self.advice, self.file, self.line = what, advice, file, line
+        super().__init__()
+        self.what, self.advice = what, advice
+        self.place(file, line)
+
+    def place(self, file: str | None, line: int | None) -> None:
+        """Say where it was."""
+        self.file, self.line = file, line
         where = f" (line {line} of {file})" if file is not None else ""
-        super().__init__(f"{what}{where}. {advice}")
+        self.args = (f"{self.what}{where}. {self.advice}",)
 
 
 def user_frame(error: BaseException) -> tuple[str | None, int | None]:
@@ -43,7 +49,9 @@ def explained(function: Callable[..., Any]) -> Iterator[None]:
     """Turn an error of the trace into a `CaptureError` that teaches."""
     try:
         yield
-    except CaptureError:
+    except CaptureError as error:
+        if error.file is None:
+            error.place(*user_frame(error))
         raise
     except Untraceable as error:
         raise _of_a_value(str(error).rstrip("."), error) from None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dispatch import tracing
+from . import saving
 from .cached import Cached, checked, name_of
 from .signature import Arguments
 from .step import Step, same_program, trace_step
@@ -30,12 +31,14 @@ class Jit(Cached[Step]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if tracing.active():
             return self._function(*args, **kwargs)
+        saving.check_none(self._name)
         # Two steps on the same parameters, in two threads, follow each other: each takes the memory that the other gives.
         with _steps:
             return super().__call__(*args, **kwargs)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
-        step = trace_step(self._function, arguments, self._name)
+        with saving.open_trace():
+            step = trace_step(self._function, arguments, self._name)
         step.provisional = previous is None and step.provisional
         step.prepare(donated)
         if previous is not None and same_program(previous, step):

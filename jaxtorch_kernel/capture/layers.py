@@ -24,6 +24,7 @@ from ..storage.buffer import buffer_of, spec_of, wrap
 from .bodies import aval_of, call_bodies, trace_body, whole
 from .dependencies.recorder import read_whole
 from .errors import CaptureError
+from .flow import over_iterations
 from .held import Held, eager
 from .hoisting import stack
 from .scan import as_carry, as_tensor, check_carry
@@ -132,7 +133,15 @@ def _scan_layers(
     each = [t for state in states for t in state.tensors]
     smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
     everything = [*inputs, *each, *_numbers(states)]
-    results = call_bodies("scan_layers", build, everything, [body], smooth)
+
+    def of_each(i: int) -> Sequence[int]:
+        """The operands that one of the body's is: what a layer has of its own is every layer's."""
+        if i < len(inputs):
+            return [i]
+        return range(i, len(inputs) + len(each), template.size)
+
+    flow = [f.moved(of_each) for f in over_iterations(body.flow, count)]
+    results = call_bodies("scan_layers", build, everything, [body], smooth, flow)
     places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
         for place, values in zip(places, results[count:], strict=True):

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import saving
 from .cached import Cached, checked, name_of
 from .entry import Entry, trace_entry
 from .signature import Arguments
@@ -24,7 +25,8 @@ class Pure(Cached[Entry]):
     """A torch function or module, compiled for each signature it is called with. Made by `pure`."""
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Entry | None) -> Entry:
-        return trace_entry(self._function, arguments, self._name, donated)
+        with saving.open_trace():
+            return trace_entry(self._function, arguments, self._name, donated)
 
     def lower(
         self, *args: Any, target: str | None = None, gradients: bool = False, **kwargs: Any

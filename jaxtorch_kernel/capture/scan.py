@@ -13,6 +13,7 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from .bodies import Body, aval_of, call_bodies, trace_body
 from .captured import Output
+from .flow import over_iterations
 from .held import Held, eager
 
 Tensor = torch.Tensor
@@ -105,7 +106,8 @@ def _scan(
         return [*last, *ys], key
 
     smooth = [output.differentiable for output in body.outputs]
-    results = call_bodies("scan", build, [*carry, *elements], [body], smooth)
+    flow = over_iterations(body.flow, count) if length else None
+    results = call_bodies("scan", build, [*carry, *elements], [body], smooth, flow)
     (_, y_structure), y_leaves = _split(body, count)
     own = iter(results[count:])
     ys = [next(own) if isinstance(leaf, Output) else leaf for leaf in y_leaves]

@@ -30,7 +30,7 @@ def install() -> Callable[..., Any]:
     global _installed
     with _lock:
         if _installed is None:
-            _import_all()
+            import_all()
             library = torch.library.Library("aten", "IMPL")
             _libraries.append(library)
             _register(library)
@@ -48,7 +48,8 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     return operation_of(op)(*args, **kwargs)
 
 
-def _import_all() -> None:
+def import_all() -> None:
+    """Import every module that fills the tables of kernels and lowerings."""
     from .. import lowerings
     from . import copying, dynamic, factories, unique, views  # noqa: F401  (they fill KERNELS)
 

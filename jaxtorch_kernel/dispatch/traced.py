@@ -79,9 +79,21 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
 
 def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
     """A call that depends on no input, on values: what it makes is a constant of the trace."""
-    with torch.no_grad():
+    before = [buffer.array for buffer in call.buffers]
+    # In the open trace the copy of an array that is to be written and was read already would be a tracer.
+    with torch.no_grad(), jax.ensure_compile_time_eval():
         results = operation.run_now(call)
+    for buffer, array in zip(call.buffers, before, strict=True):
+        if buffer.array is not array:
+            _forget(buffer, trace.root)
     return _born(results, call, trace)
+
+
+def _forget(cell: Any, trace: Trace) -> None:
+    """Let what was read of a cell be a constant of its own: from now on the cell holds another value."""
+    place = trace.place.pop(id(cell), None)
+    if place is not None and trace.captured[place][0]() is cell:
+        trace.captured[place] = (lambda: None), trace.captured[place][1]
 
 
 def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:

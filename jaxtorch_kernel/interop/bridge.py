@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import torch
 
+from .. import _torch_private as private
 from ..dispatch import tracing, watching
 from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
@@ -42,11 +43,23 @@ class Bridge:
         where: placement of the outputs.
         layouts: size and stride of those of `compiled.inputs` whose array is their buffer's, in memory order, and not
             of their tensor's shape. So is their gradient, until it is given theirs.
+        flow: for each differentiable output, the places among `compiled.inputs` that gradients of it flow to; all by
+            default. What no gradient flows to gets none, where JAX would give it zeros.
     """
 
-    def __init__(self, compiled: Compiled, where: Any, layouts: Layouts | None = None):
+    def __init__(
+        self,
+        compiled: Compiled,
+        where: Any,
+        layouts: Layouts | None = None,
+        flow: Sequence[frozenset[int]] | None = None,
+    ):
         self.compiled = compiled
         self.layouts = layouts or {}
+        everything = range(len(compiled.inputs))
+        self.flow = (
+            None if flow is None or all(f.issuperset(everything) for f in flow) else list(flow)
+        )
         self.name = compiled.name
         self.where = where
         self.leaves: list[Fresh] = []
@@ -110,6 +123,18 @@ class Bridge:
             leaf = self.other_leaves[position] = result_leaf(others[position], self.where)
         return wrap_result(leaf, others[position], self)
 
+    def save(self, ctx: Any) -> None:
+        """Let torch save what the backward needs, and so hand it to `saved_tensors_hooks`."""
+        arrays, ctx.saved = jax.tree.flatten((ctx.residuals, ctx.pullback))
+        ctx.residuals = ctx.pullback = None
+        ctx.save_for_backward(*map(self.wrap, arrays))
+
+    def kept(self, ctx: Any) -> Any:
+        """(residuals, pullback) of a forward pass, one of them None or both."""
+        if ctx.saved is None:
+            return ctx.residuals, ctx.pullback
+        return jax.tree.unflatten(ctx.saved, map(contiguous_array, ctx.saved_tensors))
+
     def pullback(self) -> Bridge:
         """The bridge of (all inputs, cotangents) -> cotangents of the inputs, for a second derivative."""
         if self._pullback is None:
@@ -130,6 +155,16 @@ class Bridge:
             )
             self._pullback = Bridge(second, self.where, self.layouts)
         return self._pullback
+
+    def wanted(self, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[bool]:
+        """Which inputs get a gradient: those that need one and that gradients flow to from what has a cotangent."""
+        given = [i for i, c in enumerate(cotangents) if c is not None]
+        if not given:
+            return [False] * len(needed)
+        if self.flow is None:
+            return list(needed)
+        reached = frozenset().union(*(self.flow[i] for i in given))
+        return [need and i in reached for i, need in enumerate(needed)]
 
 
 def _forward(compiled: Compiled, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -153,7 +188,7 @@ class _Node(torch.autograd.Function):
         # Not `save_for_backward`: what is differentiated are the arrays of now, which no later write can change.
         ctx.tensors = tensors
         ctx.set_materialize_grads(False)
-        ctx.residuals = ctx.pullback = None
+        ctx.residuals = ctx.pullback = ctx.saved = None
         trace = tracing.current()
         if trace is not None:
             if trace.differentiable:  # by JAX, which must see the function itself
@@ -169,6 +204,8 @@ class _Node(torch.autograd.Function):
                 raise explain(error, bridge.name) from None
             outputs = bridge.wrap_all(done[: compiled.outputs])
             others = done[compiled.outputs :]
+        if private.saving_hooks() is not None:
+            bridge.save(ctx)
         box.extend(others)
         return tuple(outputs)
 
@@ -176,20 +213,24 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         bridge: Bridge = ctx.bridge
         tensors = ctx.tensors
+        wanted = bridge.wanted(cotangents, ctx.needs_input_grad[3:])
+        if not any(wanted):
+            return (None,) * (3 + len(tensors))
         given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
-        wanted = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            gradients: Any = list(_twice(bridge, ctx.arrays, tensors, given))
+            found: Any = _twice(bridge, ctx.arrays, tensors, given)
         else:
+            residuals, pullback = bridge.kept(ctx)
             arrays = [contiguous_array(c) for c in given]
-            if ctx.residuals is not None:
-                outs = bridge.compiled.pull_back(ctx.residuals, arrays)
+            if residuals is not None:
+                found = bridge.compiled.pull_back(residuals, arrays)
             else:
-                pullback = ctx.pullback or _forward(bridge.compiled, ctx.arrays)[1]
-                outs = _pulled_back(pullback, arrays)
-            gradients = [
-                bridge.wrap(g) if want else None for g, want in zip(outs, wanted, strict=True)
+                pullback = pullback or _forward(bridge.compiled, ctx.arrays)[1]
+                found = _pulled_back(pullback, arrays)
+            found = [
+                bridge.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)
             ]
+        gradients = [g if want else None for g, want in zip(found, wanted, strict=True)]
         for i, (size, stride) in bridge.layouts.items():
             if gradients[i] is not None:
                 gradients[i] = gradients[i].as_strided(size, stride)

@@ -22,6 +22,7 @@ import torch
 
 from .. import _torch_private as private
 from .._jax_private import uncommitted
+from ..capture import saving
 from ..capture.errors import CaptureError, explained
 from ..capture.functions import intercepted
 from ..capture.reach import tensors_in_reach
@@ -160,6 +161,7 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
         enter(tracing.tracing(trace))
         enter(named(trace))
         enter(intercepted.held())
+        enter(saving.open_trace())
         enter(torch.inference_mode(False))
         enter(torch.enable_grad())
         # torch's autograd must run in this thread: the trace is this thread's.

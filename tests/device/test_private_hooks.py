@@ -415,3 +415,7 @@ def test_dynamo_takes_our_generators_for_plain_objects() -> None:
 
     assert is_opaque_type(torch.Generator)
     assert not is_opaque_type(type(torch.Generator("jax")))
+def test_what_autograd_saves_may_go_through_hooks() -> None:
+    assert _torch_private.saving_hooks() is None
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert _torch_private.saving_hooks() is not None

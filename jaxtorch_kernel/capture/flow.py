@@ -1,0 +1,119 @@
+"""Where gradients flow, read off torch's graph: from each output, to which tensors.
+
+torch gives a tensor no gradient at all where no path leads to it from what is differentiated, and optimizers tell that
+from zeros. A program of ours is one node of torch's graph, so that it must say this itself (`Bridge.flow`). While code
+is captured torch records every call, and the paths of that graph are the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..interop.bridge import Bridge
+
+Tensor = torch.Tensor
+Edge = tuple[Any, int]  # a node of torch's graph, and which of its outputs
+
+
+class Flow(NamedTuple):
+    """What gradients of one result of a body flow to (`bodies.py`)."""
+
+    operands: frozenset[int]
+    closure: frozenset[int]  # ids of tensors from outside
+
+    def union(self, *others: Flow) -> Flow:
+        """To what gradients of any of these flow."""
+        operands = self.operands.union(*(other.operands for other in others))
+        return Flow(operands, self.closure.union(*(other.closure for other in others)))
+
+    def moved(self, places: Callable[[int], Iterable[int]]) -> Flow:
+        """The same with other numbers for the operands; one may become several."""
+        return Flow(frozenset(new for i in self.operands for new in places(i)), self.closure)
+
+
+def edge_of(tensor: Tensor) -> Edge:
+    """A tensor's place in torch's graph."""
+    edge = torch.autograd.graph.get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def ends_of(starts: Sequence[Edge], stops: Collection[Edge] = ()) -> dict[Edge, list[int]]:
+    """The ends of all paths from `starts`: leaves and `stops`, each with the places of the starts that lead there.
+
+    Example:
+        >>> import torch
+        >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        >>> ends = ends_of([edge_of(a * b), edge_of(b.sin())])
+        >>> [ends[edge_of(leaf)] for leaf in (a, b)]
+        [[0], [0, 1]]
+    """
+    stops = set(stops)
+    first = [_plain(start, stops) for start in starts]
+    # By bits, so that the graph is walked once whatever the number of starts.
+    bits: dict[Edge, int] = {}
+    for i, start in enumerate(first):
+        bits[start] = bits.get(start, 0) | 1 << i
+    ends = []
+    for edge in _in_order(first, stops):
+        following = _following(edge, stops)
+        if not following:
+            ends.append(edge)
+        for other in following:
+            bits[other] = bits.get(other, 0) | bits[edge]
+    return {edge: [i for i in range(len(starts)) if bits[edge] >> i & 1] for edge in ends}
+
+
+def over_iterations(flows: Sequence[Flow], count: int) -> list[Flow]:
+    """Those of a loop, from those of its body, whose first `count` results are the first operands of the next run."""
+    found = list(flows)
+    while True:
+        further = [f.union(*(found[i] for i in f.operands if i < count)) for f in found]
+        if further == found:
+            return found
+        found = further
+
+
+def _in_order(starts: Sequence[Edge], stops: set[Edge]) -> list[Edge]:
+    """All that is reached, each before what follows it."""
+    seen: set[Edge] = set()
+    done: list[Edge] = []
+    for start in starts:
+        if start in seen:
+            continue
+        seen.add(start)
+        path: list[tuple[Edge, Iterator[Edge]]] = [(start, iter(_following(start, stops)))]
+        while path:
+            edge, rest = path[-1]
+            other = next((e for e in rest if e not in seen), None)
+            if other is None:
+                done.append(edge)
+                path.pop()
+            else:
+                seen.add(other)
+                path.append((other, iter(_following(other, stops))))
+    return done[::-1]
+
+
+def _following(edge: Edge, stops: set[Edge]) -> list[Edge]:
+    """The edges that gradients go to from here."""
+    if edge in stops:
+        return []
+    node, place = edge
+    edges = node.next_functions
+    flow = _flow(node)
+    if flow is not None:
+        edges = [edges[i] for i in sorted(flow[place])]
+    return [_plain(following, stops) for following in edges if following[0] is not None]
+
+
+def _plain(edge: Edge, stops: set[Edge]) -> Edge:
+    """The edge, or that of its node's first output where all outputs lead to the same."""
+    return edge if edge in stops or _flow(edge[0]) is not None else (edge[0], 0)
+
+
+def _flow(node: Any) -> list[frozenset[int]] | None:
+    bridge = getattr(node, "bridge", None)
+    return bridge.flow if isinstance(bridge, Bridge) else None

@@ -1,0 +1,62 @@
+"""`torch.autograd.graph.saved_tensors_hooks` and captured code.
+
+Around a call of `pure`, as around an eager call, the hooks get what the call saves for its backward: the program's
+residuals (`interop/bridge.py`). Within it nothing is saved by torch, so that hooks there are refused. In a `jit` step
+torch's own engine runs, and with it the hooks; around one they would have to be a part of its program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+from .. import _torch_private as private
+from ..dispatch import tracing
+from ..replaced import Replaced
+from .errors import CaptureError
+
+_enter = saved_tensors_hooks.__enter__
+
+
+def check_none(name: str) -> None:
+    """Raise where hooks are open around a step.
+
+    Raises:
+        CaptureError: they are.
+    """
+    if private.saving_hooks() is not None:
+        raise CaptureError(
+            f"{name} is called under saved_tensors_hooks, which would have to be a part of its program",
+            "Enter them inside the step. To keep less for its backward, use torch.utils.checkpoint there.",
+        )
+
+
+@contextmanager
+def open_trace() -> Iterator[None]:
+    """Hold while a call is traced: hooks around it are not for what torch saves meanwhile, and none may be entered."""
+    if private.saving_hooks() is None:
+        with _replaced.held():
+            yield
+        return
+    with saved_tensors_hooks(lambda t: t.detach(), lambda t: t), _replaced.held():
+        yield
+
+
+def _enter_traced(self: saved_tensors_hooks) -> None:
+    trace = tracing.current()
+    if trace is not None and trace.root.differentiable:
+        raise CaptureError(
+            "saved_tensors_hooks inside pure code: it is XLA that decides there what is kept for the backward pass",
+            "Enter them around the call, or use torch.utils.checkpoint inside.",
+        )
+    if trace is not None and isinstance(self, save_on_cpu):
+        raise CaptureError(
+            "save_on_cpu inside captured code: its program keeps everything on the device",
+            "Use torch.utils.checkpoint, or save_on_cpu around code that pure captures.",
+        )
+    _enter(self)
+
+
+_replaced = Replaced((saved_tensors_hooks, "__enter__", _enter_traced))

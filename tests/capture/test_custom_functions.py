@@ -1,0 +1,238 @@
+"""`autograd.Function` in captured code, against eager torch on the CPU: what its context offers, and its edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+import jaxtorch
+from jaxtorch.capture.errors import CaptureError
+
+Tensor = torch.Tensor
+
+
+class SeesNone(Function):
+    """Which cotangents are None decides the gradient: it is not linear, so that zeros would be seen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
+        if a is None:
+            return b, b * 7  # type: ignore[operator]
+        return (a * 2, None) if b is None else (a + b, b)
+
+
+class Zeros(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: Tensor, b: Tensor) -> Any:
+        return a + 1, b + 1
+
+
+class Keeps(Function):
+    """What it keeps on its context: a list of tensors, None among what it saves, plain values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, scale: float) -> Tensor:
+        ctx.parts = {"exp": x.exp(), "others": [y.sin(), 3.0]}
+        ctx.scale = scale
+        ctx.save_for_backward(x, None, y)
+        ctx.save_for_forward(x)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, none, y = ctx.saved_tensors
+        assert none is None
+        first = g * y * ctx.parts["exp"] * ctx.scale
+        return first, g * x * ctx.parts["others"][0] * ctx.parts["others"][1], None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise AssertionError("no forward-mode AD here")
+
+
+class Odd(Function):
+    """Outputs that are no tensors; a gradient wider than its input; fewer inputs that need one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        assert ctx.needs_input_grad == (True, False)
+        ctx.save_for_backward(y)
+        return None, x + y, "word", (x > y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, a: None, g: Tensor, b: None, c: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        return torch.stack([g, g * y]), g * 100
+
+
+class Doubles(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 5
+
+
+def _dirty(x: Tensor, y: Tensor) -> Tensor:
+    hidden = x * y
+    before = hidden + 3
+    result = Doubles.apply(hidden)
+    assert result is hidden
+    return before + hidden * y
+
+
+def _odd(x: Tensor, y: Tensor) -> Tensor:
+    none, result, word, larger = Odd.apply(x, y.detach())
+    assert none is None
+    assert word == "word"
+    return result * larger * y
+
+
+def _nested(x: Tensor, y: Tensor) -> Tensor:
+    a, _ = SeesNone.apply(x, y)
+    _, b = SeesNone.apply(a, Keeps.apply(x, y, 0.5))
+    return a * b
+
+
+CASES = {
+    "None for the second": lambda x, y: SeesNone.apply(x, y)[0],
+    "None for the first": lambda x, y: SeesNone.apply(x, y)[1],
+    "both": lambda x, y: torch.stack(SeesNone.apply(x, y)),
+    "zeros for the second": lambda x, y: Zeros.apply(x, y)[0],
+    "zeros for the first": lambda x, y: Zeros.apply(x, y)[1],
+    "what it keeps": lambda x, y: Keeps.apply(x, y, 0.5),
+    "a detached input": lambda x, y: Keeps.apply(x, x.detach() * y.detach(), 2.0),
+    "odd outputs": _odd,
+    "dirty": _dirty,
+    "nested": _nested,
+    "one in no_grad": lambda x, y: Keeps.apply(x.detach(), y.detach(), 2.0) * x,
+}
+
+
+def gradients(device: str, name: str, wrap: Any) -> Any:
+    torch.manual_seed(0)
+    x, y = (torch.randn(4).to(device).requires_grad_() for _ in range(2))
+
+    def step() -> Tensor:
+        loss = (wrap(lambda: CASES[name](x, y))() ** 2).sum()
+        loss.backward()
+        return loss.detach()
+
+    loss = jaxtorch.jit(step)() if wrap is _plain and device == "jax" else step()
+    return [loss.cpu(), *(None if t.grad is None else t.grad.cpu() for t in (x, y))]
+
+
+def _plain(function: Any) -> Any:
+    return function
+
+
+@pytest.mark.parametrize("wrap", [jaxtorch.pure, _plain], ids=["pure", "jit"])
+@pytest.mark.parametrize("name", CASES)
+def test_as_in_eager_torch(name: str, wrap: Any) -> None:
+    found = gradients("jax", name, wrap)
+    expected = gradients("cpu", name, _plain)
+    assert [g is None for g in found] == [g is None for g in expected]
+    for mine, their in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, their)
+
+
+class Writes(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.mul_(2) + 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g
+
+
+class TooFew(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g
+
+
+class Five(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return tuple(x * i for i in range(5))
+
+    @staticmethod
+    def backward(ctx: Any, *g: Tensor | None) -> Any:
+        return g[0]
+
+
+REFUSED = {
+    "an unmarked write": (lambda x: Writes.apply(x * 1), CaptureError, "mark_dirty"),
+    "too few gradients": (lambda x: TooFew.apply(x, x), RuntimeError, "number of gradients"),
+    "too many cases": (lambda x: Five.apply(x)[0], CaptureError, "set_materialize_grads"),
+    "a leaf": (
+        lambda x: Doubles.apply(x),
+        RuntimeError,
+        "a leaf Variable that requires grad",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_said(name: str) -> None:
+    function, error, words = REFUSED[name]
+    with pytest.raises(error, match=words):
+        jaxtorch.pure(function)(torch.ones(2, device="jax", requires_grad=True))
+
+
+class Cubed(Function):
+    """New style, as `torch.func` asks for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return g * x * 10
+
+
+@pytest.mark.parametrize("name", ["grad", "vmap", "jacrev"])
+def test_under_torch_func_inside(name: str) -> None:
+    transform = getattr(torch.func, name)
+
+    def f(x: Tensor) -> Tensor:
+        return transform(lambda x: Cubed.apply(x).sum())(x).sum()
+
+    def run(device: str, wrap: Any) -> Any:
+        x = torch.arange(3.0, device=device, requires_grad=True)
+        y = wrap(f)(x)
+        y.backward()
+        return y.detach().cpu(), x.grad.cpu()
+
+    torch.testing.assert_close(run("jax", jaxtorch.pure), run("cpu", _plain))
