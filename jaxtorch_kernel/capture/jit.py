@@ -39,7 +39,8 @@ class Jit(Cached[Step]):
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         with saving.open_trace():
             step = trace_step(self._function, arguments, self._name)
-        step.provisional = previous is None and step.provisional
+        if step.provisional and previous is not None and previous.provisional:
+            step.settle()
         step.prepare(donated)
         if previous is not None and same_program(previous, step):
             step.compiled.forward = previous.compiled.forward

@@ -3,7 +3,9 @@
 `optimizer.step()` reads Python numbers that change between steps: the learning rate that a scheduler sets, and the step
 count, which torch keeps on the CPU. Traced as they are they would be constants. While a step is traced (torch's own
 step hook tells), the learning rate is a tensor whose value is set before each run from the group, and the optimizer
-works as torch's `capturable=True` has it, with its count on the device. The groups are given back as they were.
+works as torch's `capturable=True` has it, with its count on the device. When the step is over, the groups are as they
+were, so that code which reads them reads Python numbers. An optimizer that needs its learning rate as a number is
+traced with it as one (`rates=False`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from ..storage.buffer import Buffer, buffer_of, wrap
 from ..storage.transfer import put
@@ -104,7 +109,7 @@ class Known:
             f"{self.name}.param_groups[{i}][{name!r}]"
             for i, (old, group) in enumerate(zip(self.numbers, groups, strict=False))
             for name, value in old.items()
-            if name != "capturable" and not isinstance(group.get(name), Tensor) and group.get(name) != value
+            if group.get(name) is not value and group.get(name) != value
         ]
 
 
@@ -123,6 +128,7 @@ def _look(optimizer: torch.optim.Optimizer) -> Any:
         id(type(optimizer).step),
         [*map(id, own.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, own.get("_optimizer_step_post_hooks", {}).values())],
+        [id(v) for g in optimizer.param_groups for v in g.values() if isinstance(v, Tensor) and v.device.type == "jax"],
     )
 
 
@@ -131,15 +137,17 @@ class Optimizers:
 
     Args:
         recorder: is told of the parameters of each.
+        rates: whether learning rates are operands.
     """
 
-    def __init__(self, recorder: Recorder | None = None) -> None:
+    def __init__(self, recorder: Recorder | None = None, rates: bool = True) -> None:
+        self._as_operands = rates
         self.rates: list[Rate] = []
         self.known: dict[int, Known] = {}
         self._recorder = recorder
         self._before: list[tuple[dict[str, Any], str, Any]] = []
         self._states: list[tuple[torch.optim.Optimizer, dict[Any, dict[str, Any]]]] = []
-        self._prepared: set[int] = set()
+        self._prepared: dict[int, dict[int, Rate]] = {}
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -148,7 +156,10 @@ class Optimizers:
 
         Where the trace fails, its state is as it was, too.
         """
-        handle = register_optimizer_step_pre_hook(self._prepare)
+        handles = (
+            register_optimizer_step_pre_hook(self._prepare),
+            register_optimizer_step_post_hook(self._give_back),
+        )
         try:
             yield
         except BaseException:
@@ -157,10 +168,9 @@ class Optimizers:
                 optimizer.state.update(state)
             raise
         finally:
-            handle.remove()
-            for group, name, value in reversed(self._before):
-                group[name] = value
-            self._before.clear()
+            for handle in handles:
+                handle.remove()
+            self._give_back()
             self._states.clear()
             if self._recorder is not None:
                 for optimizer in self._recorder.optimizers.values():
@@ -185,23 +195,36 @@ class Optimizers:
         return [change for known in self.known.values() for change in known.changes()]
 
     def _prepare(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if threading.get_ident() != self._thread or id(optimizer) in self._prepared:
+        if threading.get_ident() != self._thread:
             return
-        self._prepared.add(id(optimizer))
         known = self.known.setdefault(id(optimizer), Known(optimizer))
-        self._states.append((optimizer, {p: dict(s) for p, s in optimizer.state.items()}))
-        if self._recorder is not None:
-            self._recorder.uses(optimizer)
+        first = id(optimizer) not in self._prepared
+        rates = self._prepared.setdefault(id(optimizer), {})
+        if first:
+            self._states.append((optimizer, {p: dict(s) for p, s in optimizer.state.items()}))
+            if self._recorder is not None:
+                self._recorder.uses(optimizer)
         for index, group in enumerate(optimizer.param_groups):
-            if any(p.device.type == "jax" for p in group["params"]):
-                if "capturable" in group:
-                    self._set(group, "capturable", True)
-                if _takes_tensor_rate(optimizer) and isinstance(group.get("lr"), float):
-                    rate = Rate(optimizer, index)
-                    self.rates.append(rate)
-                    self._set(group, "lr", rate.tensor)
+            if not any(p.device.type == "jax" for p in group["params"]):
+                continue
+            if "capturable" in group:
+                self._set(group, "capturable", True)
+            if self._as_operands and _takes_tensor_rate(optimizer) and _is_rate(group.get("lr")):
+                if index not in rates:
+                    rates[index] = Rate(optimizer, index)
+                    self.rates.append(rates[index])
                     known.rates.add(index)
+                self._set(group, "lr", rates[index].tensor)
+            if first:
                 _move_counts(optimizer, group)
+
+    def _give_back(self, *_: Any) -> None:
+        """Let the groups be as they were."""
+        if threading.get_ident() != self._thread:
+            return
+        for group, name, value in reversed(self._before):
+            group[name] = value
+        self._before.clear()
 
     def _set(self, group: dict[str, Any], name: str, value: Any) -> None:
         self._before.append((group, name, group[name]))
@@ -225,6 +248,13 @@ class Optimizers:
                     "a scheduler stepped inside captured code, which runs its Python once",
                     "Call scheduler.step() after it, outside.",
                 )
+
+
+def _is_rate(value: Any) -> bool:
+    """Whether a learning rate can be read as a number at each run."""
+    return isinstance(value, float) or (
+        isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim()
+    )
 
 
 def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:

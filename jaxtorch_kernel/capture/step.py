@@ -125,6 +125,19 @@ class Step(Replay):
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
 
+    def settle(self) -> None:
+        """Traced again with what its first run had made: it makes nothing more that lasts.
+
+        Raises:
+            CaptureError: it does.
+        """
+        if len({landing.output for landing in self.landings}) < len(self.captured.escaped):
+            raise CaptureError(
+                "the captured code makes a tensor at each run that is kept outside of it (in an object, a list)",
+                "Return it, and keep it outside.",
+            )
+        self.provisional = False
+
     def holds(self) -> bool:
         for grad in self.grads:
             leaf: Any = grad.leaf()  # AttributeError is caught in `live_cells`
@@ -193,12 +206,14 @@ class Step(Replay):
         return self._result(tensor, borrowed)
 
 
-def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) -> Step:
-    """Trace a call for its signature."""
+def trace_step(
+    function: Callable[..., Any], arguments: Arguments, name: str, rates: bool = True
+) -> Step:
+    """Trace a call for its signature. `rates`: learning rates are operands, where the optimizers can take them."""
     leaves = arguments.leaves
     args, kwargs = pytree.tree_unflatten(arguments.given(), arguments.structure)
     recorder = Recorder(function)
-    optimizers = Optimizers(recorder)
+    optimizers = Optimizers(recorder, rates)
     before = recorder.gradients
     for tensor in tensors_in_reach(function, leaves):
         if tensor.is_leaf and tensor.requires_grad:
@@ -210,9 +225,13 @@ def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) ->
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore)
             after = {key: leaf.grad for key, (leaf, _) in before.items()}
+    except CaptureError:
+        if not optimizers.rates:
+            raise
+        _give_back(before)
+        return trace_step(function, arguments, name, rates=False)
     finally:
-        for leaf, gradient in before.values():
-            leaf.grad = gradient
+        _give_back(before)
     place = {
         id(buffer_of(t)): i
         for i, t in enumerate(leaves)
@@ -246,6 +265,12 @@ def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) ->
     step.provisional = bool(constants) or len(landed) < len(captured.escaped)
     record.forget()
     return step
+
+
+def _give_back(before: dict[int, tuple[Tensor, Any]]) -> None:
+    for leaf, gradient in before.values():
+        if leaf.grad is not gradient:
+            leaf.grad = gradient
 
 
 def _in_order(
