@@ -1,7 +1,7 @@
 """Every private hook of torch that the device stands on, and nothing else.
 
-Only this file and `device/registration.py` touch torch's private API. Each hook is looked up once, by
-name; a torch that lacks one fails here, at import, with a message that names it (`check`), and not
+Only this file, `device/registration.py` and `device/guard.py` touch torch's private API. Each hook is looked
+up once, by name; a torch that lacks one fails here, at import, with a message that names it (`check`), and not
 later in a strange place. `tests/device/test_private_hooks.py` pins what each hook does.
 """
 

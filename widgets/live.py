@@ -49,11 +49,11 @@ def bundle(view: View) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]
     page = view.html()
     if not (view.kind and host.live):
         return data | {"text/html": page}
-    widget = connect(view).widget
-    data["text/html"] = placed(page, widget.place)
+    connection = connect(view)
+    data["text/html"] = placed(page, connection.place)
     if host.in_place:
         return data
-    more, metadata = hosts.widget_bundle(widget.model_id)
+    more, metadata = hosts.widget_bundle(connection.widget.model_id)
     return data | more, metadata
 
 
@@ -75,6 +75,7 @@ class Connection:
     def __init__(self, view: View, widget: Any):
         self.view = view
         self.widget = widget
+        self.place: str = widget.place  # the widget's own is the page's to change
         self._lock = threading.RLock()  # questions may come on another thread (a subshell)
         self._sent: dict[str, Any] | None = None
         self._seen: object = None
@@ -147,7 +148,7 @@ class Connection:
     def end(self) -> None:
         """No more updates; the page keeps what it shows."""
         _ticker.forget(self)
-        _connections.pop(self.widget.place, None)
+        _connections.pop(self.place, None)
         self._send("end")
         self.widget.close()
 
@@ -220,7 +221,7 @@ def connect(view: View) -> Connection:
         next(iter(_connections.values())).end()
     connection = Connection(view, _widget_class()())
     connection.widget.on_msg(connection.receive)
-    _connections[connection.widget.place] = connection
+    _connections[connection.place] = connection
     return connection
 
 

@@ -22,6 +22,7 @@ def _array(tensor: torch.Tensor) -> Any:
     """
     from ..dispatch import tracing
     from ..dispatch.read import contiguous_array
+    from ..storage import transfer
 
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
@@ -31,6 +32,8 @@ def _array(tensor: torch.Tensor) -> Any:
         tensor = tensor.resolve_neg()
     array = contiguous_array(tensor)
     tracing.forbid(array, "exported by dlpack")
+    if next(iter(array.devices())).platform == "cpu":
+        transfer.wait(array)  # JAX ends the process where XLA got no memory for the array
     return array.reshape(tensor.shape)
 
 

@@ -57,15 +57,16 @@ def _in_child() -> None:
     forked = True
     from .. import options
     from ..dispatch import operation, read
-    from ..storage import placement
+    from ..storage import placement, transfer
 
     # The doors to JAX: no cached program is found, because every key holds the options; none is built; no array is
-    # read or made.
+    # read, waited for or made.
     options._interned.clear()
     options.config._base = options._changed(options.config._base, {})
     operation.Operation.build = _refuse  # type: ignore[method-assign]
     read.buffer_of = _refuse  # type: ignore[attr-defined]
     placement.current = placement.devices = _refuse
+    transfer.wait = _refuse
     modes = torch.overrides._get_current_function_mode_stack()
     if any(isinstance(m, DeviceContext) and m.device.type == "jax" for m in modes):
         torch.device("cpu").__enter__()  # over the parent's default device, whoever set it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -24,12 +23,6 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-class _Guard(torch._C._acc.DeviceGuard):
-    # A function in C: C++ that may not throw calls it for every node of a graph, and bytecode is where a
-    # KeyboardInterrupt starts (`interrupts.py`).
-    type_: Any = itertools.repeat(torch._C._autograd.DeviceType.PrivateUse1).__next__
-
-
 def name_device() -> None:
     """Rename torch's `PrivateUse1` to `jax` and give it the module `torch.jax`.
 
@@ -48,9 +41,11 @@ def name_device() -> None:
             "another package (torchax, most likely) has already registered a torch device named 'jax'. jaxtorch "
             "and that package cannot share a process: import only one of them."
         )
-    from . import module
+    from . import guard, module
 
-    backend_registration._setup_privateuseone_for_python_backend("jax", module, _Hooks(), _Guard())
+    backend_registration._setup_privateuseone_for_python_backend(
+        "jax", module, _Hooks(), guard.Guard()
+    )
     sys.modules["torch.jax"] = module
 
 
@@ -164,12 +159,13 @@ def first_use() -> Callable[..., Any]:
             from ..dispatch import higher_order
             from ..dispatch.kernels import install as install_operators
             from ..storage import placement
-            from . import amp, fork, interrupts, methods, processes, storages
+            from . import amp, fork, guard, interrupts, methods, processes, storages
 
             # First what may fail for want of a library, registering nothing: the next try fails with the same words.
             placement.devices()
             run = install_operators()
             fork.start()
+            guard.stop_asking_python()
             amp.install()
             methods.install()
             processes.install()

@@ -64,10 +64,10 @@ class Source(Buffer):
         seed = np.array([self.initial_seed], np.uint64).view(np.uint32)
         trace = _trace()
         if trace is None:
-            from ..storage.transfer import on_host
+            from ..storage.transfer import host_values
 
             with self.held():
-                words = np.concatenate([seed, on_host(self.array)])
+                words = np.concatenate([seed, host_values(self.array)])
             return torch.from_numpy(words.view(np.uint8).copy())
         import jax
         import jax.numpy as jnp

@@ -15,14 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.utils.dlpack
 
 from .. import _torch_private as private
 from .._jax_private import uncommitted
+from ..storage import transfer
 from ..storage.dtypes import to_numpy, to_torch
-from ..storage.transfer import as_numpy, put, to_host
+from ..storage.transfer import as_numpy, host_values, put, to_host
 
 Tensor = torch.Tensor
 _ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
@@ -159,11 +159,12 @@ def tensor_of(
     if target.type == "jax":
         return _on_the_device(array, target, copy)
     if _is_over(array, target):
-        shared = torch.utils.dlpack.from_dlpack(array.block_until_ready())
+        transfer.wait(array)
+        shared = torch.utils.dlpack.from_dlpack(array)
         return shared.clone() if copy else shared
     if copy is False:
         raise _cannot_share(f"the array is on {sorted(map(str, array.devices()))}, not on {target}")
-    return to_host(np.asarray(array)).to(target)
+    return to_host(host_values(array)).to(target)
 
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:

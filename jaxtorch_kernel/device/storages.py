@@ -22,9 +22,11 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     device = torch.device(device)
     if device.type != "jax":
         return _Base.__new__(cls, *args, device=device, **kwargs)
+    from ..storage.transfer import in_host_memory
+
     content = args[0] if args else kwargs.pop("size", 0)
     if isinstance(content, int):
-        return _from_bytes(np.zeros(content, np.uint8))
+        return _from_bytes(in_host_memory(lambda: np.zeros(content, np.uint8)))
     return _from_bytes(np.array(list(content), np.uint8))
 
 
@@ -70,9 +72,10 @@ def _cpu(self: UntypedStorage) -> UntypedStorage:
     if buffer is None:
         return _cpu_of_torch(self)
     from ..dispatch import tracing
+    from ..storage.transfer import host_values
 
     tracing.forbid(buffer.array, "copied to the CPU")
-    content = np.array(buffer.array).reshape(-1).view(np.uint8)
+    content = np.array(host_values(buffer.array)).reshape(-1).view(np.uint8)
     return torch.from_numpy(content).untyped_storage()
 
 
@@ -150,7 +153,7 @@ def adopt(storage: Any, dtype: torch.dtype, shape: Any) -> None:
     A loaded Storage knows neither. Views would reinterpret bytes at each use; the array is converted once instead.
     """
     from ..storage.dtypes import to_numpy
-    from ..storage.transfer import put
+    from ..storage.transfer import host_values, put
 
     buffer = storage.buffer
     wanted = to_numpy(dtype)
@@ -160,4 +163,6 @@ def adopt(storage: Any, dtype: torch.dtype, shape: Any) -> None:
     for n in shape:
         count *= n
     if count * wanted.itemsize == buffer.spec.nbytes:
-        buffer.write(*put(np.array(buffer.array).reshape(-1).view(wanted).reshape(shape)))
+        buffer.write(
+            *put(np.array(host_values(buffer.array)).reshape(-1).view(wanted).reshape(shape))
+        )

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from . import fork
+
 
 def _pending() -> list[Any]:
     """The arrays of this process that are not computed yet."""
@@ -28,8 +30,10 @@ def _pending() -> list[Any]:
 
 def _wait(array: Any) -> None:
     """Wait for one array; one that was donated meanwhile has been computed, or will be by its new owner."""
+    from ..storage import transfer
+
     try:
-        array.block_until_ready()
+        transfer.wait(array)
     except RuntimeError:
         if not array.is_deleted():
             raise
@@ -127,7 +131,7 @@ class Event(torch.Event):
         Raises:
             RuntimeError: that work failed on the device.
         """
-        if self._timed:
+        if self._timed and not fork.forked:  # a forked process has no watcher
             self._done.wait()
         elif not self._done.is_set():
             self._finish()

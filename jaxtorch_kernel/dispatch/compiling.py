@@ -110,6 +110,37 @@ class Handle:
         self.executable, self.traced = executable, traced
 
 
+_MOST_BYTES = 2**63 - 1
+
+
+def _check_sizes(jaxpr: Any, seen: set[int]) -> None:
+    """Refuse a program with an array that no memory can hold, or that XLA cannot count: it ends the process for one.
+
+    XLA multiplies as is done here, so that a later size of zero does not help.
+
+    Raises:
+        RuntimeError: in torch's words.
+    """
+    if id(jaxpr) in seen:
+        return
+    seen.add(id(jaxpr))
+    for variables in (jaxpr.invars, *(equation.outvars for equation in jaxpr.eqns)):
+        for aval in [v.aval for v in variables]:
+            nbytes = getattr(getattr(aval, "dtype", None), "itemsize", 1)
+            for n in getattr(aval, "shape", ()):
+                nbytes *= n
+                if nbytes > _MOST_BYTES:
+                    raise RuntimeError(
+                        f"Storage size calculation overflowed with sizes={list(aval.shape)}"
+                    )
+    for equation in jaxpr.eqns:
+        for inner in equation.params.values():
+            for part in inner if isinstance(inner, list | tuple) else (inner,):
+                part = getattr(part, "jaxpr", part)
+                if hasattr(part, "eqns"):
+                    _check_sizes(part, seen)
+
+
 def finish(
     traced: Any,
     name: str,
@@ -120,6 +151,7 @@ def finish(
 ) -> tuple[Callable[..., Any], stats.Compiled]:
     """Compile a trace; returns what runs it, which takes flat arrays, and its record."""
     started = time.perf_counter()
+    _check_sizes(traced.jaxpr.jaxpr, set())
     with phase(name, "lowering") as own, jax.enable_x64(True):
         lowered = traced.lower()
         middle = time.perf_counter()

@@ -85,16 +85,22 @@ def kernel_with_out(name: str, out_name: str) -> Callable[[Callable[..., Any]], 
 # -- positions of a mask ---------------------------------------------------------------------------
 
 
+def _counting(size: int) -> Any:
+    """The narrowest dtype that counts to `size`."""
+    return np.int32 if size < 2**31 else np.int64
+
+
 def positions(mask: Any, size: int) -> jax.Array:
     """The first `size` flat positions where a boolean array is true, in order; zeros follow."""
     flat = mask.reshape(-1)
-    slot = jnp.where(flat, jnp.cumsum(flat, dtype=np.int32) - 1, size)
-    index = jnp.arange(flat.size, dtype=np.int32)
-    return jnp.zeros(size, np.int32).at[slot].set(index, mode="drop")
+    dtype = _counting(flat.size)
+    slot = jnp.where(flat, jnp.cumsum(flat, dtype=dtype) - 1, size)
+    index = jnp.arange(flat.size, dtype=dtype)
+    return jnp.zeros(size, dtype).at[slot].set(index, mode="drop")
 
 
 def _count(x: Any) -> jax.Array:
-    return jnp.sum(x != 0, dtype=np.int32)
+    return jnp.sum(x != 0, dtype=_counting(x.size))
 
 
 def _nonzero(x: Any, size: int) -> jax.Array:

@@ -11,7 +11,7 @@ import torch
 from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
-from ..storage.transfer import on_host
+from ..storage.transfer import host_values
 from . import tracing, watching
 from .errors import explain_buffer
 
@@ -65,7 +65,7 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
-        return on_host(array) if watching.watcher is None else watching.fetched(array)
+        return host_values(array) if watching.watcher is None else watching.fetched(array)
     except jax.errors.JaxRuntimeError as error:
         raise explain_buffer(error, buffer_of(tensor)) from None
     except RuntimeError as error:

@@ -22,7 +22,7 @@ from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_numpy, to_torch
-from ..storage.transfer import put
+from ..storage.transfer import host_values, put
 from .borrow import borrowed
 from .bridge import avals_of
 from .compiled import build
@@ -285,7 +285,7 @@ def _tensor_over(array: Any) -> Tensor:
 
 def _number(tensor: Tensor) -> int | float:
     """The Python number that was made an element of this dtype: 0.001, not 0.0010000000474974513."""
-    value = np.asarray(buffer_of(tensor).array)
+    value = host_values(buffer_of(tensor).array)
     return float(str(value)) if jnp.issubdtype(value.dtype, jnp.floating) else value.item()
 
 

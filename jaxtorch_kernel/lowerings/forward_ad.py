@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import torch
 
 from ..dispatch.factories import empty
 from ..dispatch.registry import kernel
 from ..storage.buffer import buffer_of
-from .registry import lower
+from ..storage.layout import contiguous_strides
 
 
 @kernel("_efficientzerotensor")
@@ -22,11 +21,26 @@ def _efficientzerotensor(size: Any, **options: Any) -> torch.Tensor:
 @kernel("_has_same_storage_numel")
 def _has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a tangent has as much memory as its primal; torch's own asks Storages, some of which report 0 bytes."""
-    sizes = [buffer_of(t).spec.nbytes // t.element_size() for t in (self, other)]
-    return sizes[0] == sizes[1]
+    return _elements(self) == _elements(other)
 
 
-# torch's own goes by the Storage's size, which is 0 here for a result (`storage.buffer.wrap`).
-@lower("_new_zeros_with_same_feature_meta")
-def _new_zeros_with_same_feature_meta(self: Any, other: Any, self_num_batch_dims: int) -> Any:
-    return jnp.zeros(self.shape[:self_num_batch_dims] + other.shape, other.dtype)
+def _elements(tensor: torch.Tensor) -> int:
+    """How many elements a tensor's memory has."""
+    return int(buffer_of(tensor).spec.nbytes // tensor.element_size())
+
+
+@kernel("_new_zeros_with_same_feature_meta")
+def _new_zeros_with_same_feature_meta(
+    self: torch.Tensor, other: torch.Tensor, *, self_num_batch_dims: int = 0
+) -> torch.Tensor:
+    """A tangent for `other`: zeros in as much memory, read as `other` reads its own, after batch dimensions of `self`.
+
+    A view of a tensor and the same view of its tangent must have one layout. torch's own asks Storages here, too.
+    """
+    batch = self.shape[:self_num_batch_dims]
+    count = _elements(other)
+    memory = torch.zeros(batch.numel() * count, dtype=other.dtype, device=other.device)
+    stride = [s * count for s in contiguous_strides(batch)]
+    return memory.as_strided(
+        [*batch, *other.shape], [*stride, *other.stride()], other.storage_offset()
+    )

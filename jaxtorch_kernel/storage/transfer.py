@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,33 @@ def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Spec]:
     """Zeros on the current device."""
-    return put(np.zeros(shape, dtype))
+    return put(in_host_memory(lambda: np.zeros(shape, dtype)))
+
+
+def in_host_memory(make: Callable[[], np.ndarray]) -> np.ndarray:
+    """What `make` gives, with torch's error where NumPy gets no memory for it."""
+    try:
+        return make()
+    except MemoryError as error:
+        raise torch.OutOfMemoryError(f"{error} on the host, on its way to the jax device") from None
+
+
+def wait(array: Any) -> None:
+    """Wait for a `jax.Array`. A forked process, where nothing is ever computed, refuses here (`device/fork.py`).
+
+    Raises:
+        RuntimeError: what computes the array failed; the message is XLA's.
+    """
+    array.block_until_ready()
+
+
+def host_values(array: Any) -> np.ndarray:
+    """The values of a `jax.Array`, read-only. Waits for them.
+
+    NumPy looks at the memory itself, which ends the process where XLA got none; waiting raises XLA's error.
+    """
+    wait(array)
+    return np.asarray(array)
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -48,7 +74,7 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype in _FOREIGN:
         carrier = _CARRIER[tensor.dtype.itemsize][0]
         return np.array(tensor.contiguous().view(carrier).numpy(), order="C").view(dtype)
-    return np.array(tensor.numpy(), order="C")
+    return in_host_memory(lambda: np.array(tensor.numpy(), order="C"))
 
 
 def to_host(array: np.ndarray, stride: Sequence[int] | None = None) -> torch.Tensor:
@@ -84,17 +110,6 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
         )
     array, spec = put(as_numpy(tensor))
     return wrap_sized(array, spec, tensor.shape, tensor.dtype)
-
-
-def on_host(array: jax.Array) -> np.ndarray:
-    """The values of an array, read-only. Waits for them.
-
-    Before NumPy asks: XLA's CPU client ends the process where memory is read that could not be allocated.
-
-    Raises:
-        JaxRuntimeError: what computes them failed.
-    """
-    return np.asarray(array.block_until_ready())
 
 
 def is_traced(array: Any) -> bool:

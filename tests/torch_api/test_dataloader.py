@@ -1,11 +1,18 @@
 """`DataLoader` beside the device: shuffling, workers forked and spawned, pinned memory, processes after a fork."""
 
+import io
 import os
+import pickle
+import signal
 import warnings
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
+
+import jaxtorch
 
 
 class Squares(Dataset):
@@ -141,11 +148,12 @@ def test_the_device_in_a_forked_worker_is_a_clear_error(how):
     assert (torch.ones(2, device="jax") + 1).sum() == 4
 
 
-def child(work):
-    """Run `work` in a forked child; its text and exit status."""
+def child(work, seconds=0):
+    """Run `work` in a forked child, which ends after that many seconds at the latest; returns its text."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(seconds)
         try:
             text = str(work())
         except BaseException as error:
@@ -176,3 +184,63 @@ def test_warnings_filters_are_back_after_a_fork():
     before = list(warnings.filters)
     assert child(lambda: warnings.filters == before) == "True"
     assert warnings.filters == before
+
+
+def pending():
+    """A tensor that is not computed yet, for a second at least."""
+    x = torch.ones(1000, 1000, device="jax")
+    for _ in range(30):
+        x = (x @ x) * 1e-3
+    array = jaxtorch.to_jax(x)
+    assert not array.is_ready()
+    return x, array
+
+
+WAITS = {
+    "save": lambda x, array: torch.save(x, io.BytesIO()),
+    "save of a module": lambda x, array: torch.save({"w": nn.Parameter(x)}, io.BytesIO()),
+    "pickle": lambda x, array: pickle.dumps(x),
+    "bytes of its storage": lambda x, array: x.untyped_storage().cpu(),
+    "an element of its storage": lambda x, array: x.untyped_storage()[0],
+    "to the CPU": lambda x, array: x.cpu(),
+    "item": lambda x, array: x[0, 0].item(),
+    "repr": lambda x, array: repr(x),
+    "numpy": lambda x, array: np.asarray(x),
+    "dlpack": lambda x, array: x.__dlpack__(),
+    "to_jax": lambda x, array: jaxtorch.to_jax(x),
+    "to_torch": lambda x, array: jaxtorch.to_torch(array, device="cpu"),
+    "synchronize": lambda x, array: torch.jax.synchronize(),
+    "accelerator": lambda x, array: torch.accelerator.synchronize(),
+    "stream": lambda x, array: torch.jax.current_stream().synchronize(),
+    "nonzero": lambda x, array: x.nonzero(),
+    "equal": lambda x, array: x.equal(x),
+    "copy_": lambda x, array: torch.empty(1000, 1000, device="cpu").copy_(x),
+}
+
+
+@pytest.mark.timeout(120)
+def test_what_would_wait_for_ever_in_a_forked_child_is_a_clear_error():
+    x, array = pending()
+
+    def work():
+        found = []
+        for wait in WAITS.values():
+            try:
+                wait(x, array)
+            except RuntimeError as error:
+                found.append(str(error)[:44])
+        return found
+
+    expected = ["Cannot use the jax device in a forked process"[:44]] * len(WAITS)
+    assert child(work, 60) == str(expected)
+    assert array.block_until_ready().shape == (1000, 1000)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("timed", [False, True])
+def test_an_event_in_a_forked_child_is_a_clear_error(timed):
+    event = torch.jax.Event(enable_timing=timed)
+    x, _ = pending()
+    event.record()
+    assert child(event.synchronize, 60).startswith("RuntimeError: Cannot use the jax device")
+    assert x.isfinite().all()

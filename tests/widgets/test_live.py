@@ -218,6 +218,22 @@ def test_the_oldest_of_too_many_views_ends(view: Counted) -> None:
     assert first.widget.comm is None  # closed
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("place", ["elsewhere", "", "the second's"])
+def test_a_page_that_renames_its_place_does_not_stop_the_kernel(
+    view: Counted, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(live, "_MOST", 2)
+    first, second = live.connect(view), live.connect(view)
+    # As ipywidgets takes an update from the page.
+    first.widget.set_state({"place": second.place if place == "the second's" else place})
+    third = live.connect(view)
+    assert first.widget.comm is None
+    assert list(live._connections.values()) == [second, third]
+    live.end()
+    assert not live._connections
+
+
 def test_without_a_kernel_a_view_is_text_alone() -> None:
     assert hosts.host().name == "terminal"
     assert live.bundle(Counted()) == {"text/plain": "counted"}

@@ -1,0 +1,90 @@
+"""The device's guard: what torch's C++ asks of a device to switch to it and to its stream.
+
+torch implements the guard of a Python backend in C++, over one method in Python, `type_`. Autograd's engine switches
+streams around every node. Where a hook raises, C++ unwinds past that switch with Python's error still set; the call
+of `type_` then fails because of it, within a function that may not throw, and the process ends. So switching
+streams, which does nothing here, must not call Python. torch has a guard that does nothing in C++ already, the
+one of the meta device: `stop_asking_python` puts its `exchangeStream` into the table of virtual functions of our guard.
+
+The place in that table is counted in the header that this torch ships. Where there is no such header, or tables are of
+another form (Windows), the guard stays as torch made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_DEVICES = torch._C._autograd.DeviceType
+
+
+class Guard(torch._C._acc.DeviceGuard):
+    """The guard that torch registers for the device."""
+
+    # A function in C: C++ that may not throw calls it for every node of a graph, and bytecode is where a
+    # KeyboardInterrupt starts (`interrupts.py`).
+    type_: Any = itertools.repeat(_DEVICES.PrivateUse1).__next__
+
+
+_FUNCTION = "exchangeStream"
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+_WORD = struct.calcsize("P")
+_BEFORE = 2  # words of a table before its first function: an offset, and the type's description
+_table: Any = None  # ours; torch's C++ reads it as long as the process lives
+
+
+def virtual_functions(header: str) -> list[str]:
+    """The names of the virtual functions that a C++ header declares, in their order in the table.
+
+    >>> virtual_functions("virtual int f(int) const = 0; // not virtual: g()\\n virtual ~C() = default;")
+    ['f', '~C']
+    """
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.S)
+    return re.findall(r"\bvirtual\b[^;{(]*?(~?\w+)\s*\(", code)
+
+
+def _place() -> tuple[int, int] | None:
+    """Where `exchangeStream` is in the table, and how many functions the table has."""
+    header = Path(torch.__path__[0], "include/c10/core/impl/DeviceGuardImplInterface.h")
+    try:
+        functions = virtual_functions(header.read_text())
+    except OSError:
+        return None
+    if functions.count(_FUNCTION) != 1 or not functions[-1].startswith("~"):
+        return None
+    return functions.index(_FUNCTION), len(functions) + 1  # a destructor takes two places
+
+
+def stop_asking_python() -> bool:
+    """Let the guard switch streams in C++; once, before the first tensor. Returns whether it does."""
+    global _table
+    if _table is not None:
+        return True
+    name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform)
+    place = _place()
+    if name is None or place is None:
+        return False
+    at, length = place
+    library = ctypes.CDLL(str(Path(torch.__path__[0], "lib", name)))
+    number = int(_DEVICES.PrivateUse1)
+    guards = (ctypes.c_void_p * (number + 1)).in_dll(library, _REGISTRY)
+    ours, meta = guards[number], guards[int(_DEVICES.Meta)]
+    if ours is None or meta is None:
+        return False
+    # An object begins with the address of its table's first function.
+    pointer = ctypes.c_void_p.from_address(ours)
+    functions_of_meta = ctypes.c_void_p.from_address(meta).value
+    assert pointer.value is not None
+    assert functions_of_meta is not None
+    words = ctypes.c_void_p * (_BEFORE + length)
+    _table = words.from_buffer_copy(words.from_address(pointer.value - _BEFORE * _WORD))
+    _table[_BEFORE + at] = (ctypes.c_void_p * length).from_address(functions_of_meta)[at]
+    pointer.value = ctypes.addressof(_table) + _BEFORE * _WORD
+    return True
