@@ -32,10 +32,13 @@ class Options:
             the CPU and warns once per operator, "silent" does not warn, "error" raises.
         matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
             `torch.get_float32_matmul_precision()`.
+        check: "indices" looks at every index, class target and probability, also in captured code, and raises the
+            CPU's error; "none" does not, for nothing waits for values then (docs/differences.md).
     """
 
     fallback: str = "warn"
     matmul_precision: str | None = None
+    check: str = "none"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,6 +52,7 @@ class Options:
 _ALLOWED: dict[str, tuple[Any, ...]] = {
     "fallback": ("warn", "silent", "error"),
     "matmul_precision": (None, "default", "high", "highest"),
+    "check": ("none", "indices"),
 }
 
 

@@ -44,12 +44,16 @@ def synchronize(device: Any = None) -> None:
 
     Raises:
         RuntimeError: a computation failed on the device; the message is XLA's.
+        Exception: captured code was given a value that `config(check="indices")` refuses: the CPU's error.
     """
     import jax
+
+    from ..dispatch import values
 
     for array in _pending():
         _wait(array)
     jax.effects_barrier()
+    values.raise_noted()
 
 
 class _Watcher:

@@ -114,6 +114,8 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """`self.copy_(src)`, each on any device."""
     if self is src:
         return self
+    if not isinstance(src, Tensor):  # torch hands a number over as what it is
+        src = torch.tensor(src)
     if self.device.type != "jax":
         self.copy_(to_cpu(src))
         return self

@@ -7,27 +7,9 @@ from typing import Any
 import torch
 
 from .._torch_private import suggest_memory_format
-from ..lowerings.promote import kind_of
-from ..lowerings.refused import REFUSED
 from ..lowerings.registry import LOWERINGS
-from ..storage.dtypes import to_numpy
+from .asked import cpu_error
 from .schema import Signature, short_name
-
-# Up to here the CPU is asked with zeros in memory, beyond with one zero for all: some kernels want dense tensors.
-_MOST_ZEROS = 1 << 20
-
-
-def check_dtypes(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]) -> None:
-    """Raise the CPU's error for an operand of a dtype that torch has no kernel for (`lowerings/refused.py`)."""
-    asked = REFUSED.get(op._schema.name.removeprefix("aten::"))
-    if asked is None:
-        return
-    kinds = [kind_of(to_numpy(a.dtype)) for a in args if isinstance(a, torch.Tensor)]
-    # Later operands may be indices, which are integers rightly.
-    if kinds and (kinds[0] in asked or ("c" in kinds and "c" in asked)):
-        error = cpu_error(op, signature, args)
-        if error is not None:
-            raise error
 
 
 def to_meta(a: Any) -> Any:
@@ -76,29 +58,3 @@ def _keeping_format(result: torch.Tensor, arguments: list[Any]) -> torch.Tensor:
             if memory_format != torch.contiguous_format:
                 return result.contiguous(memory_format=memory_format)
     return result
-
-
-def cpu_error(
-    op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]
-) -> Exception | None:
-    """What the CPU's kernel says of arguments that Meta refuses: many Meta kernels have words of their own."""
-
-    def zeros(a: Any, written: bool = False) -> Any:
-        if isinstance(a, list | tuple):
-            return [zeros(item, written) for item in a]
-        if isinstance(a, torch.device):
-            return torch.device("cpu")
-        if not isinstance(a, torch.Tensor) or a.device.type == "cpu":
-            return a
-        if written or a.numel() <= _MOST_ZEROS:
-            return torch.zeros(a.shape, dtype=a.dtype)
-        return torch.zeros((), dtype=a.dtype).expand(a.shape)
-
-    arguments = [zeros(a, i in signature.written) for i, a in enumerate(args)]
-    names = signature.names[signature.positional :]
-    keywords = dict(zip(names, arguments[signature.positional :], strict=True))
-    try:
-        op(*arguments[: signature.positional], **keywords)
-    except Exception as error:
-        return error
-    return None

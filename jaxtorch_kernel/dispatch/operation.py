@@ -13,12 +13,14 @@ import jax
 import torch
 
 from .. import ambient
+from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
 from ..options import Options
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import kept, outputs, tracing, watching
+from . import kept, outputs, overlap, tracing, values, watching
 from . import program as program_module
+from .asked import asking, check_dtypes, cpu_error, raise_asked
 from .atomic import own, run_into
 from .call import (
     Call,
@@ -32,7 +34,7 @@ from .call import (
 from .errors import explain_call
 from .hot import hot_path
 from .kept import Programs
-from .meta import call_meta, check_dtypes, cpu_error
+from .meta import call_meta
 from .numbers import check_limits, number_operands
 from .program import Program, build_lock
 from .results import effects, results_of
@@ -56,6 +58,7 @@ class Operation:
         op: the overload, or None for a JAX function of our own (`name` then names it).
         lowering: its JAX function.
         copy_cpu: take CPU tensors with dimensions too, by copying them (indices, as on cuda).
+        checked: check arguments beyond what Meta kernels say. Off for an operation that is such a check itself.
     """
 
     def __init__(
@@ -64,12 +67,13 @@ class Operation:
         lowering: Lowering,
         name: str = "",
         copy_cpu: bool = False,
+        checked: bool = True,
     ):
         self.op = op
         self.lowering = lowering
         self.copy_cpu = copy_cpu
         self.signature = Signature(op) if op is not None else None
-        self.name = short_name(op) if op is not None else name
+        self.name = name or (short_name(op) if op is not None else "")
         self.kept = Programs()
         self.programs = self.kept.ready
         kinds = list(self.signature.kinds) if self.signature is not None else []
@@ -86,7 +90,27 @@ class Operation:
         # A factory has no tensor that would tell its program's placement.
         factory = TENSOR not in kinds and TENSORS not in kinds
         self.special = bool(self.written) or lowering.random or factory
+        self.asking = asking(op, self.signature) if checked else None
+        self.overlaps = overlap.Known()
+        self.checking = self._checking() if checked else None
         self.call = hot_path(lambda: self)
+
+    def _checking(self) -> values.Checking | None:
+        """The check of the values that the operator is given, where it has one."""
+        functional = self.signature.functional if self.signature is not None else None
+        if functional is None or short_name(functional) not in CHECKS:
+            return None
+
+        def make(op: torch._ops.OpOverload, lowering: Lowering) -> Operation:
+            return Operation(op, lowering, f"check of {self.name}", self.copy_cpu, checked=False)
+
+        return values.Checking(functional, make)
+
+    def inputs_of(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments without those that are `out=`."""
+        if self.signature is None or not self.signature.is_out:
+            return args
+        return tuple(a for i, a in enumerate(args) if i not in self.written)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -97,6 +121,10 @@ class Operation:
             assert self.signature is not None
             args = self.signature.complete(args, kwargs)
         call = self._described(args)
+        if self.asking is not None:
+            self.asking.check(call)
+        if self.checking is not None and self.checking.wanted(call.key[0]):
+            self.checking.check(self.inputs_of(call.args))
         if tracing.depth and (trace := tracing.current()) is not None:
             return run_traced(self, call, trace)
         return self.run_now(call)
@@ -126,7 +154,12 @@ class Operation:
         """The program of a call, where there is one already. Completes the key."""
         key, buffers = call.key, call.buffers
         if self.written and len(buffers) > 1:
-            key.append(tuple(first_positions(buffers)))
+            first = first_positions(buffers)
+            key.append(tuple(first))
+            if len(set(first)) < len(first):
+                assert self.op is not None
+                assert self.signature is not None
+                self.overlaps.check(self.op, self.signature, call)
         if self.lowering.random or not buffers:
             key.append(placement.current())
         return self.kept.find(tuple(key))
@@ -223,8 +256,14 @@ class Operation:
         assert self.signature.functional is not None
         outs = [args[i] for i in self.written]
         outputs.check_devices(outs, self.name)
-        inputs = [a for i, a in enumerate(args) if i not in self.written]
-        return outputs.resize(outs, operation_of(self.signature.functional).result_types(inputs))
+        assert self.op is not None
+        overlap.check_targets(self.op, self.signature, args, outs)
+        inputs = self.inputs_of(args)
+        types = operation_of(self.signature.functional).result_types(list(inputs))
+        if any(out.dtype != dtype for out, (_, dtype) in zip(outs, types, strict=True)):
+            # Some operators cast to the dtype of `out`, some want the very one.
+            raise_asked(self.op, self.signature, args)
+        return outputs.resize(outs, types)
 
     def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Size and dtype of each result of a functional call, without running it."""
@@ -257,6 +296,9 @@ class Operation:
                 slot for i, slot in enumerate(slots) if kinds[i] != GENERATOR and i not in outs
             ]
             written, structure = effects(self.signature, args, call.tensors)
+            if self.op is not None and self.signature is not None and written:
+                targets = [call.tensors[i] for i in written]
+                overlap.check_targets(self.op, self.signature, call.args, targets)
             precision = options.matmul_precision or _TORCH_PRECISION.get(
                 torch.get_float32_matmul_precision()
             )
@@ -275,6 +317,7 @@ class Operation:
                 structure,
             )
             program = make() if self.lowering.decomposed else self._checked(make, args)
+            program.by_hot_path = self.checking is None or not self.checking.wanted(options)
             if keep:
                 self.kept.add(frozen, program)
             return program
@@ -283,13 +326,11 @@ class Operation:
         """The program, or torch's own exception where JAX refuses what Meta let pass (a dtype, mostly)."""
         try:
             return make()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             functional = self.signature.functional if self.signature is not None else None
             if functional is None or isinstance(error, jax.errors.ConcretizationTypeError):
                 raise
-            inputs = args
-            if self.signature is not None and self.signature.is_out:
-                inputs = tuple(a for i, a in enumerate(args) if i not in self.written)
+            inputs = self.inputs_of(args)
             raise cpu_error(functional, Signature(functional), inputs) or error from None
 
     def _metas(self, args: tuple[Any, ...]) -> Any:

@@ -92,6 +92,7 @@ class Program:
         self.new_specs: list[Spec] = []
         self.limits: set[tuple[int, float, float, str]] = set()
         self.single = False
+        self.by_hot_path = True  # nothing must run before it
         # The hot path may call it: compiled, one contiguous result, nothing written, ...
         self.quick = False
         self.plain = False  # ... no starts and no numbers
@@ -350,7 +351,7 @@ class Program:
                 _compiled.add(self)
                 if counting:
                     self._count(True)
-                self.quick = self.single and not self.written
+                self.quick = self.single and not self.written and self.by_hot_path
                 self.plain = self.quick and not (self.views or self.number_kinds)
             return self._call
 

@@ -12,7 +12,7 @@ from ..lowerings.registry import Lowering
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
 from ..storage.transfer import host_values
-from . import tracing, watching
+from . import tracing, values, watching
 from .errors import explain_buffer
 
 
@@ -65,7 +65,9 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
-        return host_values(array) if watching.watcher is None else watching.fetched(array)
+        found = host_values(array) if watching.watcher is None else watching.fetched(array)
+        values.raise_noted()
+        return found
     except jax.errors.JaxRuntimeError as error:
         raise explain_buffer(error, buffer_of(tensor)) from None
     except RuntimeError as error:

@@ -16,7 +16,7 @@ import torch
 from .. import _torch_private as private
 from . import pausing
 from .call import Call
-from .numbers import number_operands
+from .numbers import check_limits, number_operands
 from .results import results_of
 from .tracing import Trace
 
@@ -57,6 +57,8 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
             operands.append(starts)
     scopes = trace.root.scopes
     named = scopes.of_call() if scopes is not None else nullcontext()
+    if program.limits:
+        check_limits(program.limits, call.numbers)
     with jax.enable_x64(True), named:
         numbers = number_operands(program.number_kinds, call.numbers, None)
         outputs = program.function(*operands, *numbers)

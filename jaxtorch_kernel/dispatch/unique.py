@@ -63,6 +63,11 @@ def _unique(
     return_counts: bool,
     name: str,
 ) -> Triple:
+    count = max(self.dim(), 1)
+    if dim is not None and not -count <= dim < count:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
+        )
     dim = None if dim is None or not self.dim() else dim % self.dim()
     along = self.shape if dim is None else self.shape[dim : dim + 1]
     none = torch.empty(0, dtype=torch.int64, device="jax")

@@ -37,6 +37,7 @@ def _convolve(
     stride, padding, dilation, output_padding = (
         per_dimension(v, count) for v in (stride, padding, dilation, output_padding)
     )
+    _check(input, weight, stride, padding, dilation, transposed, output_padding)
     pads = [(p, p) for p in padding]
     window, inner = stride, [1] * count
     if transposed:
@@ -58,6 +59,24 @@ def _convolve(
     )
 
 
+def _check(
+    input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, more: Any
+) -> None:
+    """Refuse what torch refuses and XLA would compute, or would refuse when it compiles.
+
+    Raises:
+        ValueError: the CPU's kernel has the words.
+    """
+    refused = min(stride) < 1 or min(dilation) < 1 or min(padding) < 0 or 0 in weight.shape[2:]
+    # An empty image is taken of no batch or no channels.
+    refused |= 0 in input.shape[2:] and 0 not in input.shape[:2]
+    if transposed:
+        steps = zip(more, stride, dilation, strict=True)
+        refused |= any(not 0 <= m < max(s, d) for m, s, d in steps)
+    if refused:
+        raise ValueError("torch has no such convolution")
+
+
 def _exchange_channels(weight: Any, groups: int) -> jax.Array:
     """(in, out / groups, ...) to (out, in / groups, ...)."""
     into, out, *window = weight.shape
@@ -68,6 +87,11 @@ def _exchange_channels(weight: Any, groups: int) -> jax.Array:
 @lower("convolution", "convolution_overrideable", keeps_format=True)
 def convolution(input: Any, weight: Any, bias: Any, *options: Any) -> jax.Array:
     """The options are `_convolve`'s: stride, padding, dilation, transposed, output_padding, groups."""
+    if bias is not None and bias.ndim != 1:
+        raise ValueError("the bias of a convolution is a vector")
+    if not input.shape[1] and not options[3]:  # torch's result has no channels either
+        size = jax.eval_shape(lambda: _convolve(input, weight, *options)).shape
+        return jnp.zeros((size[0], 0, *size[2:]), input.dtype)
     if bias is None:
         return _convolve(input, weight, *options)
     # The sum is rounded once, after the bias.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .indexing import IN_BOUNDS, narrow
+from .indexing import EXACT, narrow
 from .promote import cast, widen
 from .registry import lower
 
@@ -26,7 +26,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> jax.Array:
-    rows = weight.at[narrow(indices)].get(mode=IN_BOUNDS)
+    rows = weight.at[narrow(indices)].get(**EXACT)
     if padding_idx < 0:
         return rows
     # No gradient flows to the padding's row. torch's autograd sees to it; in captured code JAX's does.
@@ -34,7 +34,7 @@ def embedding(
 
 
 def _counts(indices: Any, size: int) -> jax.Array:
-    return jnp.zeros(size, np.int32).at[indices].add(1, mode=IN_BOUNDS)
+    return jnp.zeros(size, np.int32).at[indices].add(1, **EXACT)
 
 
 def _table_gradient(
@@ -44,11 +44,11 @@ def _table_gradient(
     (rows,) = widen(rows)
     scale = indices != padding_idx
     if scale_grad_by_freq:
-        frequency = _counts(indices, num_weights)[indices]
+        frequency = _counts(indices, num_weights).at[indices].get(**EXACT)
         rows = rows / jnp.maximum(frequency, 1).astype(rows.dtype)[:, None]
     rows = jnp.where(scale[:, None], rows, 0)
     table = jnp.zeros((num_weights, rows.shape[-1]), rows.dtype)
-    return table.at[indices].add(rows, mode=IN_BOUNDS)
+    return table.at[indices].add(rows, **EXACT)
 
 
 @lower("embedding_dense_backward")
@@ -63,7 +63,7 @@ def embedding_dense_backward(
 @lower("embedding_renorm")
 def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> jax.Array:
     flat = narrow(indices).reshape(-1)
-    (rows,) = widen(self.at[flat].get(mode=IN_BOUNDS))
+    (rows,) = widen(self.at[flat].get(**EXACT))
     norm_type, max_norm = cast(norm_type, rows.dtype), cast(max_norm, rows.dtype)
     sums = jnp.sum(jnp.abs(rows) ** norm_type, -1, keepdims=True) ** (1 / norm_type)
     largest = jnp.max(jnp.abs(rows), -1, keepdims=True)
@@ -75,7 +75,7 @@ def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> 
 
     norms = rounded(norms)
     shrunk = jnp.where(norms > max_norm, rows * rounded(max_norm / (norms + 1e-7)), rows)
-    return self.at[flat].set(shrunk.astype(self.dtype), mode=IN_BOUNDS)
+    return self.at[flat].set(shrunk.astype(self.dtype), **EXACT)
 
 
 # -- bags ------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def embedding_bag(
     index_dtype = jnp.promote_types(indices.dtype, offsets.dtype)
     index = narrow(indices)
     kept = index != (padding_idx % weight.shape[0] if padding_idx >= 0 else -1)
-    rows = _weighted(widen(weight.at[index].get(mode=IN_BOUNDS))[0], per_sample_weights)
+    rows = _weighted(widen(weight.at[index].get(**EXACT))[0], per_sample_weights)
     sizes = jnp.zeros(count, np.int32).at[bag].add(kept.astype(np.int32), mode="drop")
     chosen = jnp.zeros(count, index_dtype)
     shape = (count, weight.shape[1])
@@ -165,7 +165,7 @@ def embedding_bag_dense_backward(
         taken = jnp.where((bag_size > 0)[:, None], wide, 0)
         table = jnp.zeros((num_weights, grad.shape[1]), wide.dtype)
         columns = jnp.arange(grad.shape[1], dtype=np.int32)[None]
-        table = table.at[narrow(maximum_indices), columns].add(taken, mode=IN_BOUNDS)
+        table = table.at[narrow(maximum_indices), columns].add(taken, **EXACT)
         return table.astype(grad.dtype)
     if mode == MEAN:
         wide = _averaged(wide, bag_size)
@@ -207,6 +207,6 @@ def embedding_bag_per_sample_weights_backward(
     mode: int,
     padding_idx: int = -1,
 ) -> jax.Array:
-    rows, bags = widen(weight[narrow(indices)], grad[narrow(offset2bag)])
+    rows, bags = widen(weight.at[narrow(indices)].get(**EXACT), grad[narrow(offset2bag)])
     dots = jnp.sum(rows * bags, -1)
     return jnp.where(indices != padding_idx, dots, 0).astype(grad.dtype)

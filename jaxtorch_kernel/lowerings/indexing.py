@@ -2,7 +2,8 @@
 
 Indices out of range. torch raises IndexError on the CPU and fails an assertion on cuda, both after looking at every
 index. Here nothing waits for the indices: a read takes the nearest element there is, a write outside does not happen.
-Negative indices count from the end where torch lets them.
+Negative indices count from the end where torch lets them; elsewhere they are out of range (`EXACT`).
+`config(check="indices")` looks at them all (`dispatch/values.py`).
 
 Boolean masks. `x[mask]` has a size that depends on the mask, so that the mask is turned into index
 tensors by `nonzero`, which waits. A write through one mask of a value that is the same at each place is a `where`,
@@ -26,7 +27,10 @@ from .registry import lower
 
 Tensor = torch.Tensor
 _MASKS = (torch.bool, torch.uint8)
+_INDICES = (torch.int64, torch.int32)
 IN_BOUNDS = "promise_in_bounds"
+# For operators whose indices do not count from the end: `x.at[i].get(**EXACT)`.
+EXACT: dict[str, Any] = {"mode": IN_BOUNDS, "wrap_negative_indices": False}
 
 
 def narrow(index: Any) -> jax.Array:
@@ -68,14 +72,26 @@ def index_put(
     return place.add(values, mode=IN_BOUNDS)
 
 
-def _expanded(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices with each mask replaced by the coordinates of its true elements."""
+def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The indices with each mask replaced by the coordinates of its true elements.
+
+    Raises:
+        IndexError: an index of another dtype, or a mask of another shape than what it masks.
+    """
     result: list[Tensor | None] = []
-    for i in indices:
+    for position, i in enumerate(indices):
         if i is not None and i.dtype in _MASKS:
+            d = len(result)
+            if i.shape != self.shape[d : d + i.dim()]:
+                raise IndexError(
+                    f"The shape of the mask {list(i.shape)} at index {position} does not match the shape of the "
+                    f"indexed tensor {list(self.shape)} at index {d}"
+                )
             result += torch.nonzero(i).unbind(1)
-        else:
-            result.append(i)
+            continue
+        if i is not None and i.dtype not in _INDICES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        result.append(i)
     return result
 
 
@@ -93,7 +109,7 @@ def _is_where(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
 @kernel("index.Tensor")
 def index_tensor(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """`x[indices]`, the masks among them read first."""
-    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(indices))
+    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(self, indices))
 
 
 def _writer(op: torch._ops.OpOverload) -> Any:
@@ -103,7 +119,7 @@ def _writer(op: torch._ops.OpOverload) -> Any:
         if _is_where(self, indices, values):
             indices = [i if i is None else i.to(self.device) for i in indices]
         else:
-            indices = _expanded(indices)
+            indices = _expanded(self, indices)
         return operation_of(op)(self, indices, values, *flags, **named)
 
     return write
@@ -144,7 +160,7 @@ def along(self: Any, dim: int, index: Any) -> tuple[Any, tuple[Any, ...]]:
 @lower("index_select")
 def index_select(self: Any, dim: int, index: Any) -> jax.Array:
     rows, place = along(self, dim, index)
-    found = rows.at[place].get(mode=IN_BOUNDS)
+    found = rows.at[place].get(**EXACT)
     return found if self.ndim else found.reshape(())
 
 
@@ -152,14 +168,14 @@ def index_select(self: Any, dim: int, index: Any) -> jax.Array:
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> jax.Array:
     rows, place = along(self, dim, index)
     source = _source(source, rows, dim, index) * cast(alpha, self.dtype)
-    return rows.at[place].add(source, mode=IN_BOUNDS).reshape(self.shape)
+    return rows.at[place].add(source, **EXACT).reshape(self.shape)
 
 
 @lower("index_copy")
 def index_copy(self: Any, dim: int, index: Any, source: Any) -> jax.Array:
     rows, place = along(self, dim, index)
     source = _source(source, rows, dim, index)
-    return rows.at[place].set(source, mode=IN_BOUNDS).reshape(self.shape)
+    return rows.at[place].set(source, **EXACT).reshape(self.shape)
 
 
 @lower("index_fill.int_Scalar", "index_fill.int_Tensor")

@@ -157,14 +157,22 @@ def _class_axis(self: jax.Array) -> int:
     return 0 if self.ndim == 1 else 1
 
 
+def _of_class(x: jax.Array, target: jax.Array, axis: int) -> jax.Array:
+    """`x` at the target's class; NaN where there is no such class, for the CPU raises, and no class may be trained."""
+    index = jnp.expand_dims(target, axis)
+    found = jnp.take_along_axis(x, index, axis, mode="fill", wrap_negative_indices=False)
+    return found.squeeze(axis)
+
+
 def _class_weights(
     target: jax.Array, weight: jax.Array | None, ignore_index: int, dtype: Any
 ) -> jax.Array:
-    """The weight of each target; 0 for an ignored one."""
+    """The weight of each target; 0 for an ignored one, NaN for one that is no class."""
     kept = target != ignore_index
     if weight is None:
         return kept.astype(dtype)
-    return jnp.where(kept, weight[jnp.where(kept, target, 0)], 0)
+    own = weight.at[jnp.where(kept, target, 0)].get(mode="fill", wrap_negative_indices=False)
+    return jnp.where(kept, own, 0)
 
 
 @lower("nll_loss_forward", "nll_loss2d_forward")
@@ -175,8 +183,8 @@ def nll_loss(
     axis = _class_axis(self)
     target = target.reshape(self.shape[:axis] + self.shape[axis + 1 :])
     weights = _class_weights(target, weight, ignore_index, self.dtype)
-    index = jnp.expand_dims(jnp.where(target == ignore_index, 0, target), axis)
-    chosen = jnp.take_along_axis(self, index.astype(jnp.int32), axis).squeeze(axis)
+    index = jnp.where(target == ignore_index, 0, target).astype(jnp.int32)
+    chosen = _of_class(self, index, axis)
     # Not a product: an ignored -inf must not become NaN.
     losses = jnp.where(target == ignore_index, 0, -weights * chosen)
     total = jnp.sum(weights)
@@ -219,11 +227,11 @@ def multi_margin_loss(
 ) -> jax.Array:
     rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
     target = target.reshape(-1, 1)
-    own = jnp.take_along_axis(rows, target, 1)
+    own = _of_class(rows, target.reshape(-1), 1)[:, None]
     excess = cast(margin, self.dtype) - own + rows
     losses = jnp.where(excess > 0, excess ** int(p), 0)
     if weight is not None:
-        losses *= weight[target]
+        losses *= weight.at[target].get(mode="clip", wrap_negative_indices=False)
     others = jax.lax.broadcasted_iota(target.dtype, rows.shape, 1) != target
     losses = jnp.sum(jnp.where(others, losses, 0), 1) / rows.shape[1]
     return reduced(losses if self.ndim > 1 else losses[0], reduction)
@@ -252,7 +260,7 @@ def _listed(target: jax.Array) -> jax.Array:
 
 
 def _multilabel_losses(self: jax.Array, target: jax.Array, is_target: jax.Array) -> jax.Array:
-    own = jnp.take_along_axis(self, jnp.maximum(target, 0), 1)
+    own = jnp.take_along_axis(self, jnp.maximum(target, 0), 1, mode="fill")
     excess = 1 - own[:, :, None] + self[:, None, :]
     counted = _listed(target)[:, :, None] & (is_target == 0)[:, None, :] & (excess > 0)
     return jnp.sum(jnp.where(counted, excess, 0), (1, 2)) / self.shape[1]

@@ -81,6 +81,8 @@ def vdot(self: Any, other: Any) -> jax.Array:
 
 @lower("addmm", "baddbmm", "addmv")
 def addmm(self: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> jax.Array:
+    if self.ndim > mat1.ndim:
+        raise ValueError("the sum would have more dimensions than the product")
     return accumulate(self, product(mat1, mat2), beta, alpha)
 
 

@@ -219,7 +219,8 @@ def _put(values: Any, indices: Any, size: Sequence[int], add: bool) -> jax.Array
     row = jnp.arange(rows, dtype=np.int32)[:, None]
     place = flat.at[row, indices.reshape(shape).astype(np.int32)]
     values = values.reshape(shape)
-    return (place.add(values) if add else place.set(values)).reshape(*batch, *size)
+    put = place.add if add else place.set
+    return put(values, mode="drop", wrap_negative_indices=False).reshape(*batch, *size)
 
 
 def _max_pool_backward(count: int) -> Any:
@@ -257,7 +258,8 @@ def _pull_back(size: tuple[int, ...], indices: Any, given: Any) -> tuple[jax.Arr
     count = len(size)
     flat = given.reshape(*given.shape[:-count], -1)
     places = indices.reshape(*indices.shape[:-count], -1).astype(np.int32)
-    return jnp.take_along_axis(flat, places, -1).reshape(indices.shape), None
+    taken = jnp.take_along_axis(flat, places, -1, wrap_negative_indices=False)
+    return taken.reshape(indices.shape), None
 
 
 _unpooled.defvjp(_save, _pull_back)

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .indexing import EXACT
 
-def multiply_at(x: Any, place: tuple[Any, ...], rows: Any, mode: Any) -> jax.Array:
-    """`x.at[place].multiply(rows, mode=mode)` with a gradient, zeros among the factors or not.
+
+def multiply_at(x: Any, place: tuple[Any, ...], rows: Any) -> jax.Array:
+    """`x.at[place].multiply(rows, **EXACT)` with a gradient, zeros among the factors or not.
 
     Args:
         place: a subscript of slices and integer arrays; `x[place]` and `rows` have one shape.
@@ -22,7 +24,7 @@ def multiply_at(x: Any, place: tuple[Any, ...], rows: Any, mode: Any) -> jax.Arr
 
     @jax.custom_vjp
     def product(x: Any, rows: Any, arrays: list[Any]) -> jax.Array:
-        return x.at[subscript(arrays)].multiply(rows, mode=mode)
+        return x.at[subscript(arrays)].multiply(rows, **EXACT)
 
     def save(x: Any, rows: Any, arrays: list[Any]) -> Any:
         return product(x, rows, arrays), (x, rows, arrays)
@@ -32,11 +34,11 @@ def multiply_at(x: Any, place: tuple[Any, ...], rows: Any, mode: Any) -> jax.Arr
         at = subscript(arrays)
 
         def here(values: Any) -> jax.Array:
-            return values.at[at].get(mode="fill", fill_value=0)
+            return values.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
         zero = rows == 0
-        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), mode=mode)
-        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), mode=mode)
+        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), **EXACT)
+        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), **EXACT)
         others = jnp.where(here(zeros) - zero > 0, 0, here(rest) / jnp.where(zero, 1, rows))
         return given * jnp.where(zeros > 0, 0, rest), here(given * x) * others, None
 

@@ -188,6 +188,8 @@ def _flips(key: Any, shape: Any, p: Any) -> jax.Array:
 
 @lower("multinomial", random=True)
 def multinomial(key: Any, self: Any, num_samples: int, replacement: bool = False) -> jax.Array:
+    if num_samples < 1 or self.shape[-1] > 1 << 24:
+        raise ValueError("torch draws no such sample")
     (weights,) = widen(self)
     if not replacement:
         # The largest of log(weight) + Gumbel noise are a sample without replacement.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .indexing import IN_BOUNDS, along, narrow
+from .indexing import EXACT, along, narrow
 from .products import multiply_at
 from .promote import cast, kind_of, opmath
 from .registry import lower
@@ -44,7 +44,7 @@ def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> jax.Ar
     if not index.size:
         return jnp.zeros(shape, self.dtype)
     places = _places(dim, index)
-    return jnp.atleast_1d(self).at[places].get(mode=IN_BOUNDS).reshape(shape)
+    return jnp.atleast_1d(self).at[places].get(**EXACT).reshape(shape)
 
 
 @lower("scatter.src")
@@ -78,7 +78,7 @@ def _scattered(self: Any, dim: int, index: Any, src: Any, method: str) -> jax.Ar
         return self
     src = _extent(src, index) if src.ndim else src
     place = jnp.atleast_1d(self).at[_places(dim, index)]
-    return getattr(place, method)(src, mode=IN_BOUNDS).reshape(self.shape)
+    return getattr(place, method)(src, **EXACT).reshape(self.shape)
 
 
 def _identity(reduce: str, dtype: Any) -> Any:
@@ -104,14 +104,14 @@ def _reduced(
     if not include_self:
         start = jnp.where(_reached(start, place), np.array(_identity(reduce, wide), wide), start)
     if reduce == "prod":
-        return multiply_at(start, place, src.astype(wide), IN_BOUNDS)
+        return multiply_at(start, place, src.astype(wide))
     if reduce in ("amax", "amin"):
         return _extremum(self.astype(wide), src.astype(wide), place, (reduce, include_self))
-    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), mode=IN_BOUNDS)
+    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), **EXACT)
     if reduce != "mean":
         return result
     counts = jnp.full(self.shape, int(include_self), np.int32)
-    counts = jnp.maximum(counts.at[place].add(1, mode=IN_BOUNDS), 1)
+    counts = jnp.maximum(counts.at[place].add(1, **EXACT), 1)
     if kind_of(wide) == "i":
         return result // counts.astype(wide)
     return result / counts.astype(wide)
@@ -119,7 +119,7 @@ def _reduced(
 
 def _reached(x: Any, place: tuple[Any, ...]) -> jax.Array:
     """Which elements a subscript names. A mask, and no `set` of them: that has a gradient for unique indices only."""
-    return jnp.zeros(x.shape, bool).at[place].set(True, mode=IN_BOUNDS)
+    return jnp.zeros(x.shape, bool).at[place].set(True, **EXACT)
 
 
 def _extremum(self: Any, src: Any, place: tuple[Any, ...], how: tuple[str, bool]) -> jax.Array:
@@ -138,18 +138,18 @@ def _extremum(self: Any, src: Any, place: tuple[Any, ...], how: tuple[str, bool]
         if not include_self:
             first = np.array(_identity(reduce, self.dtype), self.dtype)
             self = jnp.where(reached(self, places), first, self)
-        return getattr(at(self, places), _METHODS[reduce])(src, mode=IN_BOUNDS)
+        return getattr(at(self, places), _METHODS[reduce])(src, **EXACT)
 
     @extremum.defjvp
     def change_of(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
         (self, src, places), (self_change, src_change, _) = primals, tangents
         result = extremum(self, src, places)
-        best, src_best = self == result, src == at(result, places).get(mode=IN_BOUNDS)
+        best, src_best = self == result, src == at(result, places).get(**EXACT)
         count = at(best.astype(result.dtype), places).add(src_best.astype(result.dtype))
         change = jnp.where(best, self_change, 0)
         if not include_self:
             change = jnp.where(reached(self, places), 0, change)
-        change = at(change, places).add(jnp.where(src_best, src_change, 0), mode=IN_BOUNDS)
+        change = at(change, places).add(jnp.where(src_best, src_change, 0), **EXACT)
         return result, change / count
 
     return extremum(self, src, place[rows:])

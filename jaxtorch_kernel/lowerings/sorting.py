@@ -67,7 +67,13 @@ def _sort_key(x: Any) -> jax.Array:
 
 
 def as_row(x: Any, dim: int) -> tuple[Any, int]:
-    """The tensor, a 0-dim one as a row of one, and the axis that `dim` means."""
+    """The tensor, a 0-dim one as a row of one, and the axis that `dim` means.
+
+    Raises:
+        IndexError: there is no such dimension; the CPU's kernel has the words.
+    """
+    if not -max(x.ndim, 1) <= dim < max(x.ndim, 1):
+        raise IndexError("Dimension out of range")
     return (x, dim % x.ndim) if x.ndim else (x.reshape(1), 0)
 
 

@@ -101,8 +101,10 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
     Raises:
         TypeError: XLA has no such dtype.
-        RuntimeError: the layout is not strided (sparse, mkldnn, quantized).
+        RuntimeError: the layout is not strided (sparse, mkldnn, quantized), or NumPy has not so many dimensions.
     """
+    if tensor.dim() > 64:
+        raise RuntimeError("only tensors with up to 64 dims are supported")
     if tensor.layout != torch.strided:
         raise RuntimeError(
             f"the jax device holds dense (strided) tensors, not {tensor.layout}: "

@@ -17,6 +17,7 @@ from .table import Call, word
 _SAYS = {
     "fallback": "what an operator without a lowering does: 'warn', 'silent', 'error'",
     "matmul_precision": "None (torch's own setting), 'default', 'high', 'highest'",
+    "check": "'indices': look at every index, class target and probability; 'none'",
     "max_traces": "a function traced more often than this warns and says why; None: never",
     "peak": "(operations, bytes) a second of the device, for rooflines, as peak=197e12,819e9; None: as known",
     "program_memory": "bytes of compiled programs of eager operators, the longest unused go first; None: no limit",

@@ -7,6 +7,8 @@ memory) is compared by shape, dtype and device.
 
 Three kinds are about captured code: "pure" and "pure-backward" run each sample through `jaxtorch.pure`, as a program
 of its own; "tpu" compiles the program of the first sample that has elements for a TPU v5e by libtpu, and runs nothing.
+
+"errors" is about wrong inputs, which the entries come with: the device raises the same kind of exception as the CPU.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ KINDS = {
     "pure": (torch.float32, torch.int64),
     "pure-backward": (torch.float32,),
     "tpu": (torch.float32, torch.int64),
+    "errors": (torch.float32,),  # of an error input torch chooses the dtype
 }
 CAPTURED = ("pure", "pure-backward", "tpu")
 BACKWARD = ("backward", "pure-backward")
@@ -336,6 +339,8 @@ def _inputs(sample: SampleInput) -> tuple[Any, ...]:
 def check(name: str, kind: str) -> Outcome:
     """Check one entry in one kind; stops at the first sample that differs."""
     op = entries()[name]
+    if kind == "errors":
+        return check_errors(op)
     if not applies(op, kind):
         return Outcome("none")
     dtype = dtype_of(op, kind)
@@ -366,6 +371,49 @@ def check(name: str, kind: str) -> Outcome:
                 text = f"sample {i}: {type(error).__name__}: {error}"
                 return Outcome("fail", _via(), text[:600])
     return Outcome("pass" if checked else "none", _via())
+
+
+def error_inputs(op: OpInfo) -> Iterator[tuple[int, SampleInput, Exception]]:
+    """The inputs that an entry says are wrong and the CPU refuses, numbered, and the CPU's error."""
+    if op.error_inputs_func is None:
+        return
+    torch.manual_seed(0)
+    for i, wrong in enumerate(op.error_inputs("cpu")):
+        error = raised(op, wrong.sample_input, "cpu")
+        if error is not None:  # else it is refused elsewhere, or for a variant alone
+            yield i, wrong.sample_input, error
+
+
+def raised(op: OpInfo, sample: SampleInput, device: str) -> Exception | None:
+    """What a call raises."""
+    try:
+        moved = on(op, sample, device)
+        op(*_inputs(moved), **moved.kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+def wrong_errors(op: OpInfo) -> tuple[int, list[str]]:
+    """The number of an entry's error inputs, and those for which the device raises no error or one of another kind."""
+    count, wrong = 0, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i, sample, expected in error_inputs(op):
+            count += 1
+            actual = raised(op, sample, "jax")
+            if type(actual) is not type(expected):
+                wrong.append(f"error input {i}: {actual!r} for {expected!r}"[:600])
+    return count, wrong
+
+
+def check_errors(op: OpInfo) -> Outcome:
+    """Check an entry's error inputs."""
+    stats.reset()
+    count, wrong = wrong_errors(op)
+    if wrong:
+        return Outcome("fail", _via(), wrong[0])
+    return Outcome("pass" if count else "none", _via())
 
 
 def _via() -> str:

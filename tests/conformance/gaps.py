@@ -37,6 +37,8 @@ _FFT = (
 _MATRIX_EXP = "rounding at norms that amplify it: against float64 our relative error is 4.2e-7 and the CPU's 5.4e-7"
 _LAST_DIGITS = "rounding of a chain of factorizations or products: differences of 2e-5 to 4e-5 where 1e-5 is allowed"
 
+_VALUES = 'an index is out of range, which is seen with `jaxtorch.config(check="indices")` alone (docs/differences.md)'
+
 # Captured code
 _SIZE = "CaptureError: the size of the result depends on values, and the sizes of a captured program are fixed"
 _VALUE = "CaptureError: a Python value is asked for, and a captured program has none yet"
@@ -197,6 +199,12 @@ GAPS: dict[str, dict[str, str]] = {
     },
     "ldexp": {
         "pure-backward": "rounding: against float64 our error is 4e-7 of the largest gradient, the CPU's 2e-7"
+    },
+    "gather": {"errors": _VALUES},
+    "scatter": {"errors": _VALUES},
+    "scatter_add": {"errors": _VALUES},
+    "narrow_copy": {
+        "errors": "of a wrong dim the CPU raises RuntimeError here, and IndexError in `narrow`: so do we"
     },
     "ormqr": {"pure-backward": "JAX has no derivative of products of reflectors"},
 }

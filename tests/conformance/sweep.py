@@ -133,6 +133,9 @@ def coverage_page(results: dict[str, dict], before: str = "") -> str:
         "An entry whose code cannot be captured has failed in these three; one that writes to its arguments, which",
         "pure code may not, is given copies.",
         "",
+        "`errors` are the inputs that torch's database says are wrong: for all of an entry's the device raises the",
+        "same kind of exception as the CPU.",
+        "",
         "| check | entries | passed | | without the CPU | by lowerings alone | by decomposition | through the CPU |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]

@@ -1,0 +1,123 @@
+"""Checks of values: indices, class targets and probabilities (`config(check="indices")`).
+
+A check is a program of its own that runs before the operator and gives two numbers: which requirement does not hold
+(0: all do), and for which value. Eagerly they are read at once, so that nothing has been written when the error is
+raised. In captured code nobody can look: the program tells the host by a debug callback, and the error is raised
+at the next point that waits for values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from ..lowerings.checked import ALWAYS, CHECKS, Must
+from ..lowerings.registry import Lowering
+from ..options import Options
+from ..storage.buffer import buffer_of
+from ..storage.dtypes import to_numpy
+from . import tracing
+from .schema import short_name
+from .site import user_line
+
+# What captured programs complained of, until somebody waits for values.
+_noted: list[Exception] = []
+_captured = False  # whether there is a program that may complain
+
+
+class Checking:
+    """The check of one operator's values.
+
+    Args:
+        op: the functional overload.
+        make: makes the operation that runs a lowering for an overload; its class is above this module.
+    """
+
+    def __init__(
+        self,
+        op: torch._ops.OpOverload,
+        make: Callable[[torch._ops.OpOverload, Lowering], Callable[..., Any]],
+    ):
+        name = short_name(op)
+        self.always = name in ALWAYS
+        self.requirements = CHECKS[name]
+        self.run = make(op, Lowering(self._first_failure, meta=False))
+
+    def wanted(self, options: Options) -> bool:
+        """Whether these options ask for it."""
+        return options.check == "indices" or (self.always and not tracing.depth)
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Raise the CPU's error for values that it does not take; in captured code let the program note it."""
+        global _captured
+        with torch.no_grad():
+            found = self.run(*args)
+        array = buffer_of(found[0] if isinstance(found, tuple) else found).array
+        line = user_line()
+        if isinstance(array, jax.core.Tracer):
+            musts = self._musts(args)
+            _captured = True
+            jax.debug.callback(lambda values: _note(_error(musts, values, line)), array)
+            return
+        found = np.asarray(array)
+        if found[0] and (error := _error(self._musts(args), found, line)) is not None:
+            raise error
+
+    def _first_failure(self, *args: Any) -> jax.Array:
+        """The number, from 1 on, of the first requirement that does not hold, or 0; and the value."""
+        result = jnp.zeros(2, np.float64)
+        for number, must in reversed(list(enumerate(self.requirements(*args), 1))):
+            if must.holds.size:
+                failed = ~must.holds.reshape(-1)
+                value = must.values.reshape(-1)[jnp.argmax(failed)].astype(np.float64)
+                found = jnp.stack([jnp.full((), number, np.float64), value])
+                result = jnp.where(failed.any(), found, result)
+        return result
+
+    def _musts(self, args: tuple[Any, ...]) -> list[Must]:
+        """The requirements, without values."""
+        leaves, tree = jax.tree.flatten(args, is_leaf=lambda a: a is None)
+        shapes = [
+            jax.ShapeDtypeStruct(a.shape, to_numpy(a.dtype))
+            for a in leaves
+            if isinstance(a, torch.Tensor)
+        ]
+        musts: list[Must] = []
+
+        def run(*arrays: Any) -> None:
+            own = iter(arrays)
+            filled = [next(own) if isinstance(a, torch.Tensor) else a for a in leaves]
+            musts.extend(self.requirements(*jax.tree.unflatten(tree, filled)))
+
+        with jax.enable_x64(True):
+            jax.eval_shape(run, *shapes)
+        return musts
+
+
+def _error(musts: list[Must], found: Any, line: str) -> Exception | None:
+    number, value = int(found[0]), float(found[1])
+    if not number:
+        return None
+    must = musts[number - 1]
+    shown = int(value) if must.values.dtype.kind in "iu" else value
+    return must.error(must.text.replace("{value}", str(shown)) + line)
+
+
+def _note(error: Exception | None) -> None:
+    if error is not None:
+        _noted.append(error)
+
+
+def raise_noted() -> None:
+    """Raise what a captured program complained of. For those who wait for values."""
+    if _captured:
+        jax.effects_barrier()
+        if _noted:
+            error = _noted[0]
+            _noted.clear()
+            raise error

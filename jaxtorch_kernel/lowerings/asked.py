@@ -1,0 +1,31 @@
+"""Operators whose Meta kernels let wrong arguments pass, which the CPU's kernel is asked about (`dispatch/asked.py`).
+
+By name, without overload and without the underscore of the form in place. An operator is listed where PyTorch's
+samples with one argument made wrong showed that the CPU raises and Meta does not. None is listed whose CPU kernel
+raises for zeros that stand for values, takes long, or crashes where it is given wrong arguments.
+"""
+
+from __future__ import annotations
+
+# Samplers: their numbers have ranges, and shapes do not matter, so that they are asked without elements.
+_EMPTY = """
+    bernoulli cauchy exponential geometric log_normal normal normal_functional randint randint_like random uniform
+"""
+
+# Asked for each key and each number.
+_ALWAYS = """
+    _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _softmax_backward_data
+    bucketize cummax cummin elu_backward histc histogram index_add index_copy index_fill index_reduce
+    index_select leaky_relu_backward masked_scatter multi_margin_loss multilabel_margin_loss_forward
+    nll_loss2d_forward nll_loss_forward put renorm rrelu_with_noise
+    rrelu_with_noise_backward searchsorted soft_margin_loss take
+"""
+
+# Asked where the dtypes of the operands differ: the kernels are the costly ones.
+_SAME_DTYPE = """
+    _cdist_forward _trilinear addbmm addmm addmv addr baddbmm binary_cross_entropy complex heaviside linalg_cross
+    linalg_householder_product max_unpool2d max_unpool3d
+    native_layer_norm ormqr polar
+"""
+
+EMPTY, ALWAYS, SAME_DTYPE = (frozenset(names.split()) for names in (_EMPTY, _ALWAYS, _SAME_DTYPE))
