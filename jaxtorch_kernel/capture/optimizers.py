@@ -272,4 +272,6 @@ def _move_counts(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Non
         state = optimizer.state.get(p, {})
         for name, value in state.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim():
-                state[name] = value.to(p.device)
+                # Not by `to`, in the trace: what the trace makes of nothing is a constant of the program.
+                array, spec = put(value.detach().numpy())
+                state[name] = wrap(array, spec, (), value.dtype)

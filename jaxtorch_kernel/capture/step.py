@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from ..dispatch import watching
 from ..dispatch.atomic import give_up, own, run_into
+from ..dispatch.fallback import Untraceable
 from ..dispatch.results import Fresh, wrap_result
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
@@ -37,14 +39,14 @@ class Grad:
         leaf: a weak reference.
         had: whether there was one before.
         after: what it was after, where the code did not make it: None, or a tensor that was there before.
-        made: the code made it: each run gives a new one.
+        exchanged: the code put `after` in the place of what was there. What it made, each run makes anew.
     """
 
     def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
         self.leaf = weakref.ref(leaf)
         self.had = before is not None
-        self.made = made
-        self.after = None if made else after
+        self.exchanged = not made and after is not before
+        self.after = after if self.exchanged else None
         self.hooks = hooks_of(leaf)
 
     def set(self, gradient: Tensor | None) -> None:
@@ -191,7 +193,7 @@ class Step(Replay):
         for cell, buffer in zip(self.kept, born, strict=False):
             cell.array = buffer.array
         for grad in self.grads:
-            if not grad.made:
+            if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
             landing(born[landing.output].array)
@@ -225,7 +227,7 @@ def trace_step(
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore)
             after = {key: leaf.grad for key, (leaf, _) in before.items()}
-    except CaptureError:
+    except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError):
         if not optimizers.rates:
             raise
         _give_back(before)
@@ -251,13 +253,13 @@ def trace_step(
     made = {id(reference()) for reference, _ in captured.escaped}
     for key, (leaf, gradient) in before.items():
         new = after[key]
-        if new is not gradient:
-            grad = Grad(leaf, gradient, new, new is not None and id(buffer_of(new)) in made)
-            step.grads.append(grad)
-            if grad.made:
-                step.landings.append(Landing(grad.set, new, captured.escaped))
-        elif gradient is not None and leaf.requires_grad:
-            step.grads.append(Grad(leaf, gradient, gradient, False))
+        is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
+        if new is gradient and not (leaf.requires_grad and (gradient is not None or optimizers.known)):
+            continue
+        grad = Grad(leaf, gradient, new, is_made)
+        step.grads.append(grad)
+        if is_made:
+            step.landings.append(Landing(grad.set, new, captured.escaped))
     landed = {landing.output for landing in step.landings}
     step.kept = [reference() for reference, _ in captured.escaped]
     for buffer, (_, spec) in zip(step.kept, captured.escaped, strict=True):
