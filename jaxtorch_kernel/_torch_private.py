@@ -166,7 +166,7 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr
-_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]  # not in its stub
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 current_autograd_node = torch._C._current_autograd_node
 
 
@@ -198,6 +198,11 @@ def hide_from_dynamo(package: str) -> None:
     trace_rules.add(package)
 
 
+def identity(generator: Any) -> int:
+    """What tells the C++ object of a generator apart, whichever Python object stands for it."""
+    return int(generator._cdata)
+
+
 def not_opaque(cls: type) -> None:
     """Let Dynamo leave compiled code where it meets an instance of a subclass of `torch.Generator`.
 
@@ -207,7 +212,12 @@ def not_opaque(cls: type) -> None:
     from torch._library.opaque_object import _OPAQUE_TYPES, _OpaqueTypeInfo
 
     _OPAQUE_TYPES[cls] = _OpaqueTypeInfo(
-        f"{cls.__name__} (not opaque)", "reference", None, {}, False, None
+        f"{cls.__name__} (not opaque)",
+        "reference",
+        None,
+        {},
+        False,
+        None,  # type: ignore[arg-type]  # as torch gives its own types
     )
 
 

@@ -171,12 +171,12 @@ def call_bodies(
     inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
     compiled = Compiled(flat, avals_of(arrays), inputs, name=name)
     places = [(i, id(tensors[i])) for i in inputs]
-    reached = flow and [
+    reached: list[frozenset[int]] = [
         frozenset(k for k, (i, key) in enumerate(places) if i in own.operands or key in own.closure)
-        for own, s in zip(flow, smooth, strict=False)
+        for own, s in zip(flow or (), smooth, strict=False)
         if s
     ]
-    bridge = Bridge(compiled, placement.current(), flow=reached)
+    bridge = Bridge(compiled, placement.current(), flow=reached if flow else None)
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
     *rest, key = others
     if draws:

@@ -75,7 +75,8 @@ def _fits(value: Any) -> bool:
 
 
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    return _cached(repr(value), type(value), dtype)  # by its digits: -0.0 is not 0.0
+    kind: Any = type(value)
+    return _cached(repr(value), kind, dtype)  # by its digits: -0.0 is not 0.0
 
 
 @lru_cache(maxsize=256)
@@ -86,17 +87,32 @@ def _cached(text: str, kind: type, dtype: torch.dtype) -> Tensor:
 
 _ARITHMETIC = frozenset(
     name
-    for base in ("add", "sub", "mul", "div", "truediv", "true_divide", "subtract", "multiply", "divide")
+    for base in (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "truediv",
+        "true_divide",
+        "subtract",
+        "multiply",
+        "divide",
+    )
     for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__", "rsub")
 )
-_EXACT = (torch.float32, torch.float64)  # a number is rounded to these before it is used, also by the CPU
+_EXACT = (
+    torch.float32,
+    torch.float64,
+)  # a number is rounded to these before it is used, also by the CPU
 
 
 class Number(Tensor):
     """A Python number that is an operand, as the traced code sees it."""
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         others = [a for a in args if isinstance(a, Tensor) and type(a) is not cls]
         name = getattr(function, "__name__", "")
@@ -119,7 +135,7 @@ class Number(Tensor):
     __divmod__ = __rdivmod__ = __int__ = __float__ = __bool__ = __complex__ = _needs
 
     @property
-    def __class__(self) -> Any:  # `isinstance(k, int)` asks for it
+    def __class__(self) -> Any:  # type: ignore[misc]  # `isinstance(k, int)` asks for it
         raise NeedsNumber()
 
 

@@ -80,7 +80,9 @@ class Known:
             return [Change(f"{self.name}", "there", None)]
         found = []
         if _look(optimizer) != self.look:
-            found.append(Change(f"the parameters, state, hooks or step of {self.name}", "other", "new"))
+            found.append(
+                Change(f"the parameters, state, hooks or step of {self.name}", "other", "new")
+            )
         for i, (old, group) in enumerate(zip(self.numbers, optimizer.param_groups, strict=False)):
             new = _numbers(group)
             for name in old:
@@ -128,7 +130,12 @@ def _look(optimizer: torch.optim.Optimizer) -> Any:
         id(type(optimizer).step),
         [*map(id, own.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, own.get("_optimizer_step_post_hooks", {}).values())],
-        [id(v) for g in optimizer.param_groups for v in g.values() if isinstance(v, Tensor) and v.device.type == "jax"],
+        [
+            id(v)
+            for g in optimizer.param_groups
+            for v in g.values()
+            if isinstance(v, Tensor) and v.device.type == "jax"
+        ],
     )
 
 
@@ -176,9 +183,9 @@ class Optimizers:
                 for optimizer in self._recorder.optimizers.values():
                     self.known.setdefault(id(optimizer), Known(optimizer))
             for known in self.known.values():
-                optimizer = known.reference()
-                if optimizer is not None:
-                    known.look = _look(optimizer)  # with the state that its first step made
+                own = known.reference()
+                if own is not None:
+                    known.look = _look(own)  # with the state that its first step made
             self._recorder = None
 
     def refresh(self) -> None:

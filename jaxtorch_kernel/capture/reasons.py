@@ -54,7 +54,9 @@ def reasons(found: list[Change]) -> list[Reason]:
     names: dict[str, dict[str, None]] = {}
     for path, advice in phrases.values():
         names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
-    return [Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in phrases.items()]
+    return [
+        Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in phrases.items()
+    ]
 
 
 def distance(found: list[Change]) -> int:
@@ -100,7 +102,9 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         return f"{path} is another one"
     if isinstance(new, Structure):
         return f"{path} has other contents"
-    kind = new.kind if isinstance(new, Same) else "tensor" if isinstance(new, TensorLook) else "object"
+    kind = (
+        new.kind if isinstance(new, Same) else "tensor" if isinstance(new, TensorLook) else "object"
+    )
     return f"{path} is another {kind}"
 
 

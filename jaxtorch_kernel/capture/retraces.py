@@ -19,6 +19,7 @@ from ..ambient import NAMES, ambient
 from ..dispatch.site import describe, origin, site_of
 from ..dispatch.stats import Reason, Source
 from ..options import config
+from .dependencies.guard import Change
 from .dependencies.tokens import Same, look, token
 from .reasons import State, changes, distance, reasons
 from .signature import Arguments
@@ -76,7 +77,7 @@ def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
     if not candidates:
         states = [t.state for t in source.history if t.state is not None]
         candidates = [changes(old, state) for old in reversed(states)]
-    near = min(candidates, key=distance, default=[])
+    near: list[Change] = min(candidates, key=distance, default=[])
     return reasons(near)
 
 

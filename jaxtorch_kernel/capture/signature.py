@@ -52,7 +52,6 @@ class Arguments:
             and all(map(isinstance, args, repeat(Tensor)))
         )
 
-
     def given(self, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> list[Any]:
         """The leaves as the traced code sees them; `tensor` makes a tensor's stand-in."""
         found = []

@@ -254,11 +254,13 @@ def trace_step(
     for key, (leaf, gradient) in before.items():
         new = after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
-        if new is gradient and not (leaf.requires_grad and (gradient is not None or optimizers.known)):
+        if new is gradient and not (
+            leaf.requires_grad and (gradient is not None or optimizers.known)
+        ):
             continue
         grad = Grad(leaf, gradient, new, is_made)
         step.grads.append(grad)
-        if is_made:
+        if is_made and new is not None:
             step.landings.append(Landing(grad.set, new, captured.escaped))
     landed = {landing.output for landing in step.landings}
     step.kept = [reference() for reference, _ in captured.escaped]

@@ -41,7 +41,7 @@ class JaxGenerator(torch._C.Generator):
     def __new__(cls) -> JaxGenerator:
         generator = super().__new__(cls)
         with _lock:
-            _by_identity[generator._cdata] = generator
+            _by_identity[private.identity(generator)] = generator
         return generator
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class JaxGenerator(torch._C.Generator):
         """Its state, a ByteTensor of 16 bytes."""
         return self.source.state()
 
-    def set_state(self, state: torch.Tensor) -> JaxGenerator:  # type: ignore[override]  # None there
+    def set_state(self, state: torch.Tensor) -> JaxGenerator:
         """Go on from what `get_state` gave."""
         self.source.set_state(state)
         return self
@@ -92,7 +92,7 @@ class JaxGenerator(torch._C.Generator):
         other.source = self.source
         return other
 
-    def graphsafe_set_state(self, state: JaxGenerator) -> JaxGenerator:  # type: ignore[override]  # None there
+    def graphsafe_set_state(self, state: JaxGenerator) -> JaxGenerator:
         """Share the state of another generator from now on."""
         self.source = state.source
         return self
@@ -121,5 +121,5 @@ def _restored(state: torch.Tensor) -> JaxGenerator:
 
 def source_of(generator: torch._C.Generator) -> rng.Source | None:
     """The source of a generator as it arrives in a kernel; None where it is the CPU's."""
-    own = _by_identity.get(generator._cdata)
+    own = _by_identity.get(private.identity(generator))
     return None if own is None else own.source

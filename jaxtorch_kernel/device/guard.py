@@ -18,7 +18,7 @@ import re
 import struct
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -73,9 +73,9 @@ def stop_asking_python() -> bool:
         return False
     at, length = place
     library = ctypes.CDLL(str(Path(torch.__path__[0], "lib", name)))
-    number = int(_DEVICES.PrivateUse1)
+    number = int(cast(Any, _DEVICES.PrivateUse1))
     guards = (ctypes.c_void_p * (number + 1)).in_dll(library, _REGISTRY)
-    ours, meta = guards[number], guards[int(_DEVICES.Meta)]
+    ours, meta = guards[number], guards[int(cast(Any, _DEVICES.Meta))]
     if ours is None or meta is None:
         return False
     # An object begins with the address of its table's first function.

@@ -137,7 +137,7 @@ def install(library: Any) -> None:
     accelerator.install()
     pinning.install(library)
     torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
-    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign]
+    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign,assignment]
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )

@@ -72,8 +72,8 @@ class Source(Buffer):
         import jax
         import jax.numpy as jnp
 
-        words = jnp.concatenate([jnp.asarray(seed), trace.read(self)])
-        data = jax.lax.bitcast_convert_type(words, np.uint8).reshape(_STATE_BYTES)
+        traced = jnp.concatenate([jnp.asarray(seed), trace.read(self)])
+        data = jax.lax.bitcast_convert_type(traced, np.uint8).reshape(_STATE_BYTES)
         spec = spec_of(np.dtype(np.uint8), (_STATE_BYTES,), self.where)
         state = wrap(data, spec, (_STATE_BYTES,), torch.uint8)
         trace.add_born(buffer_of(state))

@@ -79,7 +79,8 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         try:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except jax.errors.JaxRuntimeError as error:
-            held = [a.untyped_storage().buffer for a in args if isinstance(a, torch.Tensor)]
+            tensors = (a for a in args if isinstance(a, torch.Tensor))
+            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]
             raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)

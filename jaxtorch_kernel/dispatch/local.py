@@ -104,5 +104,7 @@ def unshare(cell: Any) -> None:
 def _shared_class(cls: type) -> type:
     found = _shared_classes.get(cls)
     if found is None:
-        found = _shared_classes[cls] = type(f"Shared{cls.__name__}", (_Shared, cls), {"__slots__": ()})
+        found = _shared_classes[cls] = type(
+            f"Shared{cls.__name__}", (_Shared, cls), {"__slots__": ()}
+        )
     return found

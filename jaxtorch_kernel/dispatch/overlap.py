@@ -55,8 +55,8 @@ def _repeats(t: Tensor) -> bool:
 
 def _span(t: Tensor) -> tuple[int, int]:
     """First byte and end in the buffer's memory."""
-    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    begin = t.storage_offset() * t.itemsize
+    last = sum(int((n - 1) * s) for n, s in zip(t.shape, t.stride(), strict=True))
+    begin = int(t.storage_offset()) * t.itemsize
     return begin, begin + (last + 1) * t.itemsize
 
 

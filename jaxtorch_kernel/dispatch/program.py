@@ -346,7 +346,7 @@ class Program:
                 self._call, self.record = finish(
                     self._traced, self.name, self.trace_seconds, self._avals()
                 )
-                self._traced = None  # what views need of it hangs on the call
+                self._traced = None  # type: ignore[assignment]  # what views need of it hangs on the call
                 kept.compiled(self, self._call.program.executable)  # type: ignore[attr-defined]  # `finish` put it there
                 _compiled.add(self)
                 if counting:

@@ -230,7 +230,7 @@ class _Node(torch.autograd.Function):
             found = [
                 bridge.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)
             ]
-        gradients = [g if want else None for g, want in zip(found, wanted, strict=True)]
+        gradients: list[Any] = [g if want else None for g, want in zip(found, wanted, strict=True)]
         for i, (size, stride) in bridge.layouts.items():
             if gradients[i] is not None:
                 gradients[i] = gradients[i].as_strided(size, stride)

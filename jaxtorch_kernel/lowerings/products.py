@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from .indexing import EXACT
 
 
-def multiply_at(x: Any, place: tuple[Any, ...], rows: Any) -> jax.Array:
-    """`x.at[place].multiply(rows, **EXACT)` with a gradient, zeros among the factors or not.
+def multiply_at(
+    x: Any, place: tuple[Any, ...], rows: Any, how: dict[str, Any] = EXACT
+) -> jax.Array:
+    """`x.at[place].multiply(rows, **how)` with a gradient, zeros among the factors or not.
 
     Args:
         place: a subscript of slices and integer arrays; `x[place]` and `rows` have one shape.
@@ -24,7 +26,7 @@ def multiply_at(x: Any, place: tuple[Any, ...], rows: Any) -> jax.Array:
 
     @jax.custom_vjp
     def product(x: Any, rows: Any, arrays: list[Any]) -> jax.Array:
-        return x.at[subscript(arrays)].multiply(rows, **EXACT)
+        return x.at[subscript(arrays)].multiply(rows, **how)
 
     def save(x: Any, rows: Any, arrays: list[Any]) -> Any:
         return product(x, rows, arrays), (x, rows, arrays)
@@ -37,8 +39,8 @@ def multiply_at(x: Any, place: tuple[Any, ...], rows: Any) -> jax.Array:
             return values.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
         zero = rows == 0
-        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), **EXACT)
-        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), **EXACT)
+        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), **how)
+        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), **how)
         others = jnp.where(here(zeros) - zero > 0, 0, here(rest) / jnp.where(zero, 1, rows))
         return given * jnp.where(zeros > 0, 0, rest), here(given * x) * others, None
 

@@ -56,7 +56,7 @@ class Segments:
         out = jnp.full((rows.shape[0], self.count, rows.shape[2]), start, rows.dtype)
         batch = jnp.arange(rows.shape[0], dtype=np.int32)[:, None]
         if reduce == "prod":
-            return multiply_at(out, (batch, self.ids), rows, "drop")
+            return multiply_at(out, (batch, self.ids), rows, {"mode": "drop"})
         at = out.at[batch, self.ids]
         function = {"max": at.max, "min": at.min}.get(reduce, at.add)
         return function(rows, mode="drop")

@@ -393,6 +393,8 @@ def test_a_trace_without_its_lowering_is_another_to_jax() -> None:
     assert str(twin.jaxpr) == str(traced.jaxpr)
     assert twin.lower().as_text() == traced.lower().as_text()
     assert float(twin.lower().compile()(jnp.ones(3)).sum()) == 6
+
+
 def test_the_class_of_generators_decides_what_a_call_of_it_makes() -> None:
     kind = type(torch.Generator)
     assert kind.__name__ == "OpaqueBaseMeta"
@@ -415,6 +417,8 @@ def test_dynamo_takes_our_generators_for_plain_objects() -> None:
 
     assert is_opaque_type(torch.Generator)
     assert not is_opaque_type(type(torch.Generator("jax")))
+
+
 def test_what_autograd_saves_may_go_through_hooks() -> None:
     assert _torch_private.saving_hooks() is None
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):

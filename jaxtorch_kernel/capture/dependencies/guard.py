@@ -137,7 +137,7 @@ def _getter(kind: str, keys: list[Any], missing: list[bool]) -> Callable[[Any], 
     get = make(*keys)
     if len(keys) == 1:
         return lambda owner: (get(owner),)
-    return get  # type: ignore[no-any-return]
+    return get
 
 
 def _attribute_or_missing(owner: Any, path: str) -> Any:

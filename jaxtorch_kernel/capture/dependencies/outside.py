@@ -37,17 +37,39 @@ _FUNCTIONS: dict[Any, str] = {
     os.urandom: _HOST,
     **{
         function: _CLOCK
-        for name in ("time", "time_ns", "perf_counter", "monotonic", "process_time", "localtime", "gmtime")
+        for name in (
+            "time",
+            "time_ns",
+            "perf_counter",
+            "monotonic",
+            "process_time",
+            "localtime",
+            "gmtime",
+        )
         if (function := getattr(time, name, None)) is not None
     },
 }
 _METHODS = {"now": _CLOCK, "utcnow": _CLOCK, "today": _CLOCK}
 _READS = frozenset({"read", "readline", "readlines", "readinto"})
-_QUIET = ("linecache.py", "tokenize.py", "importlib", "inspect.py", "warnings.py", "traceback.py", "<frozen")
+_QUIET = (
+    "linecache.py",
+    "tokenize.py",
+    "importlib",
+    "inspect.py",
+    "warnings.py",
+    "traceback.py",
+    "<frozen",
+)
 _BYTES = (bytearray, memoryview, array.array)
 # What a program may depend on, and what is asked again before each run.
 ASKED = frozenset(
-    {os.getcwd, sys.getrecursionlimit, torch.get_num_threads, torch.get_num_interop_threads, torch.initial_seed}
+    {
+        os.getcwd,
+        sys.getrecursionlimit,
+        torch.get_num_threads,
+        torch.get_num_interop_threads,
+        torch.initial_seed,
+    }
 )
 _SMALL = 1 << 12  # elements of a tensor on the CPU that is compared by value too
 
@@ -60,7 +82,9 @@ def what_of(function: Any) -> str | None:
             return known
     if isinstance(function, random.Random | np.random.RandomState | np.random.Generator):
         return _HOST
-    if not isinstance(function, types.BuiltinFunctionType | types.MethodType) and not _is_cython(function):
+    if not isinstance(function, types.BuiltinFunctionType | types.MethodType) and not _is_cython(
+        function
+    ):
         return None
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random | np.random.RandomState | np.random.Generator):
@@ -77,7 +101,9 @@ def _is_cython(function: Any) -> bool:
 def called(function: Any, frame: types.FrameType) -> str | None:
     """What a call of a builtin does that a program cannot repeat."""
     name = getattr(function, "__name__", "")
-    if function is open or (name in _READS and isinstance(getattr(function, "__self__", None), io.IOBase)):
+    if function is open or (
+        name in _READS and isinstance(getattr(function, "__self__", None), io.IOBase)
+    ):
         return None if _is_quiet(frame) else _FILE
     if name in _METHODS or function is os.urandom or function is input:
         return what_of(function)
@@ -142,13 +168,20 @@ def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
 
 def is_array(value: Any) -> bool:
     """Whether a value is compared by its elements."""
-    return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(type(value), "__array__")
+    return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(
+        type(value), "__array__"
+    )
 
 
 def names_asked(value: Any) -> list[str]:
     """The attributes that an `operator.attrgetter` or `methodcaller` reads."""
     if isinstance(value, operator.attrgetter | operator.methodcaller):
-        return [part for name in value.__reduce__()[1] if isinstance(name, str) for part in name.split(".")]
+        return [
+            part
+            for name in value.__reduce__()[1]
+            if isinstance(name, str)
+            for part in name.split(".")
+        ]
     return []
 
 
@@ -156,7 +189,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype:
         return False
     with torch.no_grad():
-        return bool(torch.equal(one, other)) or bool(((one == other) | (one.ne(one) & other.ne(other))).all())
+        return bool(torch.equal(one, other)) or bool(
+            ((one == other) | (one.ne(one) & other.ne(other))).all()
+        )
 
 
 def unchanged_array(path: str, value: Any) -> Check:
@@ -177,4 +212,3 @@ def unchanged_array(path: str, value: Any) -> Check:
         return now.tobytes() == copy.tobytes()
 
     return Check(path, "other contents", holds)
-

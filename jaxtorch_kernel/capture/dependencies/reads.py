@@ -119,7 +119,11 @@ class _Scan:
             tuple(self.increments),
             frozenset(mentioned),
             dynamic,
-            tuple(c for c in self.code.co_consts if dynamic and isinstance(c, str) and c.isidentifier()),
+            tuple(
+                c
+                for c in self.code.co_consts
+                if dynamic and isinstance(c, str) and c.isidentifier()
+            ),
         )
 
     def _statement(self, i: int) -> int:
@@ -179,7 +183,11 @@ class _Scan:
             else:
                 break
             i += 1
-        if chain is not None and self._is(i, "STORE_FAST") and self.instructions[i].argval in self.once:
+        if (
+            chain is not None
+            and self._is(i, "STORE_FAST")
+            and self.instructions[i].argval in self.once
+        ):
             self.aliases[self.instructions[i].argval] = chain
         self._end(chain)
         return i

@@ -36,7 +36,7 @@ class SlotCell:
         same = isinstance(now, Tensor) and now.device.type == "jax"
         if not same or _geometry(now) != self.geometry or now.requires_grad != self.requires_grad:
             return None
-        return now.untyped_storage().buffer  # type: ignore[attr-defined]
+        return now.untyped_storage().buffer
 
 
 def _geometry(tensor: Tensor) -> Any:
@@ -67,7 +67,9 @@ class Landing:
 
     def __call__(self, array: Any) -> None:
         """Leave this run's tensor."""
-        if self.cell is not None:  # whoever else holds the trace's tensor gets the first run's value
+        if (
+            self.cell is not None
+        ):  # whoever else holds the trace's tensor gets the first run's value
             self.cell.write(array, self.spec)
             self.cell = None
         tensor = wrap(array, self.spec, self.size, self.dtype)
@@ -138,7 +140,9 @@ class Record:
                 binding = Binding(written.slot, now, written.before)
                 self.bindings.append(binding)
                 if binding.before is not None:
-                    self._bound[id(buffer_of(binding.before))] = SlotCell(written.slot, binding.before)
+                    self._bound[id(buffer_of(binding.before))] = SlotCell(
+                        written.slot, binding.before
+                    )
                 recorder.drop(written.slot.place)
             elif now is not MISSING:
                 again = again_of(written, recorder.reads(written.slot.place))
@@ -158,7 +162,8 @@ class Record:
         for path, container, before in recorder.effects.filled():
             now = container.values() if isinstance(container, dict) else container
             traced = any(
-                isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v)) for v in now
+                isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
+                for v in now
             )
             if not traced and isinstance(container, dict):
                 self.again.append(Refill(container))

@@ -50,7 +50,12 @@ Fetch = Callable[[], Any]
 _TORCH = os.path.dirname(torch.__file__)
 _FOLLOWED_TORCH = tuple(
     os.path.join(_TORCH, *part)
-    for part in (("nn", "modules"), ("nn", "utils"), ("optim", "lr_scheduler"), ("optim", "swa_utils"))
+    for part in (
+        ("nn", "modules"),
+        ("nn", "utils"),
+        ("optim", "lr_scheduler"),
+        ("optim", "swa_utils"),
+    )
 )
 _NOT_FOLLOWED_NAMES = frozenset(
     "torch jax jaxlib numpy torchgen IPython ipykernel _pytest pytest jaxtorch typing dataclasses".split()
@@ -61,7 +66,9 @@ _NOT_FOLLOWED = tuple(
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = tuple(name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks"))
+_GLOBAL_HOOKS = tuple(
+    name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
+)
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _DEEPEST = 6
 _MOST = 1 << 14  # groups of one program
@@ -114,7 +121,9 @@ class Recorder:
         self.tables: dict[int, Table] = {}
         self.absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self.hookless: list[tuple[Any, dict[Any, Any]]] = []  # tables of modules, or of all (None)
-        self.attributes: list[tuple[Any, dict[str, Any]]] = []  # of modules whose `forward` is their class's
+        self.attributes: list[
+            tuple[Any, dict[str, Any]]
+        ] = []  # of modules whose `forward` is their class's
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}  # that were called or read whole
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}  # that were read by name
@@ -144,7 +153,9 @@ class Recorder:
         with self.watching():
             result = self.function(*args, **kwargs)
         for what in modes.restore():
-            raise CaptureError(f"the captured code changes {what}", "Change it outside of the captured code.")
+            raise CaptureError(
+                f"the captured code changes {what}", "Change it outside of the captured code."
+            )
         self._look_into_waiting()
         self._outer.clear()
         return result
@@ -249,7 +260,9 @@ class Recorder:
             self._noted(hook)
         reference, expected = _strong(hooks), tuple(map(id, users))
         self.checks[id(hooks)] = Check(
-            path, "the hooks are others", lambda: tuple(map(id, _users_hooks(reference()))) == expected
+            path,
+            "the hooks are others",
+            lambda: tuple(map(id, _users_hooks(reference()))) == expected,
         )
 
     def enter_train(self, frame: types.FrameType) -> None:
@@ -339,7 +352,9 @@ class Recorder:
     def _of_base(self, base: type, name: str) -> Any:
         """What stands on one class under a name, whatever that is."""
         where = f"{base.__name__}.{name}"
-        return self._guard(vars(base), ITEMS, name, vars(base)[name], where, _class_table(_ref(base)))
+        return self._guard(
+            vars(base), ITEMS, name, vars(base)[name], where, _class_table(_ref(base))
+        )
 
     # -- chains ---------------------------------------------------------------------------------------------------
 
@@ -349,7 +364,9 @@ class Recorder:
             return
         path, value, fetch = found
         for kind, step in chain.steps:
-            if isinstance(value, np.ndarray) or (isinstance(value, Tensor) and step not in vars(value)):
+            if isinstance(value, np.ndarray) or (
+                isinstance(value, Tensor) and step not in vars(value)
+            ):
                 break
             known = self._step(kind, step, path, value, fetch)
             if known is None:
@@ -410,12 +427,15 @@ class Recorder:
                 return known
         fetch = _ref(owner)
         if isinstance(own, dict) and name in own:
-            if type(owner).__getattribute__ is object.__getattribute__ and name.isidentifier():
+            getter: Any = type(owner).__getattribute__
+            if getter is object.__getattribute__ and name.isidentifier():
                 return self._guard(owner, ATTRIBUTES, name, own[name], where, fetch)
             return self._item(own, name, where, lambda: fetch().__dict__)
         raw = _on_class(type(owner), name)
         if isinstance(raw, types.FunctionType):
-            if not is_user_file(raw.__code__.co_filename) and not isinstance(owner, torch.nn.Module):
+            if not is_user_file(raw.__code__.co_filename) and not isinstance(
+                owner, torch.nn.Module
+            ):
                 return None
             return self._guard(owner, ATTRIBUTES, f"{name}.__func__", raw, where, fetch)
         if isinstance(raw, types.MemberDescriptorType):
@@ -439,7 +459,9 @@ class Recorder:
         if not is_users_class(cls):
             return None
         if raw is MISSING:
-            for base in type(cls).__mro__ if is_users_class(type(cls)) else ():
+            meta: Any = type(cls)
+            bases = meta.__mro__ if is_users_class(meta) else ()
+            for base in bases:
                 if name in vars(base):
                     self._of_base(base, name)
                     return None
@@ -501,7 +523,9 @@ class Recorder:
         depth: int = _DEEPEST,
     ) -> None:
         """A value was read, and may be used in any way."""
-        if is_plain(value) or isinstance(value, torch.nn.Module | types.FunctionType | types.ModuleType):
+        if is_plain(value) or isinstance(
+            value, torch.nn.Module | types.FunctionType | types.ModuleType
+        ):
             if dynamic and isinstance(value, types.ModuleType):
                 for name in self._strings:
                     self._item(vars(value), name, f"{path}.{name}", _strong(vars(value)))
@@ -541,8 +565,12 @@ class Recorder:
             self._meet(value, path)
             whole = dynamic or _is_stdlib(type(value))
             if dynamic and isinstance(own := getattr(value, "__dict__", None), dict):
-                self._container(f"{path}.__dict__", own, _reader(_ref(value), ATTRIBUTES, "__dict__"), False, 0)
-            for name in dict.fromkeys([*_attribute_names(value), *(self._strings if dynamic else ())]):
+                self._container(
+                    f"{path}.__dict__", own, _reader(_ref(value), ATTRIBUTES, "__dict__"), False, 0
+                )
+            for name in dict.fromkeys(
+                [*_attribute_names(value), *(self._strings if dynamic else ())]
+            ):
                 where = f"{path}.{name}"
                 if whole or name in self._names:
                     self._deep(where, value, name, fetch, depth)
@@ -557,7 +585,9 @@ class Recorder:
 
     def _partial(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
         self._noted(value.func)
-        self._container(f"{path}.keywords", value.keywords, _reader(fetch, ATTRIBUTES, "keywords"), False, 1)
+        self._container(
+            f"{path}.keywords", value.keywords, _reader(fetch, ATTRIBUTES, "keywords"), False, 1
+        )
         for i, part in enumerate((value.func, *value.args, *value.keywords.values())):
             self.expect(f"{path}[{i}]", part, _strong(part), dynamic, depth - 1)
 
@@ -569,9 +599,13 @@ class Recorder:
                 value = getattr(function, name)
                 self._guard(function, ATTRIBUTES, name, value, f"{path}.{name}", fetch)
                 if isinstance(value, tuple | dict) and not is_plain(value):
-                    self._container(f"{path}.{name}", value, _reader(fetch, ATTRIBUTES, name), False, 2)
+                    self._container(
+                        f"{path}.{name}", value, _reader(fetch, ATTRIBUTES, name), False, 2
+                    )
         elif file.startswith(_STDLIB) and "site-packages" not in file:
-            for cell in function.__closure__ or ():  # `functools.wraps`, `singledispatch`: made of the user's
+            for cell in (
+                function.__closure__ or ()
+            ):  # `functools.wraps`, `singledispatch`: made of the user's
                 inner = _contents_of(cell)
                 self._noted(inner)
                 if isinstance(inner, types.FunctionType) and inner is not function:
@@ -602,7 +636,9 @@ class Recorder:
         functions = self._functions.get(code)
         if functions is None:
             referrers = gc.get_referrers(code)
-            functions = [f for f in referrers if isinstance(f, types.FunctionType) and f.__code__ is code]
+            functions = [
+                f for f in referrers if isinstance(f, types.FunctionType) and f.__code__ is code
+            ]
             self._functions[code] = functions
         here = frame.f_locals.get(name, MISSING)
         for function in functions:
@@ -676,7 +712,9 @@ class Recorder:
         own = vars(module)
         self._table(path, module, own["_parameters"])
         self._table(path, module, own["_buffers"])
-        self._container(f"{path}._modules", own["_modules"], _table(_ref(module), "_modules"), False, 0)
+        self._container(
+            f"{path}._modules", own["_modules"], _table(_ref(module), "_modules"), False, 0
+        )
         for child in own["_modules"].values():
             if child is not None:
                 self.whole_module(child)
@@ -707,7 +745,6 @@ class Recorder:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
-
 
     def reads(self, place: tuple[int, str, Any]) -> bool:
         """Whether the code reads what stands at a place that it writes."""
@@ -742,7 +779,9 @@ _ALWAYS_OUTER = (torch.nn.Module, torch.optim.Optimizer)
 class _Roots:
     """Where the chains of one frame begin."""
 
-    def __init__(self, recorder: Recorder, frame: types.FrameType, variables: dict[str, Any], users: bool):
+    def __init__(
+        self, recorder: Recorder, frame: types.FrameType, variables: dict[str, Any], users: bool
+    ):
         self.recorder = recorder
         self.frame = frame
         self.variables = variables
@@ -840,7 +879,9 @@ def _kind(frame: types.FrameType) -> Any:
         return Recorder.enter_users
     if file == torch_modules.__file__:
         return _LIBRARY
-    if file.startswith(_FOLLOWED_TORCH) or ("site-packages" in file and not file.startswith(_NOT_FOLLOWED)):
+    if file.startswith(_FOLLOWED_TORCH) or (
+        "site-packages" in file and not file.startswith(_NOT_FOLLOWED)
+    ):
         return Recorder.enter_library
     return _LIBRARY
 
@@ -890,7 +931,9 @@ def _reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
 
 
 def _users_hooks(hooks: dict[Any, Any]) -> list[Any]:
-    return [h for h in hooks.values() if not str(getattr(h, "__module__", "")).startswith("jaxtorch.")]
+    return [
+        h for h in hooks.values() if not str(getattr(h, "__module__", "")).startswith("jaxtorch.")
+    ]
 
 
 def _contents_of(cell: Any) -> Any:
@@ -916,7 +959,9 @@ def is_users_module(module: types.ModuleType) -> bool:
 
 
 def _is_stdlib(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in sys.stdlib_module_names and cls.__module__ != "__main__"
+    return (
+        cls.__module__.partition(".")[0] in sys.stdlib_module_names and cls.__module__ != "__main__"
+    )
 
 
 def _class_table(cls: Fetch) -> Fetch:

@@ -1,10 +1,10 @@
 """What a guard expects of a value, as something that can be compared and shown.
 
-    an int, a string, a dtype ...       Value(type, value)
-    a function of the user's            its code, defaults and closure: the same definition run again is no change
-    a class of the user's               its functions and plain attributes
-    a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand
-    anything else                       Same: that very object
+an int, a string, a dtype ...       Value(type, value)
+a function of the user's            its code, defaults and closure: the same definition run again is no change
+a class of the user's               its functions and plain attributes
+a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand
+anything else                       Same: that very object
 """
 
 from __future__ import annotations
@@ -31,7 +31,18 @@ class _Missing:
 MISSING: Any = _Missing()
 
 # Compared by value: two of them that are equal mean the same to any code.
-PLAIN: tuple[type, ...] = (int, bool, float, complex, str, bytes, type(None), type(...), range, slice)
+PLAIN: tuple[type, ...] = (
+    int,
+    bool,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    range,
+    slice,
+)
 PLAIN += (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
 CONTAINERS = (list, dict, set, frozenset, tuple, deque, types.MappingProxyType)
