@@ -1,7 +1,7 @@
 """The state of torch, JAX and this library that decides what a program computes, whatever the code says.
 
-Every program is keyed by it. An eager operator depends on a part of it (`eager`), for torch has applied the rest before the
-operator is called: autograd's modes, autocast and the default device.
+Every program is keyed by it. An eager operator depends on a part of it (`eager`): torch applies the rest before it
+calls the operator (autograd's modes, autocast, the default device).
 """
 
 from __future__ import annotations

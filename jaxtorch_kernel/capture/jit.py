@@ -32,7 +32,7 @@ class Jit(Cached[Step]):
         if tracing.active():
             return self._function(*args, **kwargs)
         saving.check_none(self._name)
-        # Two steps on the same parameters, in two threads, follow each other: each takes the memory that the other gives.
+        # Steps of several threads on the same parameters run one after another: each donates what it reads.
         with _steps:
             return super().__call__(*args, **kwargs)
 

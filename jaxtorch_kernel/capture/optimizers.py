@@ -195,7 +195,7 @@ class Optimizers:
 
     def hold(self) -> bool:
         """Whether the optimizers are what they were."""
-        return all([known.holds() for known in self.known.values()])
+        return all(known.holds() for known in self.known.values())
 
     def changes(self) -> list[Change]:
         """What of them is no longer as it was."""

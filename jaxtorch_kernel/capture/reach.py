@@ -1,7 +1,7 @@
 """What code can reach by name, before it runs.
 
-For what must be known before: which tensors a cell is handed, which modules are on the CPU and are lent to the device, the
-`.grad` of a step's leaves. What a program depends on is not guessed from this: `dependencies/` records it.
+Some things must be known before: which tensors a cell is handed, which modules are on the CPU and are lent to the
+device, the `.grad` of a step's leaves. What a program depends on is not guessed from this: `dependencies/` records it.
 """
 
 from __future__ import annotations

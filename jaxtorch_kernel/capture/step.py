@@ -245,7 +245,7 @@ def trace_step(
             "the step writes to an argument that is a part of a larger tensor",
             "Pass the whole tensor and take the part inside.",
         )
-    for key, (leaf, gradient) in before.items():
+    for leaf, gradient in before.values():
         if gradient is not None and gradient.device.type == "jax":
             record.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
     step = Step(captured, places, record, constants, name)

@@ -1,9 +1,9 @@
 """Cells that a trace has touched: each thread sees its own value.
 
-A trace puts tracers in the place of arrays, and cells (Buffers, random sources) are shared by all threads. So the tracer
-is kept by the trace, in a `Local`, and the cell's class is changed for as long as any trace has touched it: its `array` and
-`spec` are then properties that ask whether the thread that reads is tracing. The thread of the trace gets the Local's;
-every other thread gets the cell's own. A cell that no trace touches costs nothing.
+A trace puts tracers in the place of arrays, and all threads share the cells (Buffers, random sources). So the trace
+keeps the tracer, in a `Local`, and the cell has another class for as long as a trace touches it: `array` and `spec` are
+then properties that ask whether the reading thread is tracing. The thread of the trace gets what the Local holds, every
+other thread what the cell holds. A cell that no trace touches costs nothing.
 """
 
 from __future__ import annotations

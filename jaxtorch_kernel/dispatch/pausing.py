@@ -1,7 +1,7 @@
 """A profile hook of one thread that is off while operators of the device run.
 
-`capture/` records what traced code reads by a hook that Python calls at each function call. An operator of the device runs
-thousands of functions of JAX's, none of which can be of interest.
+`capture/` records what traced code reads by a hook that Python calls at each function call. An operator of the device
+runs thousands of JAX's functions, which the record does not need.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Python state that captured code changes: counters, attributes that it sets, containers that it fills.
 
-The code runs once, when it is traced; its program runs many times. What it did to Python objects is done again at each run
-where that is known: a counter goes on counting, a plain value is assigned again, a tensor that was bound to a name or an
-attribute is bound again to that run's tensor. What the code also reads needs no such thing: it is guarded, and
-traced again when it changes. A list or a set that the code fills is refused.
+The code runs once, when it is traced; its program runs many times. Each run repeats what the trace did to Python
+objects: a counter is increased, a plain value is assigned, a dictionary gets its new contents, and a place to which the
+code bound a tensor gets the tensor of that run. A program runs only where its guards hold, so that what the code read
+before is the same at each run, and so is what it assigns. A list or a set that the code fills is refused.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Effects:
 
     def restore(self) -> None:
         """Give everything back."""
-        for path, container, before in self.containers:
+        for _, container, before in self.containers:
             if not same_contents(container, before):
                 put_contents(container, before)
         for written in self.written.values():

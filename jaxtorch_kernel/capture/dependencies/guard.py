@@ -288,7 +288,7 @@ class Guards:
                     return False
         except (AttributeError, KeyError, IndexError, TypeError, ValueError):
             return False
-        return all([check.holds() for check in self.checks])
+        return all(check.holds() for check in self.checks)
 
     def release(self) -> None:
         """A module has died: the program can never hold again, and keeps nothing alive."""
@@ -322,11 +322,10 @@ class Guards:
         found = []
         for group in self.groups:
             values = group.now()
-            if group.kind == CONTENTS:
-                if values is None or len(values) != len(group.guards):
-                    path = group.guards[0].path
-                    found.append(Change(path, "other contents", None))
-                    continue
+            if group.kind == CONTENTS and (values is None or len(values) != len(group.guards)):
+                path = group.guards[0].path
+                found.append(Change(path, "other contents", None))
+                continue
             values = group.each_now() if values is None else values
             for guard, value in zip(group.guards, values, strict=False):
                 if guard.id != id(value) and not guard.accepts(value):

@@ -1,9 +1,8 @@
 """What code reads and writes, from its bytecode: chains such as `cfg.model.scale` or `table['lr']`.
 
-A chain begins at a name outside of the code (a global, a variable of the closure) or at an argument, and goes on through
-attributes and constant items for as long as the bytecode says them one after the other. What cannot be said so (an
-item whose key is computed, an attribute of a local variable) ends the chain, and the object at its end counts as
-read as a whole.
+A chain begins at a name outside of the code (a global, a variable of the closure, an imported module) or at an
+argument, and continues through attributes and items with constant keys. Any other use (an item whose key is computed, a
+call) ends the chain, and the object at its end counts as read as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +24,21 @@ _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 # With one of these names in it, code reads attributes that its bytecode does not say.
 _DYNAMIC = frozenset(
-    "getattr hasattr vars dir globals __dict__ asdict astuple fields attrgetter deepcopy copy dumps".split()
+    (
+        "getattr",
+        "hasattr",
+        "vars",
+        "dir",
+        "globals",
+        "__dict__",
+        "asdict",
+        "astuple",
+        "fields",
+        "attrgetter",
+        "deepcopy",
+        "copy",
+        "dumps",
+    )
 )
 
 

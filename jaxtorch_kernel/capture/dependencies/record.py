@@ -1,4 +1,4 @@
-"""What one trace leaves behind: its guards, what each run must do again to Python state, where its tensors are found."""
+"""What one trace leaves behind: its guards, what each run repeats of its effects, where its tensors are found."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Landing:
     Args:
         put: takes the tensor to its place.
         tensor: the one of the trace.
-        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values follow the
-            results of the program in this order.
+        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values
+            follow the results of the program in this order.
     """
 
     __slots__ = ("cell", "dtype", "output", "put", "size", "spec", "stride")
@@ -159,7 +159,7 @@ class Record:
             )
 
     def _refuse_filled(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
-        for path, container, before in recorder.effects.filled():
+        for path, container, _ in recorder.effects.filled():
             now = container.values() if isinstance(container, dict) else container
             traced = any(
                 isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
@@ -185,8 +185,8 @@ class Record:
     def references(
         self, cells: Sequence[Callable[[], Any]]
     ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]], list[Any]]:
-        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells; and
-        the cells of now, in that order.
+        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells;
+        and the cells of now, in that order.
 
         Through its tensor, for `tensor.data = other` gives it another; through its place, where each run binds a new
         tensor.

@@ -1,13 +1,13 @@
 """What traced code reads beside tensors' data, recorded while it runs.
 
-A profile hook of this thread sees each Python function that the code enters. Of the user's code, and of libraries built on
-torch, the bytecode says what a function reads (`reads.py`): its globals, the variables of its closure, attributes of its
-arguments. These are looked up at once, before the function runs, so that what is noted is what it is about to read.
-Each becomes a guard. An object that a function hands on to code that is not followed counts as read as a whole: of
-its attributes those whose names some followed code mentions.
+A profile hook of this thread sees each Python function that the code enters. For the user's code, and for libraries
+built on torch, the bytecode says what a function reads (`reads.py`): its globals, the variables of its closure,
+attributes of its arguments. These are looked up at once, before the function runs, so that what is noted is what the
+function is about to read. Each becomes a guard. An object that a function uses in another way counts as read as a
+whole: those of its attributes whose names some followed code mentions.
 
-torch, JAX, NumPy, the standard library and this project are not followed, but for torch's modules: they are taken not to
-change. While an operator of the device runs, the hook is off (`paused`).
+The code of torch (its modules excepted), JAX, NumPy, the standard library and this project is assumed not to change.
+While an operator of the device runs, the hook is off (`pausing.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,20 @@ _FOLLOWED_TORCH = tuple(
     )
 )
 _NOT_FOLLOWED_NAMES = frozenset(
-    "torch jax jaxlib numpy torchgen IPython ipykernel _pytest pytest jaxtorch typing dataclasses".split()
+    (
+        "torch",
+        "jax",
+        "jaxlib",
+        "numpy",
+        "torchgen",
+        "IPython",
+        "ipykernel",
+        "_pytest",
+        "pytest",
+        "jaxtorch",
+        "typing",
+        "dataclasses",
+    )
 )
 _NOT_FOLLOWED = tuple(
     os.path.join(os.path.dirname(_TORCH), name) + os.sep for name in _NOT_FOLLOWED_NAMES
