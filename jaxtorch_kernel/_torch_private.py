@@ -211,13 +211,9 @@ def not_opaque(cls: type) -> None:
     """
     from torch._library.opaque_object import _OPAQUE_TYPES, _OpaqueTypeInfo
 
+    no_guards: Any = None
     _OPAQUE_TYPES[cls] = _OpaqueTypeInfo(
-        f"{cls.__name__} (not opaque)",
-        "reference",
-        None,
-        {},
-        False,
-        None,  # type: ignore[arg-type]  # as torch gives its own types
+        f"{cls.__name__} (not opaque)", "reference", no_guards, {}, False, None
     )
 
 

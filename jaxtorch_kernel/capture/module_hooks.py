@@ -58,7 +58,7 @@ class TracedBackwardHook(BackwardHook):
             self._enter, self._zeros = own, rest
             results = _identity(tensors, _entered(self._link), ())
         else:
-            self.n_outputs, self.output_tensors_index = len(args), places
+            self.n_outputs, self.output_tensors_index = len(args), places  # type: ignore[assignment]  # None there
             with torch.no_grad():
                 leave, enter = self._bodies(own)
             self._link.body = enter and enter.jaxpr

@@ -134,8 +134,8 @@ class Number(Tensor):
     __round__ = __trunc__ = __floor__ = __ceil__ = __index__ = _needs
     __divmod__ = __rdivmod__ = __int__ = __float__ = __bool__ = __complex__ = _needs
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # `isinstance(k, int)` asks for it
+    @property  # type: ignore[misc]  # it can be written elsewhere
+    def __class__(self) -> Any:  # `isinstance(k, int)` asks for it
         raise NeedsNumber()
 
 

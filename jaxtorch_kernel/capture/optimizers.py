@@ -103,6 +103,13 @@ class Known:
                     return False
         return True
 
+    def give_back(self) -> None:
+        """Let the groups have the numbers that they had."""
+        optimizer = self.reference()
+        groups = [] if optimizer is None else optimizer.param_groups
+        for old, group in zip(self.numbers, groups, strict=False):
+            group.update(old)
+
     def changed_by(self) -> list[str]:
         """The numbers of the groups that the code itself changed."""
         optimizer = self.reference()
@@ -173,6 +180,9 @@ class Optimizers:
             for optimizer, state in self._states:
                 optimizer.state.clear()
                 optimizer.state.update(state)
+            self._give_back()
+            for known in self.known.values():
+                known.give_back()
             raise
         finally:
             for handle in handles:

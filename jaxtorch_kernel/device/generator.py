@@ -92,7 +92,7 @@ class JaxGenerator(torch._C.Generator):
         other.source = self.source
         return other
 
-    def graphsafe_set_state(self, state: JaxGenerator) -> JaxGenerator:
+    def graphsafe_set_state(self, state: Any) -> JaxGenerator:
         """Share the state of another generator from now on."""
         self.source = state.source
         return self
@@ -101,7 +101,7 @@ class JaxGenerator(torch._C.Generator):
         """Nothing: the state is a key, which has no offset."""
         raise RuntimeError("a jax generator's state is a key and has no offset: use get_state()")
 
-    def set_offset(self, offset: int) -> JaxGenerator:  # type: ignore[override]  # None there
+    def set_offset(self, offset: int) -> JaxGenerator:
         """Nothing: the state is a key, which has no offset."""
         raise RuntimeError("a jax generator's state is a key and has no offset: use set_state()")
 

@@ -118,7 +118,7 @@ def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
     return _hardtanh(self, cast(min_val, self.dtype), cast(max_val, self.dtype))
 
 
-@sloped(lambda change, _, x, low, high: hardtanh_backward(change, x, low, high))
+@sloped(lambda change, _, *given: _hardtanh_slope(change, *given))
 def _hardtanh(self: Any, min_val: Any, max_val: Any) -> jax.Array:
     return jnp.minimum(jnp.maximum(self, min_val), max_val)
 
@@ -131,7 +131,7 @@ def hardtanh_backward(grad_output: Any, self: Any, min_val: Any, max_val: Any) -
 
 @lower("hardsigmoid")
 @in_opmath
-@sloped(lambda change, _, x: hardsigmoid_backward(change, x))
+@sloped(lambda change, _, x: _hardsigmoid_slope(change, x))
 def hardsigmoid(self: Any) -> jax.Array:
     return jnp.clip(self + 3, 0, 6) / 6
 
@@ -284,3 +284,7 @@ def sigmoid_backward(grad_output: Any, output: Any) -> jax.Array:
 @in_opmath
 def tanh_backward(grad_output: Any, output: Any) -> jax.Array:
     return grad_output * (1 - output * output).conj()
+
+
+_hardtanh_slope: Any = hardtanh_backward
+_hardsigmoid_slope: Any = hardsigmoid_backward

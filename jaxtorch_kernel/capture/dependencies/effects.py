@@ -21,6 +21,9 @@ from .tokens import MISSING, is_plain
 Tensor = torch.Tensor
 
 
+_REPLACED = object()  # what stood in a place was a container, which is not held any more
+
+
 class Slot:
     """A place that code writes: an attribute, an item, a variable of a closure.
 
@@ -28,7 +31,7 @@ class Slot:
         owner: whose it is.
         key: an attribute's name, an item's key.
         path: as one would write it.
-        is_buffer: a registered buffer of a module.
+        is_buffer: a module's buffer, or another tensor among its attributes.
     """
 
     __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
@@ -48,7 +51,8 @@ class Slot:
             for table in ("_buffers", "_parameters", "_modules"):
                 if name in own.get(table, ()):
                     return cls(own[table], "item", name, path, table == "_buffers")
-        return cls(owner, "attribute", name, path)
+        is_tensor = isinstance(owner, torch.nn.Module) and isinstance(own.get(name), Tensor)
+        return cls(owner, "attribute", name, path, is_tensor)
 
     @classmethod
     def item(cls, owner: Any, key: Any, path: str) -> Slot:
@@ -109,7 +113,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
-        self.containers: list[tuple[str, Any, Any]] = []
+        self.containers: list[tuple[str, Any, Any, Callable[[], Any]]] = []
         self.flags: dict[int, tuple[weakref.ref[Tensor], bool]] = {}
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
@@ -128,10 +132,10 @@ class Effects:
             known = self.written[slot.place] = Written(slot)
         return known
 
-    def contain(self, path: str, container: Any) -> None:
-        """A container that the code can reach."""
+    def contain(self, path: str, container: Any, fetch: Callable[[], Any]) -> None:
+        """A container that the code can reach; `fetch` gives what stands in its place."""
         if isinstance(container, list | dict | set | deque):
-            self.containers.append((path, container, container.copy()))
+            self.containers.append((path, container, container.copy(), fetch))
 
     def flag(self, tensor: Tensor) -> None:
         """A tensor whose `requires_grad` the code may change."""
@@ -151,17 +155,29 @@ class Effects:
         """The slots that hold something else than before."""
         return [w for w in self.written.values() if w.slot.get() is not w.before]
 
+    def forget_replaced(self) -> None:
+        """Let go of containers that the code put others in the place of: they may hold tensors of the trace."""
+        self.containers = [c for c in self.containers if _stands(c[3], c[1])]
+        for written in self.written.values():
+            replaced = isinstance(written.before, list | dict | set | deque)
+            if replaced and written.slot.get() is not written.before:
+                written.before = _REPLACED
+
     def filled(self) -> list[tuple[str, Any, Any]]:
-        """(path, container, what it held) of those that hold something else."""
-        return [c for c in self.containers if not same_contents(c[1], c[2])]
+        """(path, container, what it held) of those that hold something else, and are where they were."""
+        return [
+            (path, container, before)
+            for path, container, before, fetch in self.containers
+            if not same_contents(container, before) and _stands(fetch, container)
+        ]
 
     def restore(self) -> None:
         """Give everything back."""
-        for _, container, before in self.containers:
+        for _, container, before, _ in self.containers:
             if not same_contents(container, before):
                 put_contents(container, before)
         for written in self.written.values():
-            if written.slot.get() is not written.before:
+            if written.before is not _REPLACED and written.slot.get() is not written.before:
                 written.slot.set(written.before)
         for reference, before in self.flags.values():
             tensor = reference()
@@ -228,6 +244,13 @@ class Refill:
 
     def __call__(self) -> None:
         put_contents(self.container, self.after)
+
+
+def _stands(fetch: Callable[[], Any], container: Any) -> bool:
+    try:
+        return fetch() is container
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return False
 
 
 def same_contents(now: Any, before: Any) -> bool:

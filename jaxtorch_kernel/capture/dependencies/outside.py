@@ -124,7 +124,8 @@ def _is_quiet(frame: types.FrameType | None) -> bool:
 def is_iterator(value: Any) -> bool:
     """Whether reading a value moves it on, so that a program could not read it again."""
     if isinstance(value, io.IOBase):
-        return not value.closed and value.readable()
+        standard = value in (sys.stdin, sys.stdout, sys.stderr)
+        return not standard and not value.closed and value.readable()
     return hasattr(type(value), "__next__")
 
 

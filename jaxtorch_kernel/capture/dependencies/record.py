@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ... import _torch_private as private
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from .effects import Refill, Slot, again_of
@@ -53,7 +52,7 @@ class Landing:
             follow the results of the program in this order.
     """
 
-    __slots__ = ("cell", "dtype", "output", "put", "size", "spec", "stride")
+    __slots__ = ("cell", "dtype", "offset", "output", "put", "size", "spec", "stride")
 
     def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, trace_made: Sequence[Any]):
         self.put = put
@@ -62,7 +61,8 @@ class Landing:
         self.output = next(i for i, cell in enumerate(references) if cell is self.cell)
         self.spec = trace_made[self.output][1]
         self.size, self.dtype = tuple(tensor.shape), tensor.dtype
-        dense = tensor.is_contiguous() and not tensor.storage_offset()
+        self.offset = tensor.storage_offset()
+        dense = tensor.is_contiguous() and not self.offset
         self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
 
     def __call__(self, array: Any) -> None:
@@ -74,7 +74,8 @@ class Landing:
             self.cell = None
         tensor = wrap(array, self.spec, self.size, self.dtype)
         if self.stride is not None:
-            tensor = private.as_strided(tensor, self.size, self.stride)
+            with torch.no_grad():
+                tensor = tensor.as_strided(self.size, self.stride, self.offset)
         self.put(tensor)
 
 

@@ -87,6 +87,7 @@ _DEEPEST = 6
 _MOST = 1 << 14  # groups of one program
 _LARGEST = 1 << 12  # elements of a container whose elements are looked into
 _call_module = torch.nn.Module._call_impl.__code__
+_set_attribute = torch.nn.Module.__setattr__.__code__
 _train = torch.nn.Module.train.__code__
 _OPTIMIZER = frozenset(
     inspect.unwrap(getattr(torch.optim.Optimizer, name)).__code__
@@ -171,6 +172,7 @@ class Recorder:
             )
         self._look_into_waiting()
         self._outer.clear()
+        self.effects.forget_replaced()
         return result
 
     # -- the hook -----------------------------------------------------------------------------------------------
@@ -277,6 +279,14 @@ class Recorder:
             "the hooks are others",
             lambda: tuple(map(id, _users_hooks(reference()))) == expected,
         )
+
+    def enter_setattr(self, frame: types.FrameType) -> None:
+        """`Module.__setattr__`, by an assignment or by `setattr`."""
+        variables = frame.f_locals
+        module, name = variables["self"], variables["name"]
+        if id(module) in self.modules or id(module) in self._outer:
+            path = f"{self.path_of(module, type(module).__name__)}.{name}"
+            self.effects.store(Slot.attribute(module, name, path), None, "")
 
     def enter_train(self, frame: types.FrameType) -> None:
         """`module.train()` and `module.eval()`: the code may change the mode."""
@@ -693,7 +703,7 @@ class Recorder:
             return
         group = self.groups[place] = Group(fetch, CONTENTS)
         self._meet(value, path)
-        self.effects.contain(path, value)
+        self.effects.contain(path, value, fetch)
         is_map = isinstance(value, dict | types.MappingProxyType)
         elements = list(value.values()) if is_map else list(value)
         if isinstance(value, set | frozenset):
@@ -876,6 +886,8 @@ def _kind(frame: types.FrameType) -> Any:
         return Recorder.enter_getattr
     if code is _call_module:
         return Recorder.enter_module
+    if code is _set_attribute:
+        return Recorder.enter_setattr
     if code is _train:
         return Recorder.enter_train
     if code in _OPTIMIZER:
@@ -885,6 +897,8 @@ def _kind(frame: types.FrameType) -> Any:
     if code is torch.utils.data.DataLoader.__iter__.__code__:
         return _refuse_loader
     file = code.co_filename
+    if file.startswith("<frozen"):
+        return _LIBRARY
     if file.startswith("<"):  # made from text: a dataclass's method, a cell of a plain shell
         root = str(frame.f_globals.get("__name__")).partition(".")[0]
         return _LIBRARY if root in _NOT_FOLLOWED_NAMES else Recorder.enter_users
