@@ -118,7 +118,7 @@ class Session:
 def capture(
     function: Callable[[], Any],
     differentiable: bool,
-    gradients: dict[int, tuple[Tensor, Any]] | None = None,
+    gradients: dict[int, tuple[weakref.ref[Tensor], Any]] | None = None,
 ) -> tuple[Captured, Session]:
     """Run `function` over tracers.
 

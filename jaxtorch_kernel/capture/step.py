@@ -219,14 +219,16 @@ def trace_step(
     before = recorder.gradients
     for tensor in tensors_in_reach(function, leaves):
         if tensor.is_leaf and tensor.requires_grad:
-            before[id(tensor)] = tensor, tensor.grad
+            before[id(tensor)] = weakref.ref(tensor), tensor.grad
     try:
         reached = [*leaves, *reachable(function)]
         with recording(recorder), optimizers.prepared(), untouched(reached):
             captured, session = capture(lambda: recorder.run(args, kwargs), False, before)
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore)
-            after = {key: leaf.grad for key, (leaf, _) in before.items()}
+            # One that the code made, over memory from outside, is gone by now.
+            leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
+            after = {key: leaf.grad for key, leaf in leaves_of.items()}
     except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError):
         if not optimizers.rates:
             raise
@@ -245,14 +247,15 @@ def trace_step(
             "the step writes to an argument that is a part of a larger tensor",
             "Pass the whole tensor and take the part inside.",
         )
-    for leaf, gradient in before.values():
+    for key, leaf in leaves_of.items():
+        gradient = before[key][1]
         if gradient is not None and gradient.device.type == "jax":
             record.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
     step = Step(captured, places, record, constants, name)
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
-    for key, (leaf, gradient) in before.items():
-        new = after[key]
+    for key, leaf in leaves_of.items():
+        gradient, new = before[key][1], after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
         if new is gradient and not (
             leaf.requires_grad and (gradient is not None or optimizers.known)
@@ -271,9 +274,10 @@ def trace_step(
     return step
 
 
-def _give_back(before: dict[int, tuple[Tensor, Any]]) -> None:
-    for leaf, gradient in before.values():
-        if leaf.grad is not gradient:
+def _give_back(before: dict[int, tuple[weakref.ref[Tensor], Any]]) -> None:
+    for reference, gradient in before.values():
+        leaf = reference()
+        if leaf is not None and leaf.grad is not gradient:
             leaf.grad = gradient
 
 

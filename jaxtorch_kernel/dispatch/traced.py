@@ -7,6 +7,7 @@ call that depends on no input runs at once, on values.
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
         if t.requires_grad:
             if not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
                 if t.is_leaf:
-                    trace.root.gradients.setdefault(id(t), (t, t.grad))
+                    trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(t.grad_fn) < trace.root.first_node:
                     trace.root.outer.setdefault((t.grad_fn, t.output_nr), t)
             if not trace.is_constant(t):

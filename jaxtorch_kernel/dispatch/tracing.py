@@ -66,7 +66,7 @@ class Trace:
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
         )
-        # Leaves from outside that a gradient may flow to, each with its `.grad` before (outermost only).
+        # Leaves from outside that a gradient may flow to (weak), each with its `.grad` before (outermost only).
         self.gradients: dict[int, tuple[Any, Any]] = {}
         # (node, output) of torch's graph -> a tensor from outside that it computed (outermost only).
         self.first_node = private.next_sequence_number()  # torch numbers the nodes of its graph

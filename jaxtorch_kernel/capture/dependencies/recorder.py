@@ -142,7 +142,7 @@ class Recorder:
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}  # that were read by name
         # Leaves that require a gradient, with their `.grad` when they were met first.
-        self.gradients: dict[int, tuple[Tensor, Any]] = {}
+        self.gradients: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
         self._names: set[str] = set()  # that followed code mentions
         # Objects that were there before the code ran, by identity. What the code makes is nothing to depend on, and is
@@ -692,7 +692,7 @@ class Recorder:
             self.effects.flag(value)
             self.tensors[id(value)] = path, weakref.ref(value)
             if value.is_leaf and value.requires_grad:
-                self.gradients.setdefault(id(value), (value, value.grad))
+                self.gradients.setdefault(id(value), (weakref.ref(value), value.grad))
         if value.device.type != "jax" and id(value) not in self.checks:
             self.checks[id(value)] = outside.unwritten(path, value)
 
