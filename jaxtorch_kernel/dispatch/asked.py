@@ -141,7 +141,7 @@ def _lacks_kernel(error: Exception) -> bool:
     """Whether the CPU has no kernel for the dtype: the device may have one, as cuda (`lowerings/refused.py` decides).
 
     Example:
-        >>> _lacks_kernel(NotImplementedError('"lerp_kernel" not implemented for \'Half\''))
+        >>> _lacks_kernel(NotImplementedError("lerp_kernel not implemented for Half"))
         True
     """
     return "not implemented for" in str(error)

@@ -43,7 +43,7 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
             for slope, change in zip(slopes, tangents, strict=False):
                 # An operand that does not change: zero times an infinite slope would be NaN.
                 if slope is not None and not isinstance(change, SymbolicZero):
-                    total = total + slope(change, result, *primals).astype(result.dtype)
+                    total += jnp.asarray(slope(change, result, *primals), total.dtype)
             return result, total
 
         smooth.defjvp(rule, symbolic_zeros=True)
