@@ -77,7 +77,25 @@ def list_jaxpr(jaxpr: Any) -> Listing:
             known[id(traceback)] = () if place is None else (place,)
         return known[id(traceback)]
 
-    return Listing("jaxpr", tuple(text.splitlines()), tuple(places(line) for line in spans))
+    lines = tuple(text.splitlines())
+    return Listing("jaxpr", lines, tuple(_inherited(lines, [places(line) for line in spans])))
+
+
+def _inherited(
+    lines: Sequence[str], places: Sequence[tuple[Place, ...]]
+) -> list[tuple[Place, ...]]:
+    """A line of a jaxpr within an equation (a `custom_jvp_call`) that has no place of its own has that equation's."""
+    found: list[tuple[Place, ...]] = []
+    around: list[tuple[int, tuple[Place, ...]]] = []
+    for line, own in zip(lines, places, strict=True):
+        indent = len(line) - len(line.lstrip())
+        while around and around[-1][0] >= indent:
+            around.pop()
+        own = own or (around[-1][1] if around else ())
+        found.append(own)
+        if own:
+            around.append((indent, own))
+    return found
 
 
 # `#loc7 = loc(callsite(#loc5 at #loc6))`, `loc("a.py":3:8 to :13)`, `loc("name"(#loc3))`; an operation ends in
