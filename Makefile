@@ -51,6 +51,7 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
+	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(BIN)/pytest tests/capture/test_training_fuzz.py --timeout 7200
 
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet

@@ -115,14 +115,20 @@ class Session:
         self.flow: list[frozenset[int]] = []
 
 
-def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured, Session]:
+def capture(
+    function: Callable[[], Any],
+    differentiable: bool,
+    gradients: dict[int, tuple[weakref.ref[Tensor], Any]] | None = None,
+) -> tuple[Captured, Session]:
     """Run `function` over tracers.
 
     Args:
         function: torch code; its arguments are bound already.
         differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
+        gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
     """
     session = Session(differentiable)
+    session.trace.gradients = {} if gradients is None else gradients
     started = time.perf_counter()
     with jax.enable_x64(True):
         closed = jax.make_jaxpr(lambda: _run(function, session))()
@@ -214,10 +220,11 @@ def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[
 def _find_leaves(outputs: list[Any], session: Session) -> None:
     """Note where torch's graph of the outputs ends, and which of them lead there."""
     smooth = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
-    ends = ends_of([edge_of(t) for t in smooth])
+    outer = session.trace.outer
+    ends = ends_of([edge_of(t) for t in smooth], outer)
     reached: list[list[int]] = [[] for _ in smooth]
-    for (node, _), starts in ends.items():
-        variable = getattr(node, "variable", None)
+    for edge, starts in ends.items():
+        variable = outer.get(edge, getattr(edge[0], "variable", None))
         if variable is not None:
             for i in starts:
                 reached[i].append(len(session.differentiated))

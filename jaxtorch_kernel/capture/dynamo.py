@@ -29,6 +29,7 @@ from ..options import config
 from ..storage.buffer import buffer_of
 from .errors import CaptureError
 from .graphs import DeviceGraph
+from .numbers import Number
 from .pure import Pure
 
 Tensor = torch.Tensor
@@ -161,6 +162,8 @@ class CompiledGraph:
         for i, a in enumerate(args):
             if isinstance(a, Static):
                 operands[i] = a.value
+            elif type(a) is Number:  # a float, which the graph uses as one
+                continue
             elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):
                 operands[i] = a.clone()
                 own[i] = operands[i], buffer_of(operands[i]).array

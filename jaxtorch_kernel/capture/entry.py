@@ -16,8 +16,10 @@ from ..storage.buffer import buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
+from .dependencies.record import Record, recording
+from .dependencies.recorder import Recorder
 from .errors import CaptureError, written
-from .guards import Guards
+from .reach import reachable
 from .replay import Replay
 from .signature import Arguments
 
@@ -28,7 +30,7 @@ class Entry(Replay):
     """A replay whose outputs have gradients, by one node in torch's graph.
 
     Args:
-        captured, places, guards: as `Replay`'s.
+        captured, places, record: as `Replay`'s.
         inputs: the tensors that gradients flow to: a place among the leaves, or a weak reference.
         bridge: runs the program.
     """
@@ -37,11 +39,12 @@ class Entry(Replay):
         self,
         captured: Captured,
         places: list[int],
-        guards: Guards,
+        record: Record,
         inputs: list[Any],
         bridge: Bridge,
     ):
-        super().__init__(captured, places, guards)
+        super().__init__(captured, places, record)
+        self.landings = record.landings(captured.escaped)
         self.inputs = inputs
         self.bridge = bridge
 
@@ -72,6 +75,8 @@ class Entry(Replay):
             store(targets, others[captured.others :])
             for cell, spec in zip(targets, captured.new_specs, strict=True):
                 cell.spec = spec
+        for landing in self.landings:
+            landing(others[captured.others + len(captured.written) + landing.output])
         if self.single and not borrowed:
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
         return self._result(
@@ -89,27 +94,33 @@ def trace_entry(
 ) -> Entry:
     """Trace a call for its signature. `donated`: leaves whose memory a run without gradients takes."""
     grad = torch.is_grad_enabled()
-    leaves = [_stand_in(leaf, grad) for leaf in arguments.leaves]
+    leaves = arguments.given(lambda leaf: _stand_in(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
-    guards = Guards(function)
-    with guards.watching(), untouched([*leaves, *guards.reachable]):
-        captured, session = capture(lambda: function(*args, **kwargs), grad)
+    recorder = Recorder(function)
+    with recording(recorder), untouched([*arguments.leaves, *reachable(function)]):
+        captured, session = capture(lambda: recorder.run(args, kwargs), grad)
+        record = Record(recorder, session.trace.bore)
     place = {
         id(buffer_of(leaf)): i
-        for i, leaf in enumerate(leaves)
+        for i, leaf in enumerate(arguments.leaves)
         if isinstance(leaf, Tensor) and leaf.device.type == "jax"
     }
-    # The arguments first, in their order.
-    own = [place.get(id(cell())) for cell in captured.cells]
-    order = sorted(range(len(own)), key=lambda i: (own[i] is None, own[i] or 0))
+    # The arguments first, in their order; then what is read by name.
+    cells = [cell() for cell in captured.cells]
+    own = [place.get(id(cell)) for cell in cells]
+    order = sorted(
+        range(len(own)), key=lambda i: (own[i] is None, own[i] or 0, not record.is_named(cells[i]))
+    )
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), guards)
+    _check_effects(captured, len(places), record)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
     bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated), session.flow)
-    return Entry(captured, places, guards, inputs, bridge)
+    entry = Entry(captured, places, record, inputs, bridge)
+    record.forget()
+    return entry
 
 
 def _stand_in(leaf: Any, grad: bool) -> Any:
@@ -119,13 +130,15 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     return leaf
 
 
-def _check_effects(captured: Captured, arguments: int, guards: Guards) -> None:
-    allowed = guards.module_buffers()
+def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
+    allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()
         if i < arguments or (not isinstance(cell, Source) and id(cell) not in allowed):
             raise written("an argument" if i < arguments else "a tensor")
-    if captured.escaped:
+    # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
+    bound = [b for b in record.bindings if b.before is not None and b.slot.is_buffer]
+    if len(captured.escaped) > len(bound):
         raise CaptureError(
             "a tensor made inside the captured code was kept outside it (an attribute, a list or a global)",
             "It has no value after the trace: return it instead.",

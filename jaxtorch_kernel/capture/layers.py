@@ -21,8 +21,8 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..interop.stacking import counter
 from ..storage.buffer import buffer_of, spec_of, wrap
-from . import guards
 from .bodies import aval_of, call_bodies, trace_body, whole
+from .dependencies.recorder import read_whole
 from .errors import CaptureError
 from .flow import over_iterations
 from .held import Held, eager
@@ -96,7 +96,7 @@ def _scan_layers(
     states = [_state(layer) for layer in layers]
     template = states[0]
     for i, layer in enumerate(layers):
-        guards.note(layer)
+        read_whole(layer)
         _check_same(layers[0], layer, template, states[i], i, ignore)
     first, structure = pytree.tree_flatten(x)
     carry = [as_tensor(leaf) for leaf in first]

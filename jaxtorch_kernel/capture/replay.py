@@ -11,9 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch.stats import Reason
 from .captured import Captured, Output
-from .guards import Guards
+from .dependencies.guard import Change
+from .dependencies.record import Record
+from .dependencies.tokens import look
 
 Tensor = torch.Tensor
 
@@ -24,59 +25,87 @@ class Replay(ABC):
     Args:
         captured: what the trace found; its inputs are the arguments' buffers, then `references`' cells.
         places: of the arguments, among the leaves of a call.
+        record: what the trace depended on, and what it did to Python state.
         cells: how many of the captured cells are read at each run, the arguments' included; all by default.
-        guards: what the program may depend on.
     """
 
+    state: dict[str, Any] | None = None  # what the call that was traced looked like
     provisional = False  # made lasting tensors: to be traced again, now that they exist
 
     def __init__(
-        self, captured: Captured, places: list[int], guards: Guards, cells: int | None = None
+        self, captured: Captured, places: list[int], record: Record, cells: int | None = None
     ):
         self.captured = captured
         self.places = places
-        self.guards = guards
-        self.references = captured.cells[len(places) : cells]
+        self.guards = record.guards
+        self.again = record.again
+        self.paths = record.paths
+        found = record.references(captured.cells[len(places) : cells])
+        self.tensors, self.references, self._first = found
+        self.flags = [
+            record.flags.get(id(t()), t().requires_grad)  # type: ignore[union-attr]  # alive
+            for t in self.tensors
+        ]
         self.specs = captured.specs[len(places) : cells]
         # One tensor and nothing around it: a step's loss, a module's output.
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
+    def _cells(self) -> list[Any]:
+        """The cells to read.
+
+        Raises:
+            AttributeError: a tensor is gone.
+        """
+        cells = [t().untyped_storage().buffer for t in self.tensors]  # type: ignore[union-attr]  # raises
+        cells += [reference() for reference in self.references]
+        return cells
+
+    def take_first(self) -> list[Any]:
+        """The cells of the call that was traced: its code may have put other tensors in their places since."""
+        cells, self._first = self._first, []
+        return cells
+
     def live_cells(self) -> list[Any] | None:
         """The cells to read, or None where the program no longer says what the code would do."""
-        cells = [reference() for reference in self.references]
         try:
-            if [cell.spec for cell in cells] != self.specs or not self.holds():
+            cells = self._cells()
+            if [cell.spec for cell in cells] != self.specs:
+                return None
+            if [t().requires_grad for t in self.tensors] != self.flags or not self.holds():  # type: ignore[union-attr]
                 return None
         except AttributeError:  # a cell, or what `holds` asks, is gone
             return None
         return cells
 
     def waits(self) -> bool:
-        """Whether it holds but for modules that train now and did not then, or the reverse: they may again."""
-        cells = [reference() for reference in self.references]
+        """Whether it may hold again: what it reads is still there, though another value stands somewhere."""
         try:
-            same = [cell.spec for cell in cells] == self.specs
+            same = [c.spec for c in self._cells()] == self.specs
+            return same and not self.provisional and not self.guards.gone
         except AttributeError:
             return False
-        return same and not self.provisional and self.guards.hold(modes=False)
 
     def holds(self) -> bool:
         """Whether what the trace depended on is as it was."""
         return self.guards.hold()
 
-    def changes(self) -> list[Reason]:
-        """Why `live_cells` or `holds` says no, for a person."""
+    def changes(self) -> list[Change]:
+        """Why `live_cells` or `holds` says no."""
         found = self.guards.changes()
-        cells = [reference() for reference in self.references]
-        if any(cell is None for cell in cells):
-            found.append(Reason("a tensor that it read is gone", "Keep it, or pass it."))
-        for cell, spec in zip(cells, self.specs, strict=True):
-            if cell is not None and cell.spec != spec:
-                what = f"a tensor that it reads was {_looks(spec)} and is {_looks(cell.spec)}"
-                found.append(
-                    Reason(what, "Pass it as an argument: each shape has its program then.")
-                )
+        for reference, flag in zip(self.tensors, self.flags, strict=True):
+            tensor = reference()
+            if tensor is not None and tensor.requires_grad != flag:
+                old = look(tensor)._replace(requires_grad=flag)
+                found.append(Change(self.paths.get(id(tensor), "a tensor"), old, look(tensor)))
+        try:
+            specs = [c.spec for c in self._cells()]
+        except AttributeError:
+            found.append(Change("a tensor that it read", "there", None))
+            return found
+        for old_spec, spec in zip(self.specs, specs, strict=True):
+            if spec != old_spec:
+                found.append(Change("a tensor that it reads", old_spec, spec))
         return found
 
     @abstractmethod
@@ -108,7 +137,3 @@ class Replay(ABC):
                 leaf = leaf.clone()  # made by the trace: the caller may write to what it gets
             leaves.append(leaf)
         return pytree.tree_unflatten(leaves, self.captured.structure)
-
-
-def _looks(spec: Any) -> str:
-    return f"{spec.dtype}[{','.join(map(str, spec.shape))}]"

@@ -6,36 +6,32 @@ Tensors count by geometry and by whether they require a gradient, everything els
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ..options import config
+from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
 from .named import Named
-from .numbers import Numbers
+from .numbers import Numbers, number
 
 Tensor = torch.Tensor
-_default_dtype = torch.get_default_dtype
-_grad_enabled = torch.is_grad_enabled
-_inference = torch.is_inference_mode_enabled
-_autocast_enabled = torch.is_autocast_enabled
-_autocast_dtype = torch.get_autocast_dtype
 
 
 class Arguments:
     """The arguments of one call, flat."""
 
-    __slots__ = ("borrowed", "copied", "leaves", "plain", "structure")
+    __slots__ = ("borrowed", "copied", "leaves", "numbers", "plain", "structure")
 
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers, static: Named
     ):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
-        numbers.substitute(self.structure, self.leaves, static.places(self))
+        self.numbers = numbers.substitute(self.structure, self.leaves, static.places(self))
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
         for i, leaf in enumerate(self.leaves):
@@ -56,6 +52,17 @@ class Arguments:
             and all(map(isinstance, args, repeat(Tensor)))
         )
 
+    def given(self, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> list[Any]:
+        """The leaves as the traced code sees them; `tensor` makes a tensor's stand-in."""
+        found = []
+        for i, leaf in enumerate(self.leaves):
+            if i in self.numbers:
+                leaf = number(leaf)
+            elif isinstance(leaf, Tensor):
+                leaf = tensor(leaf)
+            found.append(leaf)
+        return found
+
 
 def _is_part(tensor: Tensor) -> bool:
     return (
@@ -72,17 +79,6 @@ def _borrowed(tensor: Tensor) -> Tensor:
     return tensor.to("jax") if tensor.requires_grad else to_device(tensor)
 
 
-def context() -> tuple[Any, ...]:
-    """What else decides how torch code runs: options, dtypes, autograd's mode, autocast."""
-    return (
-        config._base if not config._open else config.options(),
-        _default_dtype(),
-        _grad_enabled(),
-        _inference(),
-        _autocast_dtype("jax") if _autocast_enabled("jax") else None,
-    )
-
-
 def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """A key for positional tensors of the device; None for anything else, and where two of them share memory or one is
     lazily conjugated or negated.
@@ -90,7 +86,7 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     Geometry tells a whole tensor from a part, whose place is no part of a geometry: only whole ones get such a key
     (`Arguments.plain`), and no part has the geometry of a whole.
     """
-    key: list[Any] = [context()]
+    key: list[Any] = [ambient()]
     buffers = []
     try:
         for a in args:
@@ -109,7 +105,7 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def key_of(arguments: Arguments) -> tuple[Any, ...]:
     """The key of a call."""
-    key: list[Any] = [context(), arguments.structure]
+    key: list[Any] = [ambient(), arguments.structure]
     buffers = []
     for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):
@@ -129,6 +125,8 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
 
 def _static(leaf: Any) -> Any:
     kind: Any = type(leaf)
+    if isinstance(leaf, float | complex):  # by its digits: 0.0 is not -0.0, and nan is nan
+        return kind, repr(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return ByIdentity(leaf)
     return (kind, leaf)

@@ -26,6 +26,7 @@ from .site import origin
 _LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
 _letter_of = _LETTERS.get
 _default_dtype = torch.get_default_dtype
+_precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 
 
@@ -51,7 +52,11 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             special = getattr(operation, "special", True)
         if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
-        key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
+        key: list[Any] = [
+            config._base if not config._open else config.options(),
+            _default_dtype(),
+            _precision(),
+        ]
         operands = []
         # By its type, before an attribute is asked of it: an AttributeError costs 2 µs.
         letter = _letter_of(args[-1].__class__)

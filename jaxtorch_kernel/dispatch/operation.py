@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from .. import ambient
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
-from ..options import Options, config
+from ..options import Options
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
 from . import kept, outputs, overlap, tracing, values, watching
@@ -165,10 +166,7 @@ class Operation:
 
     def _described(self, args: tuple[Any, ...]) -> Call:
         # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
-        key: list[Any] = [
-            config._base if not config._open else config.options(),
-            torch.get_default_dtype(),
-        ]
+        key = ambient.eager()
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         numbers: list[tuple[str, Any]] = []

@@ -1,0 +1,275 @@
+"""Python state that captured code changes: counters, attributes that it sets, containers that it fills.
+
+The code runs once, when it is traced; its program runs many times. Each run repeats what the trace did to Python
+objects: a counter is increased, a plain value is assigned, a dictionary gets its new contents, and a place to which the
+code bound a tensor gets the tensor of that run. A program runs only where its guards hold, so that what the code read
+before is the same at each run, and so is what it assigns. A list or a set that the code fills is refused.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .guard import Check
+from .tokens import MISSING, is_plain
+
+Tensor = torch.Tensor
+
+
+_REPLACED = object()  # what stood in a place was a container, which is not held any more
+
+
+class Slot:
+    """A place that code writes: an attribute, an item, a variable of a closure.
+
+    Attributes:
+        owner: whose it is.
+        key: an attribute's name, an item's key.
+        path: as one would write it.
+        is_buffer: a module's buffer, or another tensor among its attributes.
+    """
+
+    __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
+
+    def __init__(self, owner: Any, kind: str, key: Any, path: str, is_buffer: bool = False):
+        self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
+        try:
+            self._owner: Callable[[], Any] = weakref.ref(owner)
+        except TypeError:
+            self._owner = lambda: owner
+
+    @classmethod
+    def attribute(cls, owner: Any, name: str, path: str) -> Slot:
+        """An attribute; of a module, where the module keeps it."""
+        own = getattr(owner, "__dict__", {})
+        if isinstance(owner, torch.nn.Module) and name not in own:
+            for table in ("_buffers", "_parameters", "_modules"):
+                if name in own.get(table, ()):
+                    return cls(own[table], "item", name, path, table == "_buffers")
+        is_tensor = isinstance(owner, torch.nn.Module) and isinstance(own.get(name), Tensor)
+        return cls(owner, "attribute", name, path, is_tensor)
+
+    @classmethod
+    def item(cls, owner: Any, key: Any, path: str) -> Slot:
+        return cls(owner, "item", key, path)
+
+    @classmethod
+    def cell(cls, owner: Any, name: str) -> Slot:
+        return cls(owner, "attribute", "cell_contents", name)
+
+    @property
+    def place(self) -> tuple[int, str, Any]:
+        """What tells it apart: its owner's identity, the kind, the key."""
+        return id(self._owner()), "items" if self.kind == "item" else "attributes", self.key
+
+    def get(self) -> Any:
+        """What stands there now."""
+        owner = self._owner()
+        if self.kind == "attribute":
+            try:
+                return getattr(owner, self.key, MISSING)
+            except ValueError:  # an empty variable
+                return MISSING
+        try:
+            return owner[self.key]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+
+    def set(self, value: Any) -> None:
+        """Put a value there, or nothing."""
+        owner = self._owner()
+        if owner is None:
+            return
+        if self.kind == "attribute":
+            if value is not MISSING:
+                setattr(owner, self.key, value)
+            elif self.get() is not MISSING:
+                delattr(owner, self.key)
+        elif value is not MISSING:
+            owner[self.key] = value
+        elif self.get() is not MISSING:
+            del owner[self.key]
+
+
+class Written:
+    """One slot that the code writes, and what stood there before."""
+
+    def __init__(self, slot: Slot):
+        self.slot = slot
+        self.before = slot.get()
+        self.stored = False
+        self.line: int | None = None
+        self.file: str | None = None
+        self.counts = 0  # statements that count it up
+
+
+class Effects:
+    """What one trace did to Python state."""
+
+    def __init__(self) -> None:
+        self.written: dict[Any, Written] = {}
+        self.containers: list[tuple[str, Any, Any, Callable[[], Any]]] = []
+        self.flags: dict[int, tuple[weakref.ref[Tensor], bool]] = {}
+
+    def store(self, slot: Slot, line: int | None, file: str) -> None:
+        """The code is about to assign to the slot, perhaps."""
+        written = self._of(slot)
+        written.stored = True
+        written.line, written.file = line, file
+
+    def count(self, slot: Slot) -> None:
+        """The code is about to count the slot up."""
+        self._of(slot).counts += 1
+
+    def _of(self, slot: Slot) -> Written:
+        known = self.written.get(slot.place)
+        if known is None:
+            known = self.written[slot.place] = Written(slot)
+        return known
+
+    def contain(self, path: str, container: Any, fetch: Callable[[], Any]) -> None:
+        """A container that the code can reach; `fetch` gives what stands in its place."""
+        if isinstance(container, list | dict | set | deque):
+            self.containers.append((path, container, container.copy(), fetch))
+
+    def flag(self, tensor: Tensor) -> None:
+        """A tensor whose `requires_grad` the code may change."""
+        if tensor.is_leaf:
+            self.flags[id(tensor)] = weakref.ref(tensor), tensor.requires_grad
+
+    def flagged(self) -> list[Reflag]:
+        """What each run must do to tensors that require a gradient now and did not, or the reverse."""
+        found = []
+        for reference, before in self.flags.values():
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
+                found.append(Reflag(reference, tensor.requires_grad))
+        return found
+
+    def changed(self) -> list[Written]:
+        """The slots that hold something else than before."""
+        return [w for w in self.written.values() if w.slot.get() is not w.before]
+
+    def forget_replaced(self) -> None:
+        """Let go of containers that the code put others in the place of: they may hold tensors of the trace."""
+        self.containers = [c for c in self.containers if _stands(c[3], c[1])]
+        for written in self.written.values():
+            replaced = isinstance(written.before, list | dict | set | deque)
+            if replaced and written.slot.get() is not written.before:
+                written.before = _REPLACED
+
+    def filled(self) -> list[tuple[str, Any, Any]]:
+        """(path, container, what it held) of those that hold something else, and are where they were."""
+        return [
+            (path, container, before)
+            for path, container, before, fetch in self.containers
+            if not same_contents(container, before) and _stands(fetch, container)
+        ]
+
+    def restore(self) -> None:
+        """Give everything back."""
+        for _, container, before, _ in self.containers:
+            if not same_contents(container, before):
+                put_contents(container, before)
+        for written in self.written.values():
+            if written.before is not _REPLACED and written.slot.get() is not written.before:
+                written.slot.set(written.before)
+        for reference, before in self.flags.values():
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
+                tensor.requires_grad_(before)
+
+
+class Again:
+    """What a run does to one slot, as the trace did: `value` is added (`counted`) or assigned."""
+
+    __slots__ = ("counted", "slot", "value")
+
+    def __init__(self, slot: Slot, value: Any, counted: bool):
+        self.slot, self.value, self.counted = slot, value, counted
+
+    def __call__(self) -> None:
+        if self.counted:
+            self.slot.set(self.slot.get() + self.value)
+        elif self.slot.get() is not self.value:
+            self.slot.set(self.value)
+
+
+def again_of(written: Written, is_read: bool) -> Again | None:
+    """What each run must do to a slot that the trace changed; None where a guard sees the change.
+
+    A program runs only where its guards hold: what the code assigned from what it read is the same at each run.
+    """
+    now = written.slot.get()
+    if written.counts and not written.stored and not is_read:
+        return Again(written.slot, now - written.before, True)
+    return Again(written.slot, now, False) if is_plain(now) else None
+
+
+class Reflag:
+    """What a run does to a tensor's `requires_grad`."""
+
+    __slots__ = ("tensor", "value")
+
+    def __init__(self, tensor: weakref.ref[Tensor], value: bool):
+        self.tensor, self.value = tensor, value
+
+    def __call__(self) -> None:
+        tensor = self.tensor()
+        if tensor is not None:
+            tensor.requires_grad_(self.value)
+
+    def check(self) -> Check:
+        """That it was the other one before a run."""
+
+        def holds() -> bool:
+            tensor = self.tensor()
+            return tensor is not None and tensor.requires_grad is not self.value
+
+        return Check("a tensor's requires_grad", "changed", holds)
+
+
+class Refill:
+    """What a run does to a dictionary: it holds what it held after the trace."""
+
+    __slots__ = ("after", "container")
+
+    def __init__(self, container: dict[Any, Any]):
+        self.container, self.after = container, container.copy()
+
+    def __call__(self) -> None:
+        put_contents(self.container, self.after)
+
+
+def _stands(fetch: Callable[[], Any], container: Any) -> bool:
+    try:
+        return fetch() is container
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return False
+
+
+def same_contents(now: Any, before: Any) -> bool:
+    """Whether a container holds what it held, in that order."""
+    if len(now) != len(before):
+        return False
+    if isinstance(now, dict):
+        if list(now) != list(before):
+            return False
+        now, before = now.values(), before.values()
+    elif isinstance(now, set):
+        return bool(now == before)
+    return all(a is b for a, b in zip(now, before, strict=True))
+
+
+def put_contents(container: Any, contents: Any) -> None:
+    """Make a container hold what another one holds."""
+    if isinstance(container, list):
+        container[:] = contents
+        return
+    container.clear()
+    (container.extend if isinstance(container, deque) else container.update)(contents)

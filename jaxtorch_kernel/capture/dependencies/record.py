@@ -1,0 +1,223 @@
+"""What one trace leaves behind: its guards, what each run repeats of its effects, where its tensors are found."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...storage.buffer import Buffer, buffer_of, wrap
+from ..errors import CaptureError
+from .effects import Refill, Slot, again_of
+from .guard import Guards
+from .recorder import Recorder
+from .tokens import MISSING
+
+Tensor = torch.Tensor
+
+
+class SlotCell:
+    """The buffer of the tensor that stands at a place which each run binds anew."""
+
+    __slots__ = ("geometry", "requires_grad", "slot")
+
+    def __init__(self, slot: Any, tensor: Tensor):
+        self.slot = slot
+        self.geometry = _geometry(tensor)
+        self.requires_grad = tensor.requires_grad
+
+    def __call__(self) -> Any:
+        now = self.slot.get()
+        same = isinstance(now, Tensor) and now.device.type == "jax"
+        if not same or _geometry(now) != self.geometry or now.requires_grad != self.requires_grad:
+            return None
+        return now.untyped_storage().buffer
+
+
+def _geometry(tensor: Tensor) -> Any:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+class Landing:
+    """A tensor that the trace made and left at a place that outlives it: each run leaves a new one there.
+
+    Args:
+        put: takes the tensor to its place.
+        tensor: the one of the trace.
+        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values
+            follow the results of the program in this order.
+    """
+
+    __slots__ = ("cell", "dtype", "offset", "output", "put", "size", "spec", "stride")
+
+    def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, trace_made: Sequence[Any]):
+        self.put = put
+        self.cell: Any = buffer_of(tensor)
+        references = [reference() for reference, _ in trace_made]
+        self.output = next(i for i, cell in enumerate(references) if cell is self.cell)
+        self.spec = trace_made[self.output][1]
+        self.size, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.offset = tensor.storage_offset()
+        dense = tensor.is_contiguous() and not self.offset
+        self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
+
+    def __call__(self, array: Any) -> None:
+        """Leave this run's tensor."""
+        if (
+            self.cell is not None
+        ):  # whoever else holds the trace's tensor gets the first run's value
+            self.cell.write(array, self.spec)
+            self.cell = None
+        tensor = wrap(array, self.spec, self.size, self.dtype)
+        if self.stride is not None:
+            with torch.no_grad():
+                tensor = tensor.as_strided(self.size, self.stride, self.offset)
+        self.put(tensor)
+
+
+class Binding:
+    """A place to which the code bound a tensor that it made.
+
+    Attributes:
+        slot: the place.
+        tensor: of the trace.
+        before: the tensor of the device that stood there, if any.
+    """
+
+    def __init__(self, slot: Slot, tensor: Tensor, before: Any):
+        self.slot = slot
+        self.tensor = tensor
+        self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
+
+    def landing(self, trace_made: Sequence[Any]) -> Landing:
+        """Where its tensor goes."""
+        return Landing(self.slot.set, self.tensor, trace_made)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Hold while code is traced: where that fails, Python state is as it was."""
+    try:
+        yield
+    except BaseException:
+        recorder.effects.restore()
+        raise
+
+
+class Record:
+    """Made when a trace is over.
+
+    Args:
+        recorder: what watched it.
+        is_traced: whether a buffer was made by the trace and has no value outside of it.
+
+    Raises:
+        CaptureError: the code did to Python state what cannot be done again.
+    """
+
+    def __init__(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]):
+        self.again: list[Callable[[], None]] = []
+        self.bindings: list[Binding] = []
+        self._named: dict[int, Tensor] = {}
+        self._bound: dict[int, Callable[[], Any]] = {}
+        self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
+        for _, reference in recorder.tensors.values():
+            tensor = reference()
+            if tensor is not None and tensor.device.type == "jax":
+                self._named.setdefault(id(buffer_of(tensor)), tensor)
+        self._refuse_filled(recorder, is_traced)
+        for flag in recorder.effects.flagged():
+            self.again.append(flag)
+            recorder.checks[flag] = flag.check()
+        # What a run expects of tensors that the code itself changes is what they were before.
+        self.flags = {key: before for key, (_, before) in recorder.effects.flags.items()}
+        for written in recorder.effects.changed():
+            now = written.slot.get()
+            if isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now)):
+                binding = Binding(written.slot, now, written.before)
+                self.bindings.append(binding)
+                if binding.before is not None:
+                    self._bound[id(buffer_of(binding.before))] = SlotCell(
+                        written.slot, binding.before
+                    )
+                recorder.drop(written.slot.place)
+            elif now is not MISSING:
+                again = again_of(written, recorder.reads(written.slot.place))
+                if again is not None:
+                    self.again.append(again)
+        self.guards: Guards = recorder.finish()
+        self.modules = list(recorder.modules.values())
+        for what, file, line in recorder.warned:
+            warnings.warn_explicit(
+                f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
+                UserWarning,
+                file,
+                line,
+            )
+
+    def _refuse_filled(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
+        for path, container, _ in recorder.effects.filled():
+            now = container.values() if isinstance(container, dict) else container
+            traced = any(
+                isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
+                for v in now
+            )
+            if not traced and isinstance(container, dict):
+                self.again.append(Refill(container))
+            else:
+                raise CaptureError(
+                    f"the captured code changes what `{path}` holds, which was kept outside of it",
+                    "Its Python runs once, when it is traced: return the value, and change "
+                    f"`{path}` outside of it.",
+                )
+
+    def is_named(self, cell: Any) -> bool:
+        """Whether the cell is that of a tensor that the code read by name."""
+        return id(cell) in self._named and id(cell) not in self._bound
+
+    def reads_through(self, cell: Any, reference: Callable[[], Any]) -> None:
+        """Let a cell be found by this reference at each run."""
+        self._bound[id(cell)] = reference
+
+    def references(
+        self, cells: Sequence[Callable[[], Any]]
+    ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]], list[Any]]:
+        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells;
+        and the cells of now, in that order.
+
+        Through its tensor, for `tensor.data = other` gives it another; through its place, where each run binds a new
+        tensor.
+        """
+        alive = [reference() for reference in cells]
+        tensors = [self._named[id(c)] for c in alive if self.is_named(c)]
+        rest = [
+            self._bound.get(id(cell), reference)
+            for cell, reference in zip(alive, cells, strict=True)
+            if not self.is_named(cell)
+        ]
+        first = [c for c in alive if self.is_named(c)] + [c for c in alive if not self.is_named(c)]
+        return [weakref.ref(t) for t in tensors], rest, first
+
+    def landings(self, trace_made: Sequence[Any]) -> list[Landing]:
+        """Of the tensors that the code bound to places, given all tensors that outlive the trace."""
+        cells = {id(reference()) for reference, _ in trace_made}
+        return [b.landing(trace_made) for b in self.bindings if id(buffer_of(b.tensor)) in cells]
+
+    def forget(self) -> None:
+        """Hold no tensor any more."""
+        self._named.clear()
+        self.bindings.clear()
+
+    def module_buffers(self) -> set[int]:
+        """The cells of the registered buffers of the modules that ran, by identity."""
+        found = set()
+        for reference in self.modules:
+            module = reference()
+            for buffer in module._buffers.values() if module is not None else ():
+                if buffer is not None and buffer.device.type == "jax":
+                    found.add(id(buffer_of(buffer)))
+        return found
