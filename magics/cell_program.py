@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import time
 import types
-import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -81,13 +80,6 @@ class Static:
     def tensor(self) -> Tensor:
         """On the device, with a value that traced code may ask for."""
         return torch.tensor(self._value.tolist(), dtype=self._value.dtype, device="jax")
-
-
-class Handed:
-    """An output that is the tensor handed over, at this place among them."""
-
-    def __init__(self, place: int):
-        self.place = place
 
 
 class Program:
@@ -160,8 +152,7 @@ class Program:
             replay, arguments, cells, now = program.find(statics, reach.inputs)
             replay.compile()
             with interrupts.later():  # between a step's writes and its names
-                result = replay.run(arguments.leaves, cells, arguments.borrowed)
-                values, deleted, shown = _resolved(result, reach.inputs)
+                values, deleted, shown = replay.run(arguments.leaves, cells, arguments)
                 self.namespace.update(values)
                 remove(self.namespace, {*deleted, *options.donate} - values.keys())
                 for again in () if now else replay.again:
@@ -222,7 +213,6 @@ class Program:
         namespace, before, reach = self.namespace, self._before, self._reach
         before.code_runs()
         modes = Modes()
-        leaves = pytree.tree_leaves(given)
         structure = {name: _contents(value) for name, value in given.items()}
         try:
             namespace.update({n: v for n, v in given.items() if n in before.names})
@@ -236,7 +226,6 @@ class Program:
             shown = namespace.pop(SHOWN, None)
             known = {*given, *(static.name for static in statics)}
             self._check(given, structure, modes, known)
-            places = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
             sets = self.code.sets
             if self.code.star:
                 sets = [n for n, v in namespace.items() if before.names.get(n, before) is not v]
@@ -245,7 +234,7 @@ class Program:
             trace = tracing.current()
             assert trace is not None
             self._check_outputs(values, trace)
-            return pytree.tree_map(lambda x: _output(x, places, trace), (values, deleted, shown))
+            return values, deleted, shown
         finally:
             surely(before.restore_names)
             for path, table, name in reach.lent:
@@ -340,15 +329,6 @@ def _contents(value: Any) -> list[int]:
     return [id(leaf) for leaf in pytree.tree_leaves(value)]
 
 
-def _output(leaf: Any, places: dict[int, int], trace: tracing.Trace) -> Any:
-    """An output: a tensor that was handed over and a parameter stay what they are."""
-    if id(leaf) in places:
-        return Handed(places[id(leaf)])
-    if isinstance(leaf, torch.nn.Parameter) and not _made_in(trace, leaf):
-        return weakref.ref(leaf)
-    return leaf
-
-
 def _kept_tensors(value: Any) -> list[Tensor]:
     """The tensors that an object keeps in itself."""
     if isinstance(value, torch.nn.Module):
@@ -365,17 +345,3 @@ def _is_traced(tensor: Tensor) -> bool:
 
 def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:
     return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
-
-
-def _resolved(result: Any, inputs: dict[str, Any]) -> Any:
-    """What a program returned, with the tensors themselves where it says which they are."""
-    leaves = pytree.tree_leaves(inputs)
-
-    def resolve(leaf: Any) -> Any:
-        if isinstance(leaf, Handed):
-            return leaves[leaf.place]
-        if isinstance(leaf, weakref.ref):
-            return leaf()
-        return leaf
-
-    return pytree.tree_map(resolve, result)

@@ -29,9 +29,10 @@ from ..interop.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
-from .captured import Output, _escaped
+from .captured import _escaped
 from .errors import CaptureError
 from .flow import Edge, Flow, edge_of, ends_of
+from .results import Output
 
 Tensor = torch.Tensor
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)

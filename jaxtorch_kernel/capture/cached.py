@@ -94,7 +94,7 @@ class Cached(ABC, Generic[R]):
                 return result
         with self.exclusive():
             replay, arguments, cells, traced = self.find(args, kwargs)
-            result = replay.run(arguments.leaves, cells, arguments.borrowed)
+            result = replay.run(arguments.leaves, cells, arguments)
         if not traced:
             for again in replay.again:
                 again()

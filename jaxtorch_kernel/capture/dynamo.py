@@ -160,10 +160,10 @@ class CompiledGraph:
         operands: list[Any] = list(args)
         own: dict[int, tuple[Tensor, Any]] = {}
         for i, a in enumerate(args):
+            if type(a) is Number:  # a float, which the graph uses as one
+                continue
             if isinstance(a, Static):
                 operands[i] = a.value
-            elif type(a) is Number:  # a float, which the graph uses as one
-                continue
             elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):
                 operands[i] = a.clone()
                 own[i] = operands[i], buffer_of(operands[i]).array

@@ -55,7 +55,7 @@ class Entry(Replay):
         else:
             compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
         for i in bridge.compiled.donated:
@@ -77,7 +77,7 @@ class Entry(Replay):
                 cell.spec = spec
         for landing in self.landings:
             landing(others[captured.others + len(captured.written) + landing.output])
-        if self.single and not borrowed:
+        if self.single and (call is None or not call.borrowed):
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
         return self._result(
             lambda leaf: (
@@ -85,7 +85,8 @@ class Entry(Replay):
                 if leaf.differentiable
                 else bridge.wrap_other(others, leaf.position)
             ),
-            borrowed,
+            leaves,
+            call,
         )
 
 
@@ -98,8 +99,12 @@ def trace_entry(
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     recorder = Recorder(function)
     with recording(recorder), untouched([*arguments.leaves, *reachable(function)]):
-        captured, session = capture(lambda: recorder.run(args, kwargs), grad)
-        record = Record(recorder, session.trace.bore)
+        captured, session = capture(
+            lambda: recorder.run(args, kwargs),
+            grad,
+            known=lambda: [*arguments.known(leaves), *recorder.known()],
+        )
+        record = Record(recorder, session.trace.bore, captured.leaves)
     place = {
         id(buffer_of(leaf)): i
         for i, leaf in enumerate(arguments.leaves)

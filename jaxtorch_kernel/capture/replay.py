@@ -11,10 +11,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from .captured import Captured, Output
+from .captured import Captured
 from .dependencies.guard import Change
 from .dependencies.record import Record
 from .dependencies.tokens import look
+from .results import Alias, Output, Part
+from .signature import Arguments
 
 Tensor = torch.Tensor
 
@@ -112,28 +114,54 @@ class Replay(ABC):
     def compile(self) -> None:
         """Compile what a run will need, so that the run itself only runs."""
 
-    def run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool = False) -> Any:
-        """The call, by the compiled program. `borrowed`: results go to the CPU."""
+    def run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None = None) -> Any:
+        """The call, by the compiled program.
+
+        Args:
+            leaves: of the call, as the program takes them.
+            cells: what `live_cells` gave.
+            call: the arguments, where the caller's own leaves may be others.
+        """
         if not self.sources:
-            return self._run(leaves, cells, borrowed)
+            return self._run(leaves, cells, call)
         with ExitStack() as stack:
             for source in self.sources:  # two threads must not draw from the same key
                 stack.enter_context(source.held())
-            return self._run(leaves, cells, borrowed)
+            return self._run(leaves, cells, call)
 
     @abstractmethod
-    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         """The call, where nobody else draws random numbers meanwhile."""
 
-    def _result(self, tensor_of: Callable[[Output], Tensor], borrowed: bool) -> Any:
+    def _result(
+        self,
+        tensor_of: Callable[[Output], Tensor],
+        leaves: Sequence[Any],
+        call: Arguments | None,
+    ) -> Any:
         """What the code returned, with this run's tensors."""
+        borrowed = call is not None and call.borrowed
         if self.single and not borrowed:
             return tensor_of(self.captured.leaves[0])
-        leaves = []
+        own = leaves if call is None else call.own
+        made: dict[
+            int, Tensor
+        ] = {}  # by the identity of the Output: one that is there twice is one tensor
+
+        def tensor(output: Output) -> Tensor:
+            if id(output) not in made:
+                made[id(output)] = tensor_of(output).cpu() if borrowed else tensor_of(output)
+            return made[id(output)]
+
+        results = []
         for leaf in self.captured.leaves:
             if isinstance(leaf, Output):
-                leaf = tensor_of(leaf).cpu() if borrowed else tensor_of(leaf)
+                leaf = tensor(leaf)
+            elif isinstance(leaf, Part):
+                leaf = leaf.view.of(tensor(leaf.output))
+            elif isinstance(leaf, Alias):
+                leaf = leaf.of(own)
             elif isinstance(leaf, Tensor) and not leaf.requires_grad:
                 leaf = leaf.clone()  # made by the trace: the caller may write to what it gets
-            leaves.append(leaf)
-        return pytree.tree_unflatten(leaves, self.captured.structure)
+            results.append(leaf)
+        return pytree.tree_unflatten(results, self.captured.structure)

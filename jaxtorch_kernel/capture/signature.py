@@ -17,7 +17,8 @@ from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
 from .named import Named
-from .numbers import Numbers, number
+from .numbers import Number, Numbers, number
+from .results import Known
 
 Tensor = torch.Tensor
 
@@ -25,12 +26,13 @@ Tensor = torch.Tensor
 class Arguments:
     """The arguments of one call, flat."""
 
-    __slots__ = ("borrowed", "copied", "leaves", "numbers", "plain", "structure")
+    __slots__ = ("borrowed", "copied", "leaves", "numbers", "own", "plain", "structure")
 
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers, static: Named
     ):
-        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        self.own, self.structure = pytree.tree_flatten((args, kwargs))
+        self.leaves = list(self.own)  # as the program takes them
         self.numbers = numbers.substitute(self.structure, self.leaves, static.places(self))
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
@@ -62,6 +64,16 @@ class Arguments:
                 leaf = tensor(leaf)
             found.append(leaf)
         return found
+
+    def known(self, given: list[Any]) -> list[Known]:
+        """The caller's tensors, which the code may give back. `given`: the leaves as the code saw them."""
+        return [
+            Known(tensor, i, i in self.copied or self.borrowed)
+            for i, tensor in enumerate(given)
+            if type(tensor) is not Number
+            and isinstance(tensor, Tensor)
+            and tensor.device.type == "jax"
+        ]
 
 
 def _is_part(tensor: Tensor) -> bool:

@@ -18,7 +18,7 @@ from ..dispatch.results import Fresh, wrap_result
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, Output, capture, placement_of
+from .captured import Captured, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
 from .dependencies.record import Landing, Record, recording
@@ -27,6 +27,7 @@ from .errors import CaptureError
 from .optimizers import Optimizers
 from .reach import reachable, tensors_in_reach
 from .replay import Replay
+from .results import Output
 from .signature import Arguments
 
 Tensor = torch.Tensor
@@ -164,7 +165,7 @@ class Step(Replay):
     def compile(self) -> None:
         self.compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured = self.captured
         self.optimizers.refresh()
         inputs = [leaves[place].untyped_storage().buffer for place in self.places]
@@ -205,7 +206,7 @@ class Step(Replay):
             place = output.position + (0 if output.differentiable else captured.outputs)
             return wrap_result(self._looks[place], arrays[place], self)
 
-        return self._result(tensor, borrowed)
+        return self._result(tensor, leaves, call)
 
 
 def trace_step(
@@ -213,7 +214,8 @@ def trace_step(
 ) -> Step:
     """Trace a call for its signature. `rates`: learning rates are operands, where the optimizers can take them."""
     leaves = arguments.leaves
-    args, kwargs = pytree.tree_unflatten(arguments.given(), arguments.structure)
+    given = arguments.given()
+    args, kwargs = pytree.tree_unflatten(given, arguments.structure)
     recorder = Recorder(function)
     optimizers = Optimizers(recorder, rates)
     before = recorder.gradients
@@ -223,9 +225,14 @@ def trace_step(
     try:
         reached = [*leaves, *reachable(function)]
         with recording(recorder), optimizers.prepared(), untouched(reached):
-            captured, session = capture(lambda: recorder.run(args, kwargs), False, before)
+            captured, session = capture(
+                lambda: recorder.run(args, kwargs),
+                False,
+                before,
+                known=lambda: [*arguments.known(given), *recorder.known()],
+            )
             optimizers.check(session.written)
-            record = Record(recorder, session.trace.bore)
+            record = Record(recorder, session.trace.bore, captured.leaves)
             # One that the code made, over memory from outside, is gone by now.
             leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
             after = {key: leaf.grad for key, leaf in leaves_of.items()}

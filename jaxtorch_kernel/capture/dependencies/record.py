@@ -12,8 +12,9 @@ import torch
 
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
+from ..results import Alias
 from .effects import Refill, Slot, again_of
-from .guard import Guards
+from .guard import Check, Guards
 from .recorder import Recorder
 from .tokens import MISSING
 
@@ -40,6 +41,17 @@ class SlotCell:
 
 def _geometry(tensor: Tensor) -> Any:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
+    """That a tensor of which the code returns a view lies in memory as it did."""
+
+    def now() -> Any:
+        tensor = reference()
+        return None if tensor is None else (_geometry(tensor), tensor.requires_grad)
+
+    before = now()
+    return Check(path, "another layout", lambda: bool(now() == before))
 
 
 class Landing:
@@ -114,12 +126,15 @@ class Record:
     Args:
         recorder: what watched it.
         is_traced: whether a buffer was made by the trace and has no value outside of it.
+        results: what the code returned (`results.py`).
 
     Raises:
         CaptureError: the code did to Python state what cannot be done again.
     """
 
-    def __init__(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]):
+    def __init__(
+        self, recorder: Recorder, is_traced: Callable[[Buffer], bool], results: Sequence[Any]
+    ):
         self.again: list[Callable[[], None]] = []
         self.bindings: list[Binding] = []
         self._named: dict[int, Tensor] = {}
@@ -129,6 +144,10 @@ class Record:
             tensor = reference()
             if tensor is not None and tensor.device.type == "jax":
                 self._named.setdefault(id(buffer_of(tensor)), tensor)
+        for result in results:
+            if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
+                path, _ = recorder.tensors[id(result.source())]
+                recorder.checks[result] = _same_layout(path, result.source)
         self._refuse_filled(recorder, is_traced)
         for flag in recorder.effects.flagged():
             self.again.append(flag)

@@ -38,6 +38,7 @@ from ...storage.buffer import buffer_of
 from ..errors import CaptureError
 from ..modes import Modes
 from ..numbers import NeedsNumber, Number
+from ..results import Known
 from . import outside
 from .effects import Effects, Slot
 from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, ClosureFetch, Group, Guard, Guards, Table
@@ -768,6 +769,14 @@ class Recorder:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
+
+    def known(self) -> list[Known]:
+        """The tensors of the device that the code read by name."""
+        return [
+            Known(tensor, reference)
+            for _, reference in self.tensors.values()
+            if (tensor := reference()) is not None and tensor.device.type == "jax"
+        ]
 
     def reads(self, place: tuple[int, str, Any]) -> bool:
         """Whether the code reads what stands at a place that it writes."""
