@@ -29,6 +29,7 @@ from .named import Named
 from .numbers import Numbers
 from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
+from .sharing import NeedsPlace
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
@@ -74,6 +75,9 @@ class Cached(ABC, Generic[R]):
         self._programs: OrderedDict[Any, list[R]] = OrderedDict()
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
+        self._parts: dict[
+            Any, set[int]
+        ] = {}  # structure -> arguments whose place in their memory counts
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
@@ -86,7 +90,11 @@ class Cached(ABC, Generic[R]):
             return self._function(*args, **kwargs)
         if not kwargs:
             replay = self._quick.get(quick_key(args))
-            if replay is not None and (cells := replay.live_cells()) is not None:
+            if (
+                replay is not None
+                and (cells := replay.live_cells()) is not None
+                and replay.sharing.arguments_agree(args, cells)
+            ):
                 self.source.hits += 1
                 result = replay.run(args, cells)
                 for again in replay.again:
@@ -108,15 +116,18 @@ class Cached(ABC, Generic[R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[R, Arguments, list[Any], bool]:
         """The program of a call, traced if need be, what `Replay.run` takes, and whether it was traced now."""
-        arguments = Arguments(args, kwargs, self._numbers, self._static)
+        arguments = Arguments(args, kwargs, self._numbers, self._static, self._parts)
         key = key_of(arguments)
         kept = self._programs.get(key, [])
-        replay, cells = _holding(kept)
+        replay, cells = _holding(kept, arguments)
         traced = replay is None
         if replay is None or cells is None:
             _check_leaves(arguments.leaves)
             try:
                 replay = self._traced(arguments, key, kept[0] if kept else None)
+            except NeedsPlace as need:
+                self._parts.setdefault(arguments.structure, set()).update(need.places)
+                return self.find(args, kwargs)
             except CaptureError:
                 if not self._numbers.fix(arguments.structure):
                     raise
@@ -212,10 +223,12 @@ class Cached(ABC, Generic[R]):
         self.source.history.clear()
 
 
-def _holding(kept: list[R]) -> tuple[R | None, list[Any] | None]:
+def _holding(kept: list[R], call: Arguments) -> tuple[R | None, list[Any] | None]:
     """The program that holds now, with its cells."""
     for replay in kept:
-        if not replay.provisional and (cells := replay.live_cells()) is not None:
+        if replay.provisional or (cells := replay.live_cells()) is None:
+            continue
+        if replay.sharing.arguments_agree(call.leaves, cells, call):
             return replay, cells
     return None, None
 

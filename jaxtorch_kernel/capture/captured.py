@@ -31,7 +31,6 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
-from ..storage.buffer import buffer_of
 from .flow import edge_of, ends_of
 from .results import Known, Results
 from .scopes import named
@@ -193,13 +192,12 @@ def _run(
         if trace.differentiable:
             elsewhere = [t for t in leaves if isinstance(t, Tensor) and t.device.type != "jax"]
             _find_leaves([*results.smooth, *elsewhere], session)
-        own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
         del result, results, leaves
         session.written = trace.written()
         session.new_specs = [cell.spec for cell in session.written]
         # A cell with a new value must be an input, though nothing read it.
         finals = [cell.array for cell in session.written]
-        session.escaped = _escaped(trace, own)
+        session.escaped = _escaped(trace)
         born = [reference().array for reference, _ in session.escaped]
     return [*read, *finals, *born]
 
@@ -221,18 +219,12 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
     ]
 
 
-def _escaped(trace: tracing.Trace, outputs: set[int]) -> list[tuple[Any, Any]]:
+def _escaped(trace: tracing.Trace) -> list[tuple[Any, Any]]:
     """Cells with a tracer that were made inside and that somebody still holds."""
 
     def alive() -> list[Any]:
         cells = [reference() for reference in trace.born.values()]
-        return [
-            cell
-            for cell in cells
-            if cell is not None
-            and id(cell) not in outputs
-            and isinstance(cell.array, jax.core.Tracer)
-        ]
+        return [c for c in cells if c is not None and isinstance(c.array, jax.core.Tracer)]
 
     if alive():
         gc.collect()  # a cycle may hold them, and then nobody does

@@ -43,7 +43,7 @@ class Entry(Replay):
         inputs: list[Any],
         bridge: Bridge,
     ):
-        super().__init__(captured, places, record)
+        super().__init__(captured, places, record, bridge.compiled.donated)
         self.landings = record.landings(captured.escaped)
         self.inputs = inputs
         self.bridge = bridge
@@ -102,9 +102,22 @@ def trace_entry(
         captured, session = capture(
             lambda: recorder.run(args, kwargs),
             grad,
+            recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
         record = Record(recorder, session.trace.bore, captured.leaves)
+        return _entry(arguments, leaves, captured, session, record, name, donated)
+
+
+def _entry(
+    arguments: Arguments,
+    leaves: list[Any],
+    captured: Captured,
+    session: Session,
+    record: Record,
+    name: str,
+    donated: set[int],
+) -> Entry:
     place = {
         id(buffer_of(leaf)): i
         for i, leaf in enumerate(arguments.leaves)
@@ -118,7 +131,7 @@ def trace_entry(
     )
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), record)
+    _check_effects(captured, len(places), record, session)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
@@ -135,7 +148,14 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     return leaf
 
 
-def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
+def _check_effects(captured: Captured, arguments: int, record: Record, session: Session) -> None:
+    for reference, gradient in session.trace.gradients.values():
+        leaf = reference()
+        if leaf is not None and leaf.grad is not gradient:
+            raise CaptureError(
+                "pure code fills .grad, by backward() or by setting it",
+                "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
+            )
     allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()

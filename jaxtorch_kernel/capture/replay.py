@@ -16,6 +16,7 @@ from .dependencies.guard import Change
 from .dependencies.record import Record
 from .dependencies.tokens import look
 from .results import Alias, Output, Part
+from .sharing import Sharing
 from .signature import Arguments
 
 Tensor = torch.Tensor
@@ -28,6 +29,7 @@ class Replay(ABC):
         captured: what the trace found; its inputs are the arguments' buffers, then `references`' cells.
         places: of the arguments, among the leaves of a call.
         record: what the trace depended on, and what it did to Python state.
+        given: inputs whose memory the program takes, beside what it writes.
         cells: how many of the captured cells are read at each run, the arguments' included; all by default.
     """
 
@@ -35,7 +37,12 @@ class Replay(ABC):
     provisional = False  # made lasting tensors: to be traced again, now that they exist
 
     def __init__(
-        self, captured: Captured, places: list[int], record: Record, cells: int | None = None
+        self,
+        captured: Captured,
+        places: list[int],
+        record: Record,
+        given: Sequence[int] = (),
+        cells: int | None = None,
     ):
         self.captured = captured
         self.places = places
@@ -45,12 +52,16 @@ class Replay(ABC):
         found = record.references(captured.cells[len(places) : cells])
         self.tensors, self.references, self._first = found
         self.flags = [
-            record.flags.get(id(t()), t().requires_grad)  # type: ignore[union-attr]  # alive
+            t().requires_grad if (flag := record.flags.get(id(t()))) is None else flag  # type: ignore[union-attr]  # alive
             for t in self.tensors
         ]
         self.specs = captured.specs[len(places) : cells]
         # One tensor and nothing around it: a step's loss, a module's output.
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
+        alive = [cell() for cell in captured.cells[:cells]]
+        written = [i for i in (*captured.written, *given) if i < len(alive)]
+        self.sharing = Sharing(alive, places, written, record)
+        self.reflagged = record.reflagged
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
     def _cells(self) -> list[Any]:
@@ -72,7 +83,7 @@ class Replay(ABC):
         """The cells to read, or None where the program no longer says what the code would do."""
         try:
             cells = self._cells()
-            if [cell.spec for cell in cells] != self.specs:
+            if [cell.spec for cell in cells] != self.specs or not self.sharing.cells_agree(cells):
                 return None
             if [t().requires_grad for t in self.tensors] != self.flags or not self.holds():  # type: ignore[union-attr]
                 return None
@@ -122,6 +133,8 @@ class Replay(ABC):
             cells: what `live_cells` gave.
             call: the arguments, where the caller's own leaves may be others.
         """
+        for place, flag in self.reflagged:
+            (leaves if call is None else call.own)[place].requires_grad_(flag)
         if not self.sources:
             return self._run(leaves, cells, call)
         with ExitStack() as stack:

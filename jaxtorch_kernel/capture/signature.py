@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
+from .errors import CaptureError
 from .named import Named
 from .numbers import Number, Numbers, number
 from .results import Known
@@ -26,16 +27,22 @@ Tensor = torch.Tensor
 class Arguments:
     """The arguments of one call, flat."""
 
-    __slots__ = ("borrowed", "copied", "leaves", "numbers", "own", "plain", "structure")
+    __slots__ = ("borrowed", "copied", "leaves", "numbers", "own", "parts", "plain", "structure")
 
     def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers, static: Named
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: Numbers,
+        static: Named,
+        parts: dict[Any, set[int]],
     ):
         self.own, self.structure = pytree.tree_flatten((args, kwargs))
         self.leaves = list(self.own)  # as the program takes them
         self.numbers = numbers.substitute(self.structure, self.leaves, static.places(self))
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
+        self.parts = False  # some are taken as parts of larger tensors
         for i, leaf in enumerate(self.leaves):
             if not isinstance(leaf, Tensor):
                 continue
@@ -43,6 +50,9 @@ class Arguments:
                 self.leaves[i] = _borrowed(leaf)
                 self.borrowed = True
             elif leaf.device.type == "jax" and _is_part(leaf):
+                if i in parts.get(self.structure, ()):
+                    self.parts = True
+                    continue
                 # A part of a larger tensor is read here: its place in it is no part of the program.
                 self.leaves[i] = leaf.clone()
                 self.copied.add(i)
@@ -50,6 +60,7 @@ class Arguments:
         self.plain = (
             not self.borrowed
             and not self.copied
+            and not self.parts
             and len(self.leaves) == len(args)
             and all(map(isinstance, args, repeat(Tensor)))
         )
@@ -64,6 +75,19 @@ class Arguments:
                 leaf = tensor(leaf)
             found.append(leaf)
         return found
+
+    def check_written(self, places: set[int]) -> None:
+        """Refuse writes to arguments that are not on the device.
+
+        Raises:
+            CaptureError: the code writes to one.
+        """
+        for i in places:
+            if self.own[i].device.type != "jax":
+                raise CaptureError(
+                    "the captured code writes to an argument on the CPU, of which it has a copy",
+                    "Move it to the device: `x = x.jax()`.",
+                )
 
     def known(self, given: list[Any]) -> list[Known]:
         """The caller's tensors, which the code may give back. `given`: the leaves as the code saw them."""
@@ -128,6 +152,8 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
             buffers.append(id(buffer))
             key.append(geometry(leaf, buffer))
             key.append(leaf.requires_grad)
+            if arguments.parts:
+                key.append((leaf.storage_offset(), leaf.is_conj(), leaf.is_neg()))
         else:
             key.append(_static(leaf))
     if len(set(buffers)) < len(buffers):  # which arguments share memory

@@ -18,16 +18,17 @@ from ..dispatch.results import Fresh, wrap_result
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, capture, placement_of
+from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
-from .dependencies.record import Landing, Record, recording
+from .dependencies.record import Landing, Record, give_back, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
 from .optimizers import Optimizers
 from .reach import reachable, tensors_in_reach
 from .replay import Replay
 from .results import Output
+from .sharing import NeedsPlace, check_parts
 from .signature import Arguments
 
 Tensor = torch.Tensor
@@ -98,7 +99,7 @@ class Step(Replay):
         name: str,
     ):
         self.alive = len(captured.cells) - len(constants)  # arguments and cells
-        super().__init__(captured, places, record, self.alive)
+        super().__init__(captured, places, record, cells=self.alive)
         self.landings = record.landings(captured.escaped)
         self.constants = constants
         self.name = name
@@ -120,6 +121,7 @@ class Step(Replay):
         captured = self.captured
         self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
         self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
+        self.sharing.written = self._owned
         firsts = [i for i in captured.written if self.provisional and i >= self.alive]
         # A cell that lives has the spec that it was traced with (`live_cells`).
         old = [captured.specs[i] for i in captured.written]
@@ -210,20 +212,30 @@ class Step(Replay):
 
 
 def trace_step(
-    function: Callable[..., Any], arguments: Arguments, name: str, rates: bool = True
+    function: Callable[..., Any],
+    arguments: Arguments,
+    name: str,
+    donated: set[int],
+    again: bool = False,
+    rates: bool = True,
 ) -> Step:
-    """Trace a call for its signature. `rates`: learning rates are operands, where the optimizers can take them."""
-    leaves = arguments.leaves
+    """Trace a call for its signature.
+
+    Args:
+        donated: leaves of the call that are given up besides what is written.
+        again: what its first run had made is there now.
+        rates: learning rates are operands, where the optimizers can take them.
+    """
     given = arguments.given()
     args, kwargs = pytree.tree_unflatten(given, arguments.structure)
     recorder = Recorder(function)
     optimizers = Optimizers(recorder, rates)
     before = recorder.gradients
-    for tensor in tensors_in_reach(function, leaves):
-        if tensor.is_leaf and tensor.requires_grad:
+    for tensor in tensors_in_reach(function, arguments.leaves):
+        if tensor.is_leaf:
             before[id(tensor)] = weakref.ref(tensor), tensor.grad
+    reached = [*arguments.leaves, *reachable(function)]
     try:
-        reached = [*leaves, *reachable(function)]
         with recording(recorder), optimizers.prepared(), untouched(reached):
             captured, session = capture(
                 lambda: recorder.run(args, kwargs),
@@ -233,27 +245,38 @@ def trace_step(
             )
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore, captured.leaves)
-            # One that the code made, over memory from outside, is gone by now.
-            leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
-            after = {key: leaf.grad for key, leaf in leaves_of.items()}
-    except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError):
-        if not optimizers.rates:
+            step = _step(arguments, captured, session, record, optimizers, before, name)
+            if step.provisional and again:
+                step.settle()
+            step.prepare(donated)
+    except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError) as error:
+        if not optimizers.rates or isinstance(error, NeedsPlace):
             raise
-        _give_back(before)
-        return trace_step(function, arguments, name, rates=False)
-    finally:
-        _give_back(before)
+    else:
+        give_back(before)
+        return step
+    return trace_step(function, arguments, name, donated, again, rates=False)
+
+
+def _step(
+    arguments: Arguments,
+    captured: Captured,
+    session: Session,
+    record: Record,
+    optimizers: Optimizers,
+    before: dict[int, tuple[weakref.ref[Tensor], Any]],
+    name: str,
+) -> Step:
+    # One that the code made, over memory from outside, is gone by now.
+    leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
     place = {
         id(buffer_of(t)): i
-        for i, t in enumerate(leaves)
+        for i, t in enumerate(arguments.leaves)
         if isinstance(t, Tensor) and t.device.type == "jax"
     }
     captured, places, constants = _in_order(captured, session.trace, place, record)
-    if any(i < len(places) and places[i] in arguments.copied for i in captured.written):
-        raise CaptureError(
-            "the step writes to an argument that is a part of a larger tensor",
-            "Pass the whole tensor and take the part inside.",
-        )
+    check_parts(arguments, captured.cells, places, captured.written)
+    arguments.check_written({places[i] for i in captured.written if i < len(places)})
     for key, leaf in leaves_of.items():
         gradient = before[key][1]
         if gradient is not None and gradient.device.type == "jax":
@@ -262,7 +285,7 @@ def trace_step(
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
     for key, leaf in leaves_of.items():
-        gradient, new = before[key][1], after[key]
+        gradient, new = before[key][1], leaf.grad
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
         if new is gradient and not (
             leaf.requires_grad and (gradient is not None or optimizers.known)
@@ -279,13 +302,6 @@ def trace_step(
     step.provisional = bool(constants) or len(landed) < len(captured.escaped)
     record.forget()
     return step
-
-
-def _give_back(before: dict[int, tuple[weakref.ref[Tensor], Any]]) -> None:
-    for reference, gradient in before.values():
-        leaf = reference()
-        if leaf is not None and leaf.grad is not gradient:
-            leaf.grad = gradient
 
 
 def _in_order(

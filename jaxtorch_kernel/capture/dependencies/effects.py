@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ... import _torch_private as private
 from .guard import Check
 from .tokens import MISSING, is_plain
 
@@ -108,13 +109,93 @@ class Written:
         self.counts = 0  # statements that count it up
 
 
+class Watched:
+    """A tensor that was there before the code ran, and what of it the code may change beside its values.
+
+    Attributes:
+        path: as one would write it; empty for an argument.
+        requires_grad: what it was, for a leaf; None otherwise.
+    """
+
+    __slots__ = ("_geometry", "_reference", "_storage", "path", "requires_grad")
+
+    def __init__(self, path: str, tensor: Tensor):
+        self.path = path
+        self._reference = weakref.ref(tensor)
+        self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
+        self._storage = tensor.untyped_storage() if tensor.device.type == "jax" else None
+        self._geometry = _geometry(tensor)
+
+    @property
+    def name(self) -> str:
+        """For a message."""
+        return f"`{self.path}`" if self.path else "an argument"
+
+    def tensor(self) -> Tensor | None:
+        """The tensor, while it lives."""
+        return self._reference()
+
+    def flag(self) -> bool | None:
+        """What its `requires_grad` is now, where the code changed it."""
+        tensor = self._reference()
+        if tensor is None or self.requires_grad in (None, tensor.requires_grad):
+            return None
+        return not self.requires_grad
+
+    def moved(self) -> Tensor | None:
+        """The tensor, where it lies in other memory now or in another way (`.data =`, `resize_`, `t_`)."""
+        tensor = self._reference()
+        if tensor is None or self._storage is None:
+            return None
+        same = tensor.untyped_storage().buffer is self._storage.buffer  # type: ignore[attr-defined]  # ours
+        return None if same and _geometry(tensor) == self._geometry else tensor
+
+    def in_place(self, tensor: Tensor) -> bool:
+        """Whether the tensor has the geometry that this one had."""
+        return _geometry(tensor) == self._geometry
+
+    def put_back(self) -> None:
+        """Give the tensor the memory that it had."""
+        tensor = self.moved()
+        if tensor is not None:
+            size, stride, offset, _ = self._geometry
+            with torch.no_grad():  # it may be a leaf
+                private.put_on_storage(tensor, self._storage, offset, size, stride)
+
+    def restore(self) -> None:
+        """Give the tensor back what it had."""
+        self.put_back()
+        tensor = self._reference()
+        if tensor is not None and self.flag() is not None and tensor.is_leaf:
+            tensor.requires_grad_(self.requires_grad)  # type: ignore[arg-type]  # not None
+
+
+def _geometry(tensor: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+class DataSlot:
+    """`tensor.data`, as a place that code writes."""
+
+    is_buffer = False
+
+    def __init__(self, tensor: Tensor):
+        self._tensor = weakref.ref(tensor)
+
+    def set(self, value: Tensor) -> None:
+        """Give the tensor this memory."""
+        tensor = self._tensor()
+        if tensor is not None:
+            tensor.data = value
+
+
 class Effects:
     """What one trace did to Python state."""
 
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
         self.containers: list[tuple[str, Any, Any, Callable[[], Any]]] = []
-        self.flags: dict[int, tuple[weakref.ref[Tensor], bool]] = {}
+        self.tensors: dict[int, Watched] = {}
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
         """The code is about to assign to the slot, perhaps."""
@@ -137,19 +218,10 @@ class Effects:
         if isinstance(container, list | dict | set | deque):
             self.containers.append((path, container, container.copy(), fetch))
 
-    def flag(self, tensor: Tensor) -> None:
-        """A tensor whose `requires_grad` the code may change."""
-        if tensor.is_leaf:
-            self.flags[id(tensor)] = weakref.ref(tensor), tensor.requires_grad
-
-    def flagged(self) -> list[Reflag]:
-        """What each run must do to tensors that require a gradient now and did not, or the reverse."""
-        found = []
-        for reference, before in self.flags.values():
-            tensor = reference()
-            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
-                found.append(Reflag(reference, tensor.requires_grad))
-        return found
+    def watch(self, path: str, tensor: Tensor) -> None:
+        """A tensor that the code can reach."""
+        if id(tensor) not in self.tensors:
+            self.tensors[id(tensor)] = Watched(path, tensor)
 
     def changed(self) -> list[Written]:
         """The slots that hold something else than before."""
@@ -179,10 +251,8 @@ class Effects:
         for written in self.written.values():
             if written.before is not _REPLACED and written.slot.get() is not written.before:
                 written.slot.set(written.before)
-        for reference, before in self.flags.values():
-            tensor = reference()
-            if tensor is not None and tensor.is_leaf and tensor.requires_grad != before:
-                tensor.requires_grad_(before)
+        for watched in self.tensors.values():
+            watched.restore()
 
 
 class Again:
@@ -216,8 +286,8 @@ class Reflag:
 
     __slots__ = ("tensor", "value")
 
-    def __init__(self, tensor: weakref.ref[Tensor], value: bool):
-        self.tensor, self.value = tensor, value
+    def __init__(self, tensor: Tensor, value: bool):
+        self.tensor, self.value = weakref.ref(tensor), value
 
     def __call__(self) -> None:
         tensor = self.tensor()

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import torch
 
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
-from .effects import Refill, Slot, again_of
+from .effects import DataSlot, Refill, Reflag, Slot, Watched, Written, again_of
 from .guard import Check, Guards
 from .recorder import Recorder
 from .tokens import MISSING
@@ -37,6 +38,18 @@ class SlotCell:
         if not same or _geometry(now) != self.geometry or now.requires_grad != self.requires_grad:
             return None
         return now.untyped_storage().buffer
+
+
+class TensorCell:
+    """The buffer of a tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = weakref.ref(tensor)
+
+    def __call__(self) -> Any:
+        return self.tensor().untyped_storage().buffer  # type: ignore[union-attr]  # AttributeError: it is gone
 
 
 def _geometry(tensor: Tensor) -> Any:
@@ -100,7 +113,7 @@ class Binding:
         before: the tensor of the device that stood there, if any.
     """
 
-    def __init__(self, slot: Slot, tensor: Tensor, before: Any):
+    def __init__(self, slot: Slot | DataSlot, tensor: Tensor, before: Any):
         self.slot = slot
         self.tensor = tensor
         self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
@@ -112,12 +125,21 @@ class Binding:
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Hold while code is traced: where that fails, Python state is as it was."""
+    """Hold from the trace until its program is ready: where that fails, Python state is as it was."""
     try:
         yield
     except BaseException:
         recorder.effects.restore()
+        give_back(recorder.gradients)
         raise
+
+
+def give_back(gradients: dict[int, tuple[weakref.ref[Tensor], Any]]) -> None:
+    """Let each leaf have the `.grad` that it had."""
+    for reference, gradient in gradients.values():
+        leaf = reference()
+        if leaf is not None and leaf.grad is not gradient:
+            leaf.grad = gradient
 
 
 class Record:
@@ -137,37 +159,29 @@ class Record:
     ):
         self.again: list[Callable[[], None]] = []
         self.bindings: list[Binding] = []
-        self._named: dict[int, Tensor] = {}
-        self._bound: dict[int, Callable[[], Any]] = {}
+        self._named: dict[int, list[Tensor]] = {}
+        self._bound: dict[int, list[Callable[[], Any]]] = {}
+        self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
         for _, reference in recorder.tensors.values():
             tensor = reference()
             if tensor is not None and tensor.device.type == "jax":
-                self._named.setdefault(id(buffer_of(tensor)), tensor)
+                self._named.setdefault(id(buffer_of(tensor)), []).append(tensor)
         for result in results:
             if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
                 path, _ = recorder.tensors[id(result.source())]
                 recorder.checks[result] = _same_layout(path, result.source)
         self._refuse_filled(recorder, is_traced)
-        for flag in recorder.effects.flagged():
-            self.again.append(flag)
-            recorder.checks[flag] = flag.check()
-        # What a run expects of tensors that the code itself changes is what they were before.
-        self.flags = {key: before for key, (_, before) in recorder.effects.flags.items()}
+        self.reflagged: list[
+            tuple[int, bool]
+        ] = []  # arguments by their place, and the flag that they get
+        self.flags: dict[
+            int, bool | None
+        ] = {}  # what a run expects of tensors that the code changes
+        for key, watched in recorder.effects.tensors.items():
+            self._repeat(recorder, key, watched, is_traced)
         for written in recorder.effects.changed():
-            now = written.slot.get()
-            if isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now)):
-                binding = Binding(written.slot, now, written.before)
-                self.bindings.append(binding)
-                if binding.before is not None:
-                    self._bound[id(buffer_of(binding.before))] = SlotCell(
-                        written.slot, binding.before
-                    )
-                recorder.drop(written.slot.place)
-            elif now is not MISSING:
-                again = again_of(written, recorder.reads(written.slot.place))
-                if again is not None:
-                    self.again.append(again)
+            self._bind(recorder, written, is_traced)
         self.guards: Guards = recorder.finish()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
@@ -177,6 +191,57 @@ class Record:
                 file,
                 line,
             )
+
+    def _repeat(
+        self, recorder: Recorder, key: int, watched: Watched, is_traced: Callable[[Buffer], bool]
+    ) -> None:
+        """What the code did to one tensor beside writing its values."""
+        place = recorder.arguments.get(key)
+        flag, moved = watched.flag(), watched.moved()
+        if place is None:
+            self.flags[key] = watched.requires_grad
+        elif flag is not None:
+            self.reflagged.append((place, flag))
+        if place is None and flag is not None and (tensor := watched.tensor()) is not None:
+            again = Reflag(tensor, flag)
+            self.again.append(again)
+            recorder.checks[again] = again.check()
+        if moved is None:
+            return
+        if place is not None or not is_traced(buffer_of(moved)) or not watched.in_place(moved):
+            raise CaptureError(
+                f"the captured code gives {watched.name} other memory or another shape",
+                "Its program cannot do that: write to it in place (`copy_`), or make a new tensor.",
+            )
+        new = moved.detach()
+        watched.put_back()
+        self._leave(DataSlot(moved), new, None)
+
+    def _bind(
+        self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
+    ) -> None:
+        """What the code did to one place."""
+        slot, now = written.slot, written.slot.get()
+        if not (isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now))):
+            if now is not MISSING:
+                again = again_of(written, recorder.reads(slot.place))
+                if again is not None:
+                    self.again.append(again)
+            return
+        before = written.before
+        self._leave(slot, now, before)
+        if isinstance(before, Tensor) and before.device.type == "jax":
+            self.reads_through(buffer_of(before), SlotCell(slot, before))
+            self._replaced.append(before)
+            recorder.drop(slot.place)  # what stood there is an input, whatever it is
+
+    def _leave(self, slot: Any, tensor: Tensor, before: Any) -> None:
+        """Let each run leave a tensor at a place."""
+        if isinstance(buffer_of(tensor).array, jax.core.Tracer):
+            self.bindings.append(Binding(slot, tensor, before))
+        else:  # a constant
+            constant = tensor.detach().clone()
+            self.again.append(lambda: slot.set(constant.clone()))
 
     def _refuse_filled(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
         for path, container, _ in recorder.effects.filled():
@@ -200,7 +265,14 @@ class Record:
 
     def reads_through(self, cell: Any, reference: Callable[[], Any]) -> None:
         """Let a cell be found by this reference at each run."""
-        self._bound[id(cell)] = reference
+        self._bound.setdefault(id(cell), []).append(reference)
+
+    def all_of(self, cell: Any) -> list[Callable[[], Any]]:
+        """Every way in which the code reached a cell; the first is how it is read at each run."""
+        named = [
+            t for t in self._named.get(id(cell), ()) if not any(t is r for r in self._replaced)
+        ]
+        return [*self._bound.get(id(cell), ()), *map(TensorCell, named)]
 
     def references(
         self, cells: Sequence[Callable[[], Any]]
@@ -212,9 +284,9 @@ class Record:
         tensor.
         """
         alive = [reference() for reference in cells]
-        tensors = [self._named[id(c)] for c in alive if self.is_named(c)]
+        tensors = [self._named[id(c)][0] for c in alive if self.is_named(c)]
         rest = [
-            self._bound.get(id(cell), reference)
+            self._bound.get(id(cell), [reference])[0]
             for cell, reference in zip(alive, cells, strict=True)
             if not self.is_named(cell)
         ]
@@ -229,6 +301,7 @@ class Record:
     def forget(self) -> None:
         """Hold no tensor any more."""
         self._named.clear()
+        self._replaced.clear()
         self.bindings.clear()
 
     def module_buffers(self) -> set[int]:

@@ -142,7 +142,10 @@ class Recorder:
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}  # that were called or read whole
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}  # that were read by name
-        # Leaves that require a gradient, with their `.grad` when they were met first.
+        self.arguments: dict[
+            int, int
+        ] = {}  # tensors by identity -> their place among the leaves of the call
+        # Leaves, with their `.grad` when they were met first.
         self.gradients: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
         self._names: set[str] = set()  # that followed code mentions
@@ -162,8 +165,13 @@ class Recorder:
         self._noted(self.function)
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         self._has_numbers = any(type(leaf) is Number for leaf in leaves)
-        for value in (*args, *kwargs.values(), getattr(self.function, "__self__", None)):
-            self._meet(value, "")
+        for place, leaf in enumerate(leaves):
+            if type(leaf) is Number or not isinstance(leaf, Tensor):
+                self._meet(leaf, "")
+            else:  # an input: what it is at each run is asked of the call
+                self.arguments[id(leaf)] = place
+                self.effects.watch("", leaf)
+        self._meet(getattr(self.function, "__self__", None), "")
         modes = Modes()
         with self.watching():
             result = self.function(*args, **kwargs)
@@ -690,9 +698,9 @@ class Recorder:
         if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
             return
         if id(value) not in self.tensors:
-            self.effects.flag(value)
+            self.effects.watch(path, value)
             self.tensors[id(value)] = path, weakref.ref(value)
-            if value.is_leaf and value.requires_grad:
+            if value.is_leaf:
                 self.gradients.setdefault(id(value), (weakref.ref(value), value.grad))
         if value.device.type != "jax" and id(value) not in self.checks:
             self.checks[id(value)] = outside.unwritten(path, value)
