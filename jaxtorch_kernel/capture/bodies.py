@@ -110,6 +110,7 @@ def trace_body(
                 leaves, structure = pytree.tree_flatten(result)
                 del result
                 results, outputs = _results(leaves)
+                kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
                 flow, outside = _flow(leaves, edges, trace.readers.values())
                 del inputs, edges, leaves
                 written = [cell for cell in trace.written() if cell is not source]
@@ -117,7 +118,7 @@ def trace_body(
                     raise _generator_refused(what)
                 if any(id(cell) not in own for cell in written):
                     raise _write_refused(what)
-                if _escaped(trace):
+                if _escaped(trace, kept):
                     raise _escape_refused(what)
                 changed = [own[id(cell)] for cell in written]
                 found.extend((structure, outputs, flow, changed, outside))

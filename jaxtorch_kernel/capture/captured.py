@@ -18,7 +18,7 @@ import gc
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -219,12 +219,13 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
     ]
 
 
-def _escaped(trace: tracing.Trace) -> list[tuple[Any, Any]]:
-    """Cells with a tracer that were made inside and that somebody still holds."""
+def _escaped(trace: tracing.Trace, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
+    """Cells with a tracer that were made inside and that somebody still holds; `but` these, by identity."""
 
     def alive() -> list[Any]:
         cells = [reference() for reference in trace.born.values()]
-        return [c for c in cells if c is not None and isinstance(c.array, jax.core.Tracer)]
+        kept = [c for c in cells if c is not None and id(c) not in but]
+        return [c for c in kept if isinstance(c.array, jax.core.Tracer)]
 
     if alive():
         gc.collect()  # a cycle may hold them, and then nobody does

@@ -105,7 +105,7 @@ def trace_entry(
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
-        record = Record(recorder, session.trace.bore, captured.leaves)
+        record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .dependencies.recorder import handed_over
 from .pure import Pure
 from .reach import _contents
 
@@ -50,6 +51,8 @@ class Held:
     def reading(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The values with these tensors in the place of their own."""
         own = dict(zip(map(id, self.tensors), tensors, strict=True))
+        for value in self.values:
+            handed_over(value)
         return tuple(_replaced(value, own, set()) for value in self.values)
 
 

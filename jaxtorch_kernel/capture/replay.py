@@ -22,6 +22,10 @@ from .signature import Arguments
 Tensor = torch.Tensor
 
 
+def _nothing() -> None:
+    pass
+
+
 class Replay(ABC):
     """A captured program and where its inputs come from.
 
@@ -33,6 +37,8 @@ class Replay(ABC):
         cells: how many of the captured cells are read at each run, the arguments' included; all by default.
     """
 
+    # Takes back what the trace did to Python state, where no run follows it.
+    undo: Callable[[], None] = staticmethod(_nothing)
     state: dict[str, Any] | None = None  # what the call that was traced looked like
     provisional = False  # made lasting tensors: to be traced again, now that they exist
 
@@ -48,6 +54,7 @@ class Replay(ABC):
         self.places = places
         self.guards = record.guards
         self.again = record.again
+        self.undo = record.undo
         self.paths = record.paths
         found = record.references(captured.cells[len(places) : cells])
         self.tensors, self.references, self._first = found
@@ -133,6 +140,7 @@ class Replay(ABC):
             cells: what `live_cells` gave.
             call: the arguments, where the caller's own leaves may be others.
         """
+        self.undo = _nothing  # it holds what was there before the trace
         for place, flag in self.reflagged:
             (leaves if call is None else call.own)[place].requires_grad_(flag)
         if not self.sources:

@@ -86,6 +86,10 @@ class Constant:
     def __init__(self, cell: Any, value: Any):
         self.cell, self.value = cell, value
 
+    def target(self) -> Any:
+        """The cell that the program writes; another one where nobody holds it any more."""
+        return self.cell() or Buffer(None, None)  # type: ignore[arg-type]  # set by the run
+
 
 class Step(Replay):
     """A replay that writes: its inputs are the arguments, the cells, and first values (`constants`), in this order."""
@@ -182,7 +186,7 @@ class Step(Replay):
         fresh = [Buffer(None, None) for _ in range(count)]  # type: ignore[arg-type]
         born = [Buffer(None, None) for _ in captured.escaped]  # type: ignore[arg-type]
         written = [
-            inputs[i] if i < self.alive else self.constants[i - self.alive].cell()
+            inputs[i] if i < self.alive else self.constants[i - self.alive].target()
             for i in captured.written
         ]
         watching.launching(self.compiled.records[""])
@@ -244,7 +248,7 @@ def trace_step(
                 known=lambda: [*arguments.known(given), *recorder.known()],
             )
             optimizers.check(session.written)
-            record = Record(recorder, session.trace.bore, captured.leaves)
+            record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
             step = _step(arguments, captured, session, record, optimizers, before, name)
             if step.provisional and again:
                 step.settle()
@@ -299,7 +303,10 @@ def _step(
     step.kept = [reference() for reference, _ in captured.escaped]
     for buffer, (_, spec) in zip(step.kept, captured.escaped, strict=True):
         buffer.spec = spec
-    step.provisional = bool(constants) or len(landed) < len(captured.escaped)
+    # What each run makes anew from its first value is no state that lasts.
+    remade = {id(captured.escaped[i][0]()) for i in landed}
+    lasting = [c for c in constants if id(c.cell()) not in remade]
+    step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
     record.forget()
     return step
 

@@ -1,9 +1,10 @@
 """Python state that captured code changes: counters, attributes that it sets, containers that it fills.
 
 The code runs once, when it is traced; its program runs many times. Each run repeats what the trace did to Python
-objects: a counter is increased, a plain value is assigned, a dictionary gets its new contents, and a place to which the
-code bound a tensor gets the tensor of that run. A program runs only where its guards hold, so that what the code read
-before is the same at each run, and so is what it assigns. A list or a set that the code fills is refused.
+objects: a counter is increased, a plain value is assigned, a container gets its new contents, a list to which the code
+only appends gets longer, and a place to which the code bound a tensor gets the tensor of that run. A program runs only
+where its guards hold, so that what the code read before is the same at each run, and so is what it assigns. What cannot
+be repeated is refused: a list that the code both reads and fills.
 """
 
 from __future__ import annotations
@@ -37,12 +38,20 @@ class Slot:
 
     __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
 
-    def __init__(self, owner: Any, kind: str, key: Any, path: str, is_buffer: bool = False):
+    def __init__(
+        self,
+        owner: Any,
+        kind: str,
+        key: Any,
+        path: str,
+        is_buffer: bool = False,
+        fetch: Callable[[], Any] | None = None,
+    ):
         self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
         try:
             self._owner: Callable[[], Any] = weakref.ref(owner)
-        except TypeError:
-            self._owner = lambda: owner
+        except TypeError:  # another dictionary may stand there at a run
+            self._owner = fetch or (lambda: owner)
 
     @classmethod
     def attribute(cls, owner: Any, name: str, path: str) -> Slot:
@@ -56,8 +65,9 @@ class Slot:
         return cls(owner, "attribute", name, path, is_tensor)
 
     @classmethod
-    def item(cls, owner: Any, key: Any, path: str) -> Slot:
-        return cls(owner, "item", key, path)
+    def item(cls, owner: Any, key: Any, path: str, fetch: Callable[[], Any] | None = None) -> Slot:
+        """An item; `fetch` finds its owner."""
+        return cls(owner, "item", key, path, fetch=fetch)
 
     @classmethod
     def cell(cls, owner: Any, name: str) -> Slot:
@@ -195,6 +205,7 @@ class Effects:
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
         self.containers: list[tuple[str, Any, Any, Callable[[], Any]]] = []
+        self._known: set[int] = set()
         self.tensors: dict[int, Watched] = {}
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
@@ -215,7 +226,8 @@ class Effects:
 
     def contain(self, path: str, container: Any, fetch: Callable[[], Any]) -> None:
         """A container that the code can reach; `fetch` gives what stands in its place."""
-        if isinstance(container, list | dict | set | deque):
+        if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
+            self._known.add(id(container))  # which stays its own: the container is held
             self.containers.append((path, container, container.copy(), fetch))
 
     def watch(self, path: str, tensor: Tensor) -> None:
@@ -235,10 +247,10 @@ class Effects:
             if replaced and written.slot.get() is not written.before:
                 written.before = _REPLACED
 
-    def filled(self) -> list[tuple[str, Any, Any]]:
-        """(path, container, what it held) of those that hold something else, and are where they were."""
+    def filled(self) -> list[tuple[str, Any, Any, Callable[[], Any]]]:
+        """(path, container, what it held, how it is found) of those that were filled, and are where they were."""
         return [
-            (path, container, before)
+            (path, container, before, fetch)
             for path, container, before, fetch in self.containers
             if not same_contents(container, before) and _stands(fetch, container)
         ]
@@ -305,15 +317,40 @@ class Reflag:
 
 
 class Refill:
-    """What a run does to a dictionary: it holds what it held after the trace."""
+    """What a run does to a container: it holds what it held after the trace."""
 
-    __slots__ = ("after", "container")
+    __slots__ = ("after", "fetch")
 
-    def __init__(self, container: dict[Any, Any]):
-        self.container, self.after = container, container.copy()
+    def __init__(self, fetch: Callable[[], Any], container: Any):
+        self.fetch, self.after = fetch, container.copy()
 
     def __call__(self) -> None:
-        put_contents(self.container, self.after)
+        put_contents(self.fetch(), self.after)
+
+
+class Extend:
+    """What a run does to a list to which the code appends plain values."""
+
+    __slots__ = ("fetch", "values")
+
+    def __init__(self, fetch: Callable[[], Any], values: list[Any]):
+        self.fetch, self.values = fetch, values
+
+    def __call__(self) -> None:
+        self.fetch().extend(self.values)
+
+
+class EndSlot:
+    """The end of a list, as a place that code writes."""
+
+    is_buffer = False
+
+    def __init__(self, fetch: Callable[[], Any]):
+        self._fetch = fetch
+
+    def set(self, value: Tensor) -> None:
+        """Append a tensor."""
+        self._fetch().append(value)
 
 
 def _stands(fetch: Callable[[], Any], container: Any) -> bool:

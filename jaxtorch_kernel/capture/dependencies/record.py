@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import torch
 
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
-from .effects import DataSlot, Refill, Reflag, Slot, Watched, Written, again_of
+from .effects import (
+    DataSlot,
+    EndSlot,
+    Extend,
+    Refill,
+    Reflag,
+    Slot,
+    Watched,
+    Written,
+    again_of,
+    put_contents,
+)
 from .guard import Check, Guards
 from .recorder import Recorder
-from .tokens import MISSING
+from .tokens import MISSING, is_plain
 
 Tensor = torch.Tensor
 
@@ -50,6 +61,10 @@ class TensorCell:
 
     def __call__(self) -> Any:
         return self.tensor().untyped_storage().buffer  # type: ignore[union-attr]  # AttributeError: it is gone
+
+
+def _values(container: Any) -> Any:
+    return container.values() if isinstance(container, dict) else container
 
 
 def _geometry(tensor: Tensor) -> Any:
@@ -149,15 +164,22 @@ class Record:
         recorder: what watched it.
         is_traced: whether a buffer was made by the trace and has no value outside of it.
         results: what the code returned (`results.py`).
+        escaped: (weak reference to a buffer, its spec) of what the code made from inputs and that outlives it.
 
     Raises:
         CaptureError: the code did to Python state what cannot be done again.
     """
 
     def __init__(
-        self, recorder: Recorder, is_traced: Callable[[Buffer], bool], results: Sequence[Any]
+        self,
+        recorder: Recorder,
+        is_traced: Callable[[Buffer], bool],
+        results: Sequence[Any],
+        escaped: Sequence[Any],
     ):
+        self._escaped = {id(reference()) for reference, _ in escaped}
         self.again: list[Callable[[], None]] = []
+        self.undo = recorder.effects.restore
         self.bindings: list[Binding] = []
         self._named: dict[int, list[Tensor]] = {}
         self._bound: dict[int, list[Callable[[], Any]]] = {}
@@ -171,7 +193,8 @@ class Record:
             if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
                 path, _ = recorder.tensors[id(result.source())]
                 recorder.checks[result] = _same_layout(path, result.source)
-        self._refuse_filled(recorder, is_traced)
+        for filled in recorder.effects.filled():
+            self._fill(recorder, filled, is_traced)
         self.reflagged: list[
             tuple[int, bool]
         ] = []  # arguments by their place, and the flag that they get
@@ -237,27 +260,49 @@ class Record:
 
     def _leave(self, slot: Any, tensor: Tensor, before: Any) -> None:
         """Let each run leave a tensor at a place."""
-        if isinstance(buffer_of(tensor).array, jax.core.Tracer):
+        if id(buffer_of(tensor)) in self._escaped:
             self.bindings.append(Binding(slot, tensor, before))
         else:  # a constant
             constant = tensor.detach().clone()
             self.again.append(lambda: slot.set(constant.clone()))
 
-    def _refuse_filled(self, recorder: Recorder, is_traced: Callable[[Buffer], bool]) -> None:
-        for path, container, _ in recorder.effects.filled():
-            now = container.values() if isinstance(container, dict) else container
-            traced = any(
-                isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
-                for v in now
-            )
-            if not traced and isinstance(container, dict):
-                self.again.append(Refill(container))
-            else:
-                raise CaptureError(
-                    f"the captured code changes what `{path}` holds, which was kept outside of it",
-                    "Its Python runs once, when it is traced: return the value, and change "
-                    f"`{path}` outside of it.",
-                )
+    def _fill(
+        self,
+        recorder: Recorder,
+        filled: tuple[str, Any, Any, Callable[[], Any]],
+        is_traced: Callable[[Buffer], bool],
+    ) -> None:
+        """What the code did to one container."""
+        path, container, before, fetch = filled
+        old = {id(value) for value in _values(before)}
+        new = [value for value in _values(container) if id(value) not in old]
+        traced = [
+            isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
+            for v in new
+        ]
+        in_order = isinstance(container, list | deque)
+        if in_order and not recorder.reads_contents(container):
+            tail = list(container)[len(before) :]
+            if all(map(is_plain, tail)):
+                self.again.append(Extend(fetch, tail))
+                return
+            if len(tail) == len(new) and all(traced):
+                put_contents(container, before)
+                for tensor in tail:
+                    self._leave(EndSlot(fetch), tensor, None)
+                return
+        elif not any(traced) and (not in_order or len(container) == len(before)):
+            self.again.append(Refill(fetch, container))
+            return
+        elif isinstance(container, dict) and all(traced):
+            keys = [k for k, v in container.items() if id(v) not in old]
+            for key in keys:
+                self._leave(Slot.item(container, key, path, fetch), container[key], before.get(key))
+            return
+        raise CaptureError(
+            f"the captured code changes what `{path}` holds, which was kept outside of it",
+            f"Its Python runs once, when it is traced: return the value, and change `{path}` outside of it.",
+        )
 
     def is_named(self, cell: Any) -> bool:
         """Whether the cell is that of a tensor that the code read by name."""

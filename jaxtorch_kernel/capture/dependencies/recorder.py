@@ -350,8 +350,11 @@ class Recorder:
             self._follow(chain, roots, reads.dynamic)
         for increment in reads.increments:
             slot = self._slot(increment.target, roots)
-            if slot is not None:
+            if slot is not None and type(slot.get()) in (int, float):
                 self.effects.count(slot)
+            elif slot is not None:  # a tensor, a list: `+=` reads it
+                self._follow(increment.target, roots, reads.dynamic)
+                self.effects.store(slot, increment.target.line, frame.f_code.co_filename)
         for chain in reads.stores:
             slot = self._slot(chain, roots)
             if slot is not None:
@@ -400,6 +403,9 @@ class Recorder:
                 isinstance(value, Tensor) and step not in vars(value)
             ):
                 break
+            if step == "append" and type(value) in (list, deque):
+                self.effects.contain(path, value, fetch)
+                return  # what it holds is not read
             known = self._step(kind, step, path, value, fetch)
             if known is None:
                 break
@@ -436,7 +442,7 @@ class Recorder:
             return None
         if kind is ATTRIBUTE:
             return Slot.attribute(value, step, f"{path}.{step}")
-        return Slot.item(value, step, f"{path}[{step!r}]")
+        return Slot.item(value, step, f"{path}[{step!r}]", fetch)
 
     def _attribute(self, owner: Any, name: str, path: str, fetch: Fetch) -> Any:
         """(path, value, how to fetch it) of an attribute, guarded; None where the chain cannot go on."""
@@ -786,6 +792,10 @@ class Recorder:
             if (tensor := reference()) is not None and tensor.device.type == "jax"
         ]
 
+    def reads_contents(self, container: Any) -> bool:
+        """Whether the code reads what a container holds."""
+        return any(key[0] == id(container) for key in self.groups)
+
     def reads(self, place: tuple[int, str, Any]) -> bool:
         """Whether the code reads what stands at a place that it writes."""
         group = self.groups.get((*place[:2], ""))
@@ -811,6 +821,23 @@ def read_whole(module: torch.nn.Module) -> None:
     """Say that the code that is being traced in this thread reads all of a module, without a call of it."""
     for recorder in _open.recorders:
         recorder.whole_module(module)
+
+
+def handed_over(function: Any) -> None:
+    """Say that a function is an input of the code that is being traced in this thread, with its closure.
+
+    Whose variables hold other values at another call, and are no dependencies. What the objects in them hold is one.
+    """
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        return
+    for recorder in _open.recorders:
+        recorder._inner.add(function.__code__)
+        for inner, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            if not isinstance(value := _contents_of(cell), Tensor):
+                recorder._meet(value, inner)
 
 
 _ALWAYS_OUTER = (torch.nn.Module, torch.optim.Optimizer)
