@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import types
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -149,7 +150,8 @@ class Program:
             if options.precision is not None:
                 scope.enter_context(jaxtorch.config(matmul_precision=options.precision))
             scope.enter_context(program.exclusive())
-            replay, arguments, cells, now = program.find(statics, reach.inputs)
+            given = {static.name: static for static in statics} | reach.inputs
+            replay, arguments, cells, now = program.find((), given)
             replay.compile()
             with interrupts.later():  # between a step's writes and its names
                 values, deleted, shown = replay.run(arguments.leaves, cells, arguments)
@@ -191,8 +193,9 @@ class Program:
         return borrowed
 
     def _new_program(self) -> Any:
-        def cell(*statics: Static, **given: Any) -> Any:
-            return self._traced(statics, given)
+        def cell(**given: Any) -> Any:
+            statics = [value for value in given.values() if isinstance(value, Static)]
+            return self._traced(statics, {n: v for n, v in given.items() if type(v) is not Static})
 
         vars(cell)["reached"] = self._reached  # where gradients may appear
         vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
@@ -207,7 +210,7 @@ class Program:
 
     # -- in the trace -----------------------------------------------------------------------------------------
 
-    def _traced(self, statics: tuple[Static, ...], given: dict[str, Any]) -> Any:
+    def _traced(self, statics: Sequence[Static], given: dict[str, Any]) -> Any:
         """The cell's code over what is handed over; see the module's text."""
         started = time.perf_counter()
         namespace, before, reach = self.namespace, self._before, self._reach

@@ -179,6 +179,10 @@ class Cached(ABC, Generic[R]):
     def _kept(self) -> list[R]:
         return [replay for programs in self._programs.values() for replay in programs]
 
+    def _latest(self) -> list[R]:
+        """Every program, the latest first."""
+        return [replay for programs in reversed(self._programs.values()) for replay in programs]
+
     def _count(self) -> int:
         return sum(map(len, self._programs.values()))
 
@@ -190,12 +194,16 @@ class Cached(ABC, Generic[R]):
         trace = Trace(source, None if found is None else site_of(found), state)
         if hasattr(function, "site"):  # it knows better, as a cell does
             trace.site = function.site()
-        if previous is not None and previous.provisional and not previous.changes():
+        if previous is not None and previous.provisional and not Replay.changes(previous):
             trace.reasons = [Reason("what its first run made (optimizer state) is an input now")]
         else:
-            trace.reasons = why(source, state, self._kept())
-        if source.history and not trace.reasons:
-            trace.reasons = [Reason("its program was no longer kept (max_entries)")]
+            trace.reasons = why(source, state, self._latest())
+        was_dropped = previous is None and any(t.state == state for t in source.history)
+        if source.history and (was_dropped or not trace.reasons):
+            cause = "another tensor shares memory with an argument, or no longer does"
+            if previous is None:
+                cause = "its program was no longer kept (max_entries)"
+            trace.reasons = [Reason(cause)]
         source.traces += 1
         source.history.append(trace)
         forget_old_states(source)

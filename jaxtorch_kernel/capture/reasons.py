@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dispatch.stats import Reason
 from .dependencies.guard import Change
-from .dependencies.tokens import Code, Same, Structure, TensorLook, Value
+from .dependencies.tokens import Code, Said, Same, Structure, TensorLook, Value
 
 State = dict[str, Any]  # path -> what stands there
 
@@ -29,16 +29,37 @@ def differences(before: State, after: State) -> list[str]:
 
 def changes(before: State, after: State) -> list[Change]:
     """What differs between two states."""
-    found: list[Change] = []
+    paths = [*after, *(p for p in before if p not in after)]
+    looks = ((path, before.get(path), after.get(path)) for path in paths)
+    return outermost([Change(path, old, new) for path, old, new in looks if old != new])
+
+
+def outermost(found: list[Change]) -> list[Change]:
+    """Without what lies inside of something else that changed; of a tuple, its elements."""
+    kept: list[Change] = []
     said: list[str] = []
-    for path in [*after, *(p for p in before if p not in after)]:
-        old, new = before.get(path), after.get(path)
-        if old == new or any(path.startswith(t) and path[len(t)] in ".[" for t in said):
+    for change in sorted(found, key=_depth):
+        path, new = change.path, change.new
+        if any(path.startswith(t) and path[len(t) :][:1] in (".", "[") for t in said):
             continue
-        found.append(Change(path, old, new))
+        kept += _elements(change)
         if not isinstance(new, TensorLook):
             said.append(path)
-    return found
+    return kept
+
+
+def _depth(change: Change) -> int:
+    return len(_WITHIN.findall(change.path))
+
+
+def _elements(change: Change) -> list[Change]:
+    path, old, new = change
+    if not isinstance(old, Structure) or not isinstance(new, Structure):
+        return [change]
+    if (old.kind, len(old.parts)) != ("tuple", len(new.parts)) or new.kind != "tuple":
+        return [change]
+    pairs = enumerate(zip(old.parts, new.parts, strict=True))
+    return [Change(f"{path}[{i}]", a, b) for i, (a, b) in pairs if a != b]
 
 
 def reasons(found: list[Change]) -> list[Reason]:
@@ -84,6 +105,8 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         if old is None:
             return f"a hook was added to {where}"
         return f"a hook of {where} was {'removed' if new is None else 'changed'}"
+    if isinstance(new, Said):
+        return f"{path} {new.phrase}"
     if old is None or new is None:
         return f"{path} {'is new' if old is None else 'is gone'}"
     if isinstance(old, Code) and isinstance(new, Code):

@@ -20,8 +20,8 @@ from ..dispatch.site import describe, origin, site_of
 from ..dispatch.stats import Reason, Source
 from ..options import config
 from .dependencies.guard import Change
-from .dependencies.tokens import Same, look, token
-from .reasons import State, changes, distance, reasons
+from .dependencies.tokens import Same, Structure, look, token
+from .reasons import State, changes, distance, outermost, reasons
 from .signature import Arguments
 
 _MOST_STATES = 8  # of one function, that a new one is compared with
@@ -63,7 +63,8 @@ def _static(leaf: Any) -> Any:
     kind: Any = type(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return Same(kind.__name__, id(leaf))
-    return token(leaf)
+    known = token(leaf)
+    return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Same) else known
 
 
 def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
@@ -73,7 +74,9 @@ def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
         state: what the call looks like.
         kept: the programs that there are, latest first, each of which says what does not hold for it.
     """
-    candidates = [changes(r.state, state) + r.changes() for r in kept if r.state is not None]
+    candidates = [
+        outermost(changes(r.state, state) + r.changes()) for r in kept if r.state is not None
+    ]
     if not candidates:
         states = [t.state for t in source.history if t.state is not None]
         candidates = [changes(old, state) for old in reversed(states)]

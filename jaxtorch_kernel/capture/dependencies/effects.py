@@ -313,7 +313,7 @@ class Reflag:
             tensor = self.tensor()
             return tensor is not None and tensor.requires_grad is not self.value
 
-        return Check("a tensor's requires_grad", "changed", holds)
+        return Check("a tensor's requires_grad", "has changed", holds)
 
 
 class Refill:

@@ -11,6 +11,7 @@ the program no longer holds.
 
 from __future__ import annotations
 
+import re
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .tokens import CONTAINERS, MISSING, is_plain, token
+from .tokens import CONTAINERS, MISSING, Said, is_plain, token
 
 Tensor = torch.Tensor
 
@@ -67,6 +68,9 @@ def _weak(value: Any) -> Any:
         return value
 
 
+_CHILD = re.compile(r"\._modules\['([^']*)'\]")  # of a module, as one would write it: `.1`
+
+
 class Group:
     """The guards of one owner.
 
@@ -110,10 +114,11 @@ class Group:
 class ClosureFetch:
     """A variable of a function's closure. Where the function is gone nobody can call it, and nothing depends on it."""
 
-    __slots__ = ("function", "place")
+    __slots__ = ("code", "function", "place")
 
     def __init__(self, function: types.FunctionType, place: int):
         self.function = weakref.ref(function)
+        self.code = function.__code__
         self.place = place
 
     def __call__(self) -> Any:
@@ -165,6 +170,24 @@ def contents(container: Any) -> tuple[Any, ...]:
     return (type(container), *container)
 
 
+def _other_contents(group: Group) -> list[Change]:
+    """What a container has gained and lost; where its order alone is another one, that."""
+    path = group.guards[0].path
+    try:
+        now = group.fetch()
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return [Change(path, "there", None)]
+    if not isinstance(now, dict | types.MappingProxyType):
+        return [Change(path, None, Said("has other contents"))]
+    known = {g.path: g.expected for g in group.guards}
+    found = [(f"{path}[{key!r}]", value) for key, value in now.items()]
+    changes = [Change(where, None, token(value)) for where, value in found if where not in known]
+    there = {where for where, _ in found} | {path}
+    lost = [where for where in known if where not in there and " (its key " not in where]
+    changes += [Change(where, known[where], None) for where in lost]
+    return changes or [Change(path, None, Said("has other contents"))]
+
+
 class Change(NamedTuple):
     """A guard that does not hold: its path, what was expected, what stands there."""
 
@@ -174,7 +197,7 @@ class Change(NamedTuple):
 
 
 class Check:
-    """A guard that asks a question: `holds()`; `path` and `what` say it to a person."""
+    """A guard that asks a question: `holds()`. `path` and `what` say what became of it where it does not."""
 
     __slots__ = ("holds", "path", "what")
 
@@ -218,8 +241,8 @@ class Guards:
 
     Args:
         groups, checks, tables: the guards.
-        hookless: tables of hooks that are empty.
-        attributes: of modules that must get no `forward` of their own.
+        hookless: (path, table of hooks) of those that are empty.
+        attributes: (path, attributes) of modules that must get no `forward` of their own.
         absent: (dictionary, names that it must not get): globals that would hide a builtin.
         modules: that ran; when one dies, what is held of it is let go.
     """
@@ -229,8 +252,8 @@ class Guards:
         groups: list[Group],
         checks: list[Check],
         tables: list[Table],
-        hookless: list[dict[Any, Any]],
-        attributes: list[dict[str, Any]],
+        hookless: list[tuple[str, dict[Any, Any]]],
+        attributes: list[tuple[str, dict[str, Any]]],
         absent: list[tuple[dict[str, Any], set[str]]],
         modules: list[torch.nn.Module],
     ):
@@ -239,8 +262,9 @@ class Guards:
         self.tables = tables
         self._held = [t.table for t in tables]
         self._ids = tuple(guard.id for t in tables for guard in t.guards)
-        self._hookless = hookless
-        self._attributes = attributes
+        self._hook_paths, self._attribute_paths = hookless, attributes
+        self._hookless = [hooks for _, hooks in hookless]
+        self._attributes = [own for _, own in attributes]
         self._absent = [(table.__contains__, names) for table, names in absent]
         mark = _Mark(self)
         self._modules = [weakref.ref(m, mark.release) for m in modules]
@@ -294,6 +318,7 @@ class Guards:
         """A module has died: the program can never hold again, and keeps nothing alive."""
         self.gone = self._dead = True
         self._held, self.tables, self._hookless, self._attributes = [], [], [], []
+        self._hook_paths, self._attribute_paths = [], []
 
     def _adopt(self) -> bool:
         """Whether what differs means the same; then that is what is expected from now on."""
@@ -323,24 +348,40 @@ class Guards:
         for group in self.groups:
             values = group.now()
             if group.kind == CONTENTS and (values is None or len(values) != len(group.guards)):
-                path = group.guards[0].path
-                found.append(Change(path, "other contents", None))
+                found += _other_contents(group)
                 continue
             values = group.each_now() if values is None else values
             for guard, value in zip(group.guards, values, strict=False):
                 if guard.id != id(value) and not guard.accepts(value):
-                    found.append(Change(guard.path, guard.expected, token(value)))
+                    found += self._closure(guard.path, value) or [
+                        Change(guard.path, guard.expected, token(value))
+                    ]
         for table in self.tables:
             found += table.changes()
-        if any(self._hookless):
-            found.append(Change("a hook of a module", None, "new"))
-        if any(map(_has, self._attributes, _forward)):
-            found.append(Change("the forward of a module", None, "new"))
+        for path, hooks in self._hook_paths:
+            found += [Change(f"{path}[{key}]", None, Said("is new")) for key in hooks]
+        for path, own in self._attribute_paths:
+            found += [Change(f"{path}.forward", None, Said("is new"))] if "forward" in own else []
         for has, names in self._absent:
             found += [Change(name, "builtin", "new") for name in names if has(name)]
-        if self.gone:
+        found += [Change(c.path, None, Said(c.what)) for c in self.checks if not c.holds()]
+        if self.gone and not found:
             found.append(Change("a module that it called", "there", None))
-        found += [Change(c.path, c.what, None) for c in self.checks if not c.holds()]
+        return [change._replace(path=_CHILD.sub(r".\1", change.path)) for change in found]
+
+    def _closure(self, path: str, function: Any) -> list[Change]:
+        """What differs in the closure of a function that stands where another one of the same code stood."""
+        if not isinstance(function, types.FunctionType):
+            return []
+        found = []
+        for group in self.groups:
+            fetch = group.fetch
+            if isinstance(fetch, ClosureFetch) and fetch.code is function.__code__:
+                cell = (function.__closure__ or ())[fetch.place]
+                (guard,) = group.guards
+                if not guard.accepts(cell.cell_contents):
+                    name = f"{path}.{guard.path}"
+                    found.append(Change(name, guard.expected, token(cell.cell_contents)))
         return found
 
     def state(self) -> dict[str, Any]:

@@ -153,13 +153,13 @@ def unwritten(path: str, tensor: Tensor) -> Check:
             return False
         return copy is None or (now.shape == copy.shape and _equal(now, copy))
 
-    return Check(path, "a tensor on the CPU was written to", holds)
+    return Check(path, "was written to", holds)
 
 
 def asked_again(path: str, ask: Any) -> Check:
     """What a function of the process answers."""
     before = token(ask())
-    return Check(f"{path}()", "another answer", lambda: bool(token(ask()) == before))
+    return Check(f"{path}()", "gives another answer", lambda: bool(token(ask()) == before))
 
 
 def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
@@ -199,7 +199,7 @@ def unchanged_array(path: str, value: Any) -> Check:
     """An array of NumPy's, or what gives one (a DataFrame): compared by its contents."""
     if isinstance(value, _BYTES):
         before = bytes(value)
-        return Check(path, "other contents", lambda: bytes(value) == before)
+        return Check(path, "has other contents", lambda: bytes(value) == before)
     copy = np.array(value, copy=True)
 
     def holds() -> bool:
@@ -212,4 +212,4 @@ def unchanged_array(path: str, value: Any) -> Check:
             return now.reshape(-1).view(np.uint8).data == copy.reshape(-1).view(np.uint8).data
         return now.tobytes() == copy.tobytes()
 
-    return Check(path, "other contents", holds)
+    return Check(path, "has other contents", holds)

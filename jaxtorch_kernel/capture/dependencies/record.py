@@ -79,7 +79,7 @@ def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
         return None if tensor is None else (_geometry(tensor), tensor.requires_grad)
 
     before = now()
-    return Check(path, "another layout", lambda: bool(now() == before))
+    return Check(path, "lies in memory in another way", lambda: bool(now() == before))
 
 
 class Landing:

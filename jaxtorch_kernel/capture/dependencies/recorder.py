@@ -135,10 +135,11 @@ class Recorder:
         self.checks: dict[Any, Check] = {}
         self.tables: dict[int, Table] = {}
         self.absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
-        self.hookless: list[tuple[Any, dict[Any, Any]]] = []  # tables of modules, or of all (None)
-        self.attributes: list[
-            tuple[Any, dict[str, Any]]
-        ] = []  # of modules whose `forward` is their class's
+        self.hookless: list[
+            tuple[Any, str, dict[Any, Any]]
+        ] = []  # tables of modules, or of all (None)
+        # Of modules whose `forward` is their class's.
+        self.attributes: list[tuple[Any, str, dict[str, Any]]] = []
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}  # that were called or read whole
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}  # that were read by name
@@ -242,11 +243,13 @@ class Recorder:
         """A parameter, buffer or submodule."""
         own = vars(module)
         for table in ("_parameters", "_buffers"):
-            if name in own[table]:
+            if name in own.get(table, ()):
+                if id(own[table]) in self.own.tables:
+                    return None
                 value = own[table][name]
                 self._table(where.rpartition(".")[0], module, own[table])
                 return where, value, _element(_table(_ref(module), table), name)
-        if name in own["_modules"]:
+        if name in own.get("_modules", ()):
             return self._item(own["_modules"], name, where, _table(_ref(module), "_modules"))
         return None
 
@@ -271,21 +274,21 @@ class Recorder:
         for name in _GLOBAL_HOOKS:
             self._hooks(vars(torch_modules)[name], name, None)
         if "forward" not in own and not own["_modules"] and not is_users_class(type(module)):
-            self.attributes.append((self.modules[id(module)], own))
+            self.attributes.append((self.modules[id(module)], path, own))
         else:
             self._attribute(module, "forward", path, _ref(module))
 
     def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
         users = _users_hooks(hooks)
         if not users:
-            self.hookless.append((module, hooks))  # ours are there only while code is traced
+            self.hookless.append((module, path, hooks))  # ours are there only while code is traced
             return
         for hook in hooks.values():
             self._noted(hook)
         reference, expected = _strong(hooks), tuple(map(id, users))
         self.checks[id(hooks)] = Check(
             path,
-            "the hooks are others",
+            "has other hooks",
             lambda: tuple(map(id, _users_hooks(reference()))) == expected,
         )
 
@@ -694,6 +697,9 @@ class Recorder:
         """An object that was there before the code ran."""
         if id(value) not in self._outer or not self._outer[id(value)][1]:
             self._outer[id(value)] = value, path
+            if isinstance(value, torch.nn.Module) and path:
+                for name, child in vars(value).get("_modules", {}).items():
+                    self._meet(child, f"{path}.{name}")
 
     def path_of(self, value: Any, otherwise: str) -> str:
         """The path by which an object was met."""
@@ -750,9 +756,8 @@ class Recorder:
         own = vars(module)
         self._table(path, module, own["_parameters"])
         self._table(path, module, own["_buffers"])
-        self._container(
-            f"{path}._modules", own["_modules"], _table(_ref(module), "_modules"), False, 0
-        )
+        children = _table(_ref(module), "_modules")
+        self._container(f"{path}._modules", own["_modules"], children, False, 0)
         for child in own["_modules"].values():
             if child is not None:
                 self.whole_module(child)
@@ -778,8 +783,8 @@ class Recorder:
             groups,
             list(self.checks.values()),
             [t for t in self.tables.values() if t.module() is not None],
-            [hooks for module, hooks in self.hookless if module is None or module() is not None],
-            [own for module, own in self.attributes if module() is not None],
+            [(path, hooks) for m, path, hooks in self.hookless if m is None or m() is not None],
+            [(path, own) for module, path, own in self.attributes if module() is not None],
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )

@@ -86,6 +86,12 @@ class Structure(NamedTuple):
     parts: tuple[Any, ...]
 
 
+class Said(NamedTuple):
+    """What became of something, in words: "has other contents"."""
+
+    phrase: str
+
+
 def look(tensor: torch.Tensor) -> TensorLook:
     """What a program depends on of a tensor that is handed to it."""
     return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
