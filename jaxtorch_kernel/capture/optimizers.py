@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -127,12 +127,19 @@ def _numbers(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
 
 
+def _parts(state: Any) -> Iterable[Any]:
+    """What an optimizer keeps of one parameter: a dictionary in torch, and not in every other library."""
+    if isinstance(state, dict):
+        return state.values()
+    return state if isinstance(state, list | tuple) else (state,)
+
+
 def _look(optimizer: torch.optim.Optimizer) -> Any:
     """By identity: parameters, state, hooks, and a `step` that was put in the place of the class's."""
     own = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [*map(id, chain.from_iterable(s.values() for s in optimizer.state.values()))],
+        [*map(id, chain.from_iterable(map(_parts, optimizer.state.values())))],
         id(own.get("step")),
         id(type(optimizer).step),
         [*map(id, own.get("_optimizer_step_pre_hooks", {}).values())],

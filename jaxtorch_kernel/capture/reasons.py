@@ -148,7 +148,7 @@ def _advice(path: str, old: Any, new: Any) -> str:
         return "This happens once for each number."
     if isinstance(new, Code):
         return "Define the function once, in a cell of its own."
-    if path.startswith("torch.") or path == "autocast":
+    if path.startswith("torch.") or path == "autocast" or path.endswith(".training"):
         return "Each mode is a program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
         return "Pass {} in a tensor: those are operands of the program."

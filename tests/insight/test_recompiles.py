@@ -84,12 +84,12 @@ def test_a_mode() -> None:
 
 def test_train_and_eval() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()).to("jax")
-    f = jaxtorch.pure(lambda x: model(x))
+    f = jaxtorch.pure(lambda x: model(x), name="trained")
     f(ones(1, 2))
     model.eval()
     f(ones(1, 2))
     assert retraces(f) == [("model.1.training True -> False",)]
-    (advice,) = explain_recompiles("Linear")[-1].retraces[-1].advice
+    (advice,) = explain_recompiles("trained")[-1].retraces[-1].advice
     assert "once for each" in advice
     model.train()
     f(ones(1, 2))

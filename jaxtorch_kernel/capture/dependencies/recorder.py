@@ -167,7 +167,9 @@ class Recorder:
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         self._has_numbers = any(type(leaf) is Number for leaf in leaves)
         for place, leaf in enumerate(leaves):
-            if type(leaf) is Number or not isinstance(leaf, Tensor):
+            if type(leaf) is Number:
+                continue
+            if not isinstance(leaf, Tensor):
                 self._meet(leaf, "")
             else:  # an input: what it is at each run is asked of the call
                 self.arguments[id(leaf)] = place
