@@ -10,6 +10,7 @@ traced with it as one (`rates=False`).
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -167,7 +168,7 @@ class Optimizers:
         self.known: dict[int, Known] = {}
         self._recorder = recorder
         self._before: list[tuple[dict[str, Any], str, Any]] = []
-        self._states: list[tuple[torch.optim.Optimizer, dict[Any, dict[str, Any]]]] = []
+        self._states: list[tuple[torch.optim.Optimizer, dict[Any, Any]]] = []
         self._prepared: dict[int, dict[int, Rate]] = {}
         self._thread = threading.get_ident()
 
@@ -225,7 +226,7 @@ class Optimizers:
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
         if first:
-            self._states.append((optimizer, {p: dict(s) for p, s in optimizer.state.items()}))
+            self._states.append((optimizer, {p: copy.copy(s) for p, s in optimizer.state.items()}))
             if self._recorder is not None:
                 self._recorder.uses(optimizer)
         for index, group in enumerate(optimizer.param_groups):
@@ -294,7 +295,7 @@ def _move_counts(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Non
     """Put what the optimizer counts on the CPU onto the device, where the program can count on."""
     for p in group["params"]:
         state = optimizer.state.get(p, {})
-        for name, value in state.items():
+        for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim():
                 # Not by `to`, in the trace: what the trace makes of nothing is a constant of the program.
                 array, spec = put(value.detach().numpy())

@@ -867,8 +867,9 @@ class _Roots:
         name = chain.name
         if chain.root is ARGUMENT:
             value = self.variables.get(name)
-            known = id(value) in self.recorder._outer or isinstance(value, _ALWAYS_OUTER)
-            if type(value) is Number or is_plain(value) or not known:
+            if type(value) is Number or is_plain(value):
+                return None
+            if id(value) not in self.recorder._outer and not isinstance(value, _ALWAYS_OUTER):
                 return None
             return self.recorder.path_of(value, name), value, _ref(value)
         if chain.root is CLOSURE:
