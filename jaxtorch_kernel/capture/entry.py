@@ -162,8 +162,10 @@ def _check_effects(captured: Captured, arguments: int, record: Record, session: 
         if i < arguments or (not isinstance(cell, Source) and id(cell) not in allowed):
             raise written("an argument" if i < arguments else "a tensor")
     # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
-    bound = [b for b in record.bindings if b.before is not None and b.slot.is_buffer]
-    if len(captured.escaped) > len(bound):
+    for binding in record.bindings:
+        if binding.before is None or not binding.slot.is_buffer:
+            raise binding.refusal
+    if len(captured.escaped) > len(record.bindings):
         raise CaptureError(
             "a tensor made inside the captured code was kept outside it (an attribute, a list or a global)",
             "It has no value after the trace: return it instead.",

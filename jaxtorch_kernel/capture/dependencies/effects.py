@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -119,6 +119,24 @@ class Written:
         self.counts = 0  # statements that count it up
 
 
+class Contained(NamedTuple):
+    """A container that the code can reach.
+
+    Attributes:
+        path: as one would write it.
+        now: itself.
+        before: a copy of what it was.
+        fetch: gives what stands in its place.
+        line: file and line of the user's, where it was read first.
+    """
+
+    path: str
+    now: Any
+    before: Any
+    fetch: Callable[[], Any]
+    line: tuple[str | None, int | None]
+
+
 class Watched:
     """A tensor that was there before the code ran, and what of it the code may change beside its values.
 
@@ -204,7 +222,7 @@ class Effects:
 
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
-        self.containers: list[tuple[str, Any, Any, Callable[[], Any]]] = []
+        self.containers: list[Contained] = []
         self._known: set[int] = set()
         self.tensors: dict[int, Watched] = {}
 
@@ -224,11 +242,17 @@ class Effects:
             known = self.written[slot.place] = Written(slot)
         return known
 
-    def contain(self, path: str, container: Any, fetch: Callable[[], Any]) -> None:
-        """A container that the code can reach; `fetch` gives what stands in its place."""
+    def contain(
+        self,
+        path: str,
+        container: Any,
+        fetch: Callable[[], Any],
+        line: tuple[str | None, int | None],
+    ) -> None:
+        """A container that the code can reach; `fetch` gives what stands in its place, `line` is the user's."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
             self._known.add(id(container))  # which stays its own: the container is held
-            self.containers.append((path, container, container.copy(), fetch))
+            self.containers.append(Contained(path, container, container.copy(), fetch, line))
 
     def watch(self, path: str, tensor: Tensor) -> None:
         """A tensor that the code can reach."""
@@ -241,25 +265,25 @@ class Effects:
 
     def forget_replaced(self) -> None:
         """Let go of containers that the code put others in the place of: they may hold tensors of the trace."""
-        self.containers = [c for c in self.containers if _stands(c[3], c[1])]
+        self.containers = [c for c in self.containers if _stands(c.fetch, c.now)]
         for written in self.written.values():
             replaced = isinstance(written.before, list | dict | set | deque)
             if replaced and written.slot.get() is not written.before:
                 written.before = _REPLACED
 
-    def filled(self) -> list[tuple[str, Any, Any, Callable[[], Any]]]:
-        """(path, container, what it held, how it is found) of those that were filled, and are where they were."""
+    def filled(self) -> list[Contained]:
+        """The containers that hold something else, and are where they were."""
         return [
-            (path, container, before, fetch)
-            for path, container, before, fetch in self.containers
-            if not same_contents(container, before) and _stands(fetch, container)
+            c
+            for c in self.containers
+            if not same_contents(c.now, c.before) and _stands(c.fetch, c.now)
         ]
 
     def restore(self) -> None:
         """Give everything back."""
-        for _, container, before, _ in self.containers:
-            if not same_contents(container, before):
-                put_contents(container, before)
+        for c in self.containers:
+            if not same_contents(c.now, c.before):
+                put_contents(c.now, c.before)
         for written in self.written.values():
             if written.before is not _REPLACED and written.slot.get() is not written.before:
                 written.slot.set(written.before)

@@ -15,6 +15,7 @@ from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
 from .effects import (
+    Contained,
     DataSlot,
     EndSlot,
     Extend,
@@ -31,6 +32,15 @@ from .recorder import Recorder
 from .tokens import MISSING, is_plain
 
 Tensor = torch.Tensor
+
+
+def _kept(path: str, file: str | None, line: int | None) -> CaptureError:
+    return CaptureError(
+        f"the captured code keeps a tensor in `{path}`, which was there before it",
+        "Return it, and keep it outside; or use jit (%%jit), which keeps one at each run.",
+        file,
+        line,
+    )
 
 
 class SlotCell:
@@ -126,9 +136,11 @@ class Binding:
         slot: the place.
         tensor: of the trace.
         before: the tensor of the device that stood there, if any.
+        refusal: the error for code that may keep no tensor.
     """
 
-    def __init__(self, slot: Slot | DataSlot, tensor: Tensor, before: Any):
+    def __init__(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError):
+        self.refusal = refusal
         self.slot = slot
         self.tensor = tensor
         self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
@@ -238,7 +250,7 @@ class Record:
             )
         new = moved.detach()
         watched.put_back()
-        self._leave(DataSlot(moved), new, None)
+        self._leave(DataSlot(moved), new, None, _kept(f"{watched.path}.data", None, None))
 
     def _bind(
         self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
@@ -252,16 +264,16 @@ class Record:
                     self.again.append(again)
             return
         before = written.before
-        self._leave(slot, now, before)
+        self._leave(slot, now, before, _kept(slot.path, written.file or None, written.line))
         if isinstance(before, Tensor) and before.device.type == "jax":
             self.reads_through(buffer_of(before), SlotCell(slot, before))
             self._replaced.append(before)
             recorder.drop(slot.place)  # what stood there is an input, whatever it is
 
-    def _leave(self, slot: Any, tensor: Tensor, before: Any) -> None:
-        """Let each run leave a tensor at a place."""
+    def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
+        """Let each run leave a tensor at a place. `refusal`: for code that may not."""
         if id(buffer_of(tensor)) in self._escaped:
-            self.bindings.append(Binding(slot, tensor, before))
+            self.bindings.append(Binding(slot, tensor, before, refusal))
         else:  # a constant
             constant = tensor.detach().clone()
             self.again.append(lambda: slot.set(constant.clone()))
@@ -269,11 +281,16 @@ class Record:
     def _fill(
         self,
         recorder: Recorder,
-        filled: tuple[str, Any, Any, Callable[[], Any]],
+        filled: Contained,
         is_traced: Callable[[Buffer], bool],
     ) -> None:
         """What the code did to one container."""
-        path, container, before, fetch = filled
+        path, container, before, fetch, line = filled
+        what = f"the captured code changes what `{path}` holds, which was there before it"
+        advice = (
+            f"Return the value or give it a name, and change `{path}` afterwards (in a notebook, in the next cell): "
+            "the Python of captured code runs once, when it is traced."
+        )
         old = {id(value) for value in _values(before)}
         new = [value for value in _values(container) if id(value) not in old]
         traced = [
@@ -289,7 +306,7 @@ class Record:
             if len(tail) == len(new) and all(traced):
                 put_contents(container, before)
                 for tensor in tail:
-                    self._leave(EndSlot(fetch), tensor, None)
+                    self._leave(EndSlot(fetch), tensor, None, CaptureError(what, advice, *line))
                 return
         elif not any(traced) and (not in_order or len(container) == len(before)):
             self.again.append(Refill(fetch, container))
@@ -297,12 +314,11 @@ class Record:
         elif isinstance(container, dict) and all(traced):
             keys = [k for k, v in container.items() if id(v) not in old]
             for key in keys:
-                self._leave(Slot.item(container, key, path, fetch), container[key], before.get(key))
+                slot = Slot.item(container, key, path, fetch)
+                error = CaptureError(what, advice, *line)
+                self._leave(slot, container[key], before.get(key), error)
             return
-        raise CaptureError(
-            f"the captured code changes what `{path}` holds, which was kept outside of it",
-            f"Its Python runs once, when it is traced: return the value, and change `{path}` outside of it.",
-        )
+        raise CaptureError(what, advice, *line)
 
     def is_named(self, cell: Any) -> bool:
         """Whether the cell is that of a tensor that the code read by name."""

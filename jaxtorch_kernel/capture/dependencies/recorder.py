@@ -158,6 +158,7 @@ class Recorder:
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._strings: set[str] = set()  # that may be names of attributes or globals
         self._has_numbers = False
+        self._line: tuple[str | None, int | None] = None, None  # of the user's, that reads
         self._inner: set[types.CodeType] = set()  # code that traced code itself makes functions of
         self._waiting: list[tuple[str, Any, str, Fetch, int]] = []
 
@@ -402,6 +403,8 @@ class Recorder:
         found = roots.find(chain)
         if found is None:
             return
+        if roots.users:
+            self._line = roots.file, chain.line
         path, value, fetch = found
         for kind, step in chain.steps:
             if isinstance(value, np.ndarray) or (
@@ -409,7 +412,7 @@ class Recorder:
             ):
                 break
             if step == "append" and type(value) in (list, deque):
-                self.effects.contain(path, value, fetch)
+                self.effects.contain(path, value, fetch, self._line)
                 return  # what it holds is not read
             known = self._step(kind, step, path, value, fetch)
             if known is None:
@@ -726,7 +729,7 @@ class Recorder:
             return
         group = self.groups[place] = Group(fetch, CONTENTS)
         self._meet(value, path)
-        self.effects.contain(path, value, fetch)
+        self.effects.contain(path, value, fetch, self._line)
         is_map = isinstance(value, dict | types.MappingProxyType)
         elements = list(value.values()) if is_map else list(value)
         if isinstance(value, set | frozenset):
