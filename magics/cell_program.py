@@ -129,6 +129,7 @@ class Program:
         reach = Reach(self.namespace, set(code.sets) - set(reads))
         for name in reads:
             reach.name(name, name not in self.options.static)
+        reach.leave_filled(code.code)
         return reach
 
     def _statics(self) -> tuple[Static, ...]:

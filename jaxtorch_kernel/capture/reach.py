@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..dispatch.site import is_user_file
-from .dependencies.reads import names_read
+from .dependencies.reads import names_filled, names_read
 from .dependencies.tokens import is_plain, is_users_class
 
 _MISSING = object()
@@ -59,6 +59,13 @@ class Reach:
                 self.inputs[name] = value
             self.visit(name, value)
 
+    def leave_filled(self, code: types.CodeType) -> None:
+        """Hand over no container that the code fills, itself or in a function: it is read and filled by its name."""
+        for some in (code, *self.codes):
+            for name in names_filled(some):
+                if not isinstance(self.inputs.get(name), torch.Tensor):
+                    self.inputs.pop(name, None)
+
     def visit(self, path: str, value: Any, depth: int = _DEEPEST) -> None:
         """Follow one value."""
         if is_plain(value) or id(value) in self._seen or not depth:
@@ -88,7 +95,7 @@ class Reach:
             if is_users_class(value):
                 for name, item in list(vars(value).items()):
                     self.visit(f"{path}.{name}", getattr(item, "__func__", item), depth - 1)
-        elif hasattr(value, "__wrapped__"):
+        elif "__wrapped__" in _own_attributes(value):  # `hasattr` may run code of the user's
             self.visit(path, value.__wrapped__, depth - 1)
         elif is_users_class(type(value)) and hasattr(value, "__dict__"):
             self.visit(type(value).__name__, type(value), depth)
@@ -134,7 +141,17 @@ def _holds_tensors(value: Any) -> bool:
         return True
     if isinstance(value, torch.nn.Module | type | types.FunctionType | types.ModuleType):
         return False
-    return any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(value))
+    try:
+        return any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(value))
+    except RecursionError:  # a list that holds itself
+        return False
+
+
+def _own_attributes(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return ()
 
 
 def tensors_in_reach(function: Any, leaves: list[Any]) -> list[torch.Tensor]:

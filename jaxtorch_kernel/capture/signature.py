@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
+from .dependencies.tokens import token
 from .errors import CaptureError
 from .named import Named
 from .numbers import Number, Numbers, number
@@ -126,7 +127,7 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     buffers = []
     try:
         for a in args:
-            if a.is_conj() or a.is_neg():
+            if a.is_conj() or a.is_neg() or a.__dict__:
                 return None
             buffer = a.untyped_storage().buffer
             buffers.append(buffer)
@@ -152,6 +153,8 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
             buffers.append(id(buffer))
             key.append(geometry(leaf, buffer))
             key.append(leaf.requires_grad)
+            if leaf.__dict__:  # what the user hung on it
+                key.append(token(leaf.__dict__))
             if arguments.parts:
                 key.append((leaf.storage_offset(), leaf.is_conj(), leaf.is_neg()))
         else:

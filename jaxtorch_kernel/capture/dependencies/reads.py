@@ -312,3 +312,22 @@ def names_read(code: types.CodeType) -> Names:
             found.update(dict.fromkeys(inner.globals))
             attributes |= inner.attributes
     return Names(tuple(found), frozenset(attributes))
+
+
+_FILLS = frozenset(
+    ("append", "appendleft", "extend", "insert", "update", "add", "setdefault", "pop", "clear")
+)
+
+
+def names_filled(code: types.CodeType) -> frozenset[str]:
+    """The names outside of functions whose containers the code fills.
+
+    Example:
+        >>> from jaxtorch.capture.dependencies.reads import names_filled
+        >>> sorted(names_filled(compile("a.append(1); b['k'] = 2; c.d.add(3); e[0]", "", "exec")))
+        ['a', 'b', 'c']
+    """
+    reads = reads_of(code)
+    filled = [c for c in reads.stores if c.steps and c.steps[-1][0] is ITEM]
+    filled += [c for c in reads.chains if c.steps and c.steps[-1][1] in _FILLS]
+    return frozenset(chain.name for chain in filled if chain.root is GLOBAL)

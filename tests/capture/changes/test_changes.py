@@ -16,6 +16,7 @@ from . import (
     modules,
     objects,
     plain_values,
+    sharing,
     tensors,
     training,
 )
@@ -33,6 +34,7 @@ TABLES = (
     ambient,
     effects,
     aliases,
+    sharing,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CASES = [(row, door) for row in ROWS for door in DOORS if row.applies(door)]
