@@ -10,6 +10,7 @@ more. After each run `out` and everything in `watch` must be equal on both sides
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import copy
 import importlib
@@ -208,6 +209,7 @@ class Notebook:
         """Give the session's settings back."""
         self.run("%jax off")
         self._shell.run_line_magic("unload_ext", "jaxtorch")
+        atexit.unregister(self._shell.atexit_operations)  # a second each, for hundreds of shells
 
 
 def _compiled(backend: str) -> Callable[..., Any]:
