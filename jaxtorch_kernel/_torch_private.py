@@ -135,6 +135,22 @@ def default_device() -> torch.device | None:
     return None if context is None else context.device
 
 
+_stack_size: Any = torch._C._len_torch_function_stack
+_stack_at: Any = torch._C._get_function_stack_at
+
+
+def open_modes() -> tuple[Any, ...] | None:
+    """What stands between code and torch's functions in this thread: default devices as such, other modes as objects.
+
+    None for nothing, which costs nothing.
+    """
+    size = _stack_size()
+    if not size:
+        return None
+    modes = map(_stack_at, range(size))
+    return tuple([getattr(mode, "device", mode) for mode in modes])
+
+
 def device_block() -> torch.device | None:
     """The device of the innermost `with torch.device(...)` block that is open in this thread."""
     from torch.overrides import _get_current_function_mode_stack

@@ -21,7 +21,7 @@ _inference = torch.is_inference_mode_enabled
 _autocast_enabled = torch.is_autocast_enabled
 _autocast_dtype = torch.get_autocast_dtype
 _deterministic = torch.get_deterministic_debug_mode
-_default_device = private.default_device
+_open_modes = private.open_modes
 
 
 def eager() -> list[Any]:
@@ -38,7 +38,7 @@ def ambient() -> tuple[Any, ...]:
         _grad_enabled(),
         _inference(),
         _autocast_dtype("jax") if _autocast_enabled("jax") else None,
-        _default_device(),
+        _open_modes(),
         _deterministic(),
         trace_context(),
     )

@@ -343,6 +343,11 @@ def same_program(first: Step, second: Step) -> bool:
 
 def _same_constants(first: list[Any], second: list[Any]) -> bool:
     return all(
-        x == y if type(x) is int or type(y) is int else np.array_equal(x, y)
+        x == y if type(x) is int or type(y) is int else _same_bytes(np.asarray(x), np.asarray(y))
         for x, y in zip(first, second, strict=True)
     )
+
+
+def _same_bytes(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    """Equal to the last bit: 0.0 is not -0.0."""
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

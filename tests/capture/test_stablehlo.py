@@ -87,7 +87,9 @@ def test_normalization_stays_whole(operators: Callable[[], list[str]]) -> None:
     assert forward["rsqrt"] == 1
 
 
-def test_in_a_training_step_the_backward_pass_is_whole_too(operators: Callable[[], list[str]]) -> None:
+def test_in_a_training_step_the_backward_pass_is_whole_too(
+    operators: Callable[[], list[str]],
+) -> None:
     torch.manual_seed(0)
     norm = nn.LayerNorm(6).to("jax")
 

@@ -504,6 +504,9 @@ class Recorder:
         raw = _on_class(cls, name)
         if not is_users_class(cls):
             return None
+        if name == "apply" and issubclass(cls, torch.autograd.Function):  # which finds these in C
+            for part in ("forward", "backward", "setup_context", "jvp", "vmap"):
+                self._of_class(cls, part, f"{path.removesuffix('apply')}{part}", fetch)
         if raw is MISSING:
             meta: Any = type(cls)
             bases = meta.__mro__ if is_users_class(meta) else ()
