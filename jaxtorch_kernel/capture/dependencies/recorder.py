@@ -592,6 +592,9 @@ class Recorder:
         elif isinstance(value, types.BuiltinFunctionType):
             if value in outside.ASKED:
                 self._check(value, outside.asked_again(path, value))
+        elif type(value).__module__ in outside.SHARED:
+            if isinstance(value, threading.Event):
+                self._check(value, outside.asked_again(f"{path}.is_set", value.is_set))
         elif isinstance(value, functools.partial):
             self._partial(path, value, fetch, dynamic, depth)
         elif isinstance(value, types.MethodType):
