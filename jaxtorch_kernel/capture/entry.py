@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch.atomic import give_up, own, store
+from ..dispatch.atomic import TAKEN, give_up, own, replaced, store
 from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
@@ -58,15 +58,18 @@ class Entry(Replay):
     def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
-        for i in bridge.compiled.donated:
-            own(buffers[i])
-        operands = [buffer.array for buffer in buffers]
-        operands += [cell.array for cell in cells]
-        if self.inputs:
-            tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
-            outputs, others = bridge.record(tensors, operands)
-        else:
-            outputs, others = bridge.run(operands)
+        tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
+        while True:
+            for i in bridge.compiled.donated:
+                own(buffers[i])
+            operands = [cell.array for cell in (*buffers, *cells)]
+            try:
+                ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
+                break
+            except TAKEN:
+                if not replaced((*buffers, *cells), operands):
+                    raise
+        outputs, others = ran
         for i in bridge.compiled.donated:
             give_up(buffers[i])
         if captured.written:
