@@ -108,6 +108,7 @@ def trace_entry(
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
+        _check_gradients(recorder)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
@@ -134,7 +135,7 @@ def _entry(
     )
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), record, session)
+    _check_effects(captured, len(places), record)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
@@ -151,14 +152,17 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     return leaf
 
 
-def _check_effects(captured: Captured, arguments: int, record: Record, session: Session) -> None:
-    for reference, gradient in session.trace.gradients.values():
+def _check_gradients(recorder: Recorder) -> None:
+    for reference, gradient in list(recorder.gradients.values()):
         leaf = reference()
-        if leaf is not None and leaf.grad is not gradient:
+        if leaf is not None and recorder.set_gradient(leaf, gradient):
             raise CaptureError(
                 "pure code fills .grad, by backward() or by setting it",
                 "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
             )
+
+
+def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
     allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()

@@ -21,7 +21,7 @@ from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
-from .dependencies.record import Landing, Record, give_back, recording
+from .dependencies.record import Landing, Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
 from .optimizers import Optimizers
@@ -264,7 +264,7 @@ def trace_step(
         if not optimizers.rates or isinstance(error, NeedsPlace):
             raise
     else:
-        give_back(before)
+        recorder.give_gradients_back()
         return step
     return trace_step(function, arguments, name, donated, again, rates=False)
 

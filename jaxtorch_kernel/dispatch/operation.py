@@ -327,7 +327,7 @@ class Operation:
                 structure,
             )
             program = make() if self.lowering.decomposed else self._checked(make, args)
-            program.by_hot_path = self.checking is None or not self.checking.wanted(options)
+            program.by_hot_path = self.checking is None or not self.checking.wanted_eagerly(options)
             if keep:
                 self.kept.add(frozen, program)
             return program
