@@ -179,6 +179,22 @@ def test_other_threads_do_not_compile() -> None:
     assert torch.compiler.is_compiling() is False
 
 
+def test_another_thread_that_traces_is_no_reason_to_trace_again() -> None:
+    model = filled(nn.Linear(4, 2)).jax()
+    forward = jaxtorch.pure(lambda x: model(x))
+    x = input_of(0).jax()
+    forward(x)
+
+    @jaxtorch.pure
+    def function(x: torch.Tensor) -> torch.Tensor:
+        meanwhile(lambda: forward(x0))
+        return model(x)
+
+    x0 = x
+    function(x)
+    assert forward.cache_info().misses == 1
+
+
 LOCKS = {
     "Lock": threading.Lock,
     "RLock": threading.RLock,

@@ -41,7 +41,18 @@ from ..numbers import NeedsNumber, Number
 from ..results import Known
 from . import outside
 from .effects import Effects, Slot
-from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, ClosureFetch, Group, Guard, Guards, Table
+from .guard import (
+    ATTRIBUTES,
+    CONTENTS,
+    ITEMS,
+    Check,
+    ClosureFetch,
+    Group,
+    Guard,
+    Guards,
+    Table,
+    users_hooks,
+)
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
 from .tokens import CONTAINERS, MISSING, class_attributes, is_plain, is_users_class
 
@@ -311,17 +322,17 @@ class Recorder:
             self._attribute(module, "forward", path, _ref(module))
 
     def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
-        users = _users_hooks(hooks)
+        users = users_hooks(hooks)
         if not users:
             self.hookless.append((module, path, hooks))  # ours are there only while code is traced
             return
         for hook in hooks.values():
             self._noted(hook)
-        reference, expected = _strong(hooks), tuple(map(id, users))
+        reference, expected = _strong(hooks), tuple(map(id, users.values()))
         self.checks[id(hooks)] = Check(
             path,
             "has other hooks",
-            lambda: tuple(map(id, _users_hooks(reference()))) == expected,
+            lambda: tuple(map(id, users_hooks(reference()).values())) == expected,
         )
 
     def enter_setattr(self, frame: types.FrameType) -> None:
@@ -1039,12 +1050,6 @@ def _reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
         read = attrgetter(key)
         return lambda: read(fetch())
     return lambda: fetch()[key]
-
-
-def _users_hooks(hooks: dict[Any, Any]) -> list[Any]:
-    return [
-        h for h in hooks.values() if not str(getattr(h, "__module__", "")).startswith("jaxtorch.")
-    ]
 
 
 def _contents_of(cell: Any) -> Any:
