@@ -1,9 +1,10 @@
 """`python -m benchmarks.soak_threads`: captured calls from many threads, beside eager work in others, watched.
 
 Each thread draws one kind of call after another: a `pure` function with and without its gradient, a new `pure` function
-(which is traced), a `jit` step on memory that all threads share, and eager work on the same tensors. Every value is
-compared with the CPU's, and at the end the shared sums must be exact: no update is lost. It fails when a value is
-wrong, an exception comes, or no call begins for a minute (then with the stacks of all threads).
+(which is traced), a `jit` step on memory that all threads share, eager work on the same tensors, and reads of what the
+steps write. Every value is compared with the CPU's, and at the end the shared sums must be exact: no update is lost.
+It fails when a value is wrong, an exception comes, or no call begins for a minute (then with the stacks of all
+threads).
 
 python -m benchmarks.soak_threads [--calls N] [--threads N] [--seed N]
 """
@@ -119,7 +120,21 @@ def _eager(worker: Worker) -> None:
     torch.testing.assert_close(found.detach().cpu(), worker.value.detach())
 
 
-KINDS: dict[Kind, float] = {_forward: 30, _gradient: 20, _fresh: 0.2, _step: 30, _eager: 20}
+def _read(worker: Worker) -> None:
+    weight = worker.shared.weight.detach()
+    found = (weight if worker.rng.random() < 0.5 else weight * 2).tolist()
+    assert found == [found[0]] * 4
+    assert worker.shared.count.item() >= worker.steps
+
+
+KINDS: dict[Kind, float] = {
+    _forward: 30,
+    _gradient: 20,
+    _fresh: 0.2,
+    _step: 30,
+    _eager: 20,
+    _read: 10,
+}
 
 
 def main() -> None:

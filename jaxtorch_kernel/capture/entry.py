@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch.atomic import give_up, own, store
+from ..dispatch.atomic import TAKEN, give_up, own, replaced, store
 from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
@@ -58,15 +58,18 @@ class Entry(Replay):
     def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
-        for i in bridge.compiled.donated:
-            own(buffers[i])
-        operands = [buffer.array for buffer in buffers]
-        operands += [cell.array for cell in cells]
-        if self.inputs:
-            tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
-            outputs, others = bridge.record(tensors, operands)
-        else:
-            outputs, others = bridge.run(operands)
+        tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
+        while True:
+            for i in bridge.compiled.donated:
+                own(buffers[i])
+            operands = [cell.array for cell in (*buffers, *cells)]
+            try:
+                ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
+                break
+            except TAKEN:
+                if not replaced((*buffers, *cells), operands):
+                    raise
+        outputs, others = ran
         for i in bridge.compiled.donated:
             give_up(buffers[i])
         if captured.written:
@@ -105,6 +108,7 @@ def trace_entry(
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
+        _check_gradients(recorder)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
@@ -131,7 +135,7 @@ def _entry(
     )
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), record, session)
+    _check_effects(captured, len(places), record)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
@@ -148,14 +152,17 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     return leaf
 
 
-def _check_effects(captured: Captured, arguments: int, record: Record, session: Session) -> None:
-    for reference, gradient in session.trace.gradients.values():
+def _check_gradients(recorder: Recorder) -> None:
+    for reference, gradient in list(recorder.gradients.values()):
         leaf = reference()
-        if leaf is not None and leaf.grad is not gradient:
+        if leaf is not None and recorder.set_gradient(leaf, gradient):
             raise CaptureError(
                 "pure code fills .grad, by backward() or by setting it",
                 "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
             )
+
+
+def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
     allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()

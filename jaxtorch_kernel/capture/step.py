@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..dispatch import watching
-from ..dispatch.atomic import give_up, own, run_into
+from ..dispatch.atomic import TAKEN, give_up, own, replaced, run_into
 from ..dispatch.fallback import Untraceable
 from ..dispatch.results import Fresh, wrap_result
 from ..interop.bridge import result_leaf
@@ -21,7 +21,7 @@ from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
-from .dependencies.record import Landing, Record, give_back, recording
+from .dependencies.record import Landing, Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
 from .optimizers import Optimizers
@@ -176,10 +176,6 @@ class Step(Replay):
         self.optimizers.refresh()
         inputs = [leaves[place].untyped_storage().buffer for place in self.places]
         inputs += cells
-        for i in self._owned:
-            own(inputs[i])
-        operands = [cell.array for cell in inputs]
-        operands += [constant.value for constant in self.constants]
         execute = self.compiled.forward or self.compiled.compile()
         count = captured.outputs + captured.others
         # Set by the run: results, and what the code made and left somewhere.
@@ -190,7 +186,18 @@ class Step(Replay):
             for i in captured.written
         ]
         watching.launching(self.compiled.records[""])
-        run_into(execute, operands, [*fresh, *written, *born])
+        targets = [*fresh, *written, *born]
+        while True:
+            for i in self._owned:
+                own(inputs[i])
+            operands = [cell.array for cell in inputs]
+            operands += [constant.value for constant in self.constants]
+            try:
+                run_into(execute, operands, targets)
+                break
+            except TAKEN:
+                if not replaced(inputs, operands):
+                    raise
         self.compiled.records[""].calls += 1
         if self._respecified:
             for cell, spec in zip(written, captured.new_specs, strict=True):
@@ -257,7 +264,7 @@ def trace_step(
         if not optimizers.rates or isinstance(error, NeedsPlace):
             raise
     else:
-        give_back(before)
+        recorder.give_gradients_back()
         return step
     return trace_step(function, arguments, name, donated, again, rates=False)
 

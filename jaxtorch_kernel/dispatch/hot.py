@@ -18,6 +18,7 @@ from .. import _torch_private as private
 from ..options import config
 from ..storage.buffer import geometry
 from . import tracing
+from .atomic import TAKEN, replaced
 from .errors import explain_call
 from .program import Program
 from .site import origin
@@ -78,9 +79,13 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return general(*args)
         try:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
-        except jax.errors.JaxRuntimeError as error:
+        except TAKEN as error:
             tensors = (a for a in args if isinstance(a, torch.Tensor))
             held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # hung on it by us
+            if replaced(held, operands):
+                return kernel(*args)
+            if not isinstance(error, jax.errors.JaxRuntimeError):
+                raise
             raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)

@@ -127,6 +127,135 @@ def test_a_write_while_another_thread_traces_is_not_lost() -> None:
     assert w.tolist() == [10.0] * 4
 
 
+def meanwhile(other: Callable[[], None]) -> None:
+    """Run `other` in another thread, within code that is being traced in this one."""
+    run_in_threads(1, lambda _: other())
+
+
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+def test_gradients_of_another_thread_are_its_own(capture: Callable[..., Any]) -> None:
+    w = torch.ones(4, device="jax", requires_grad=True)
+    gone = torch.ones(4, device="jax", requires_grad=True)
+    gone.grad = torch.ones_like(gone)
+    done = threading.Event()
+
+    def train() -> None:
+        (w * 3).sum().backward()
+        gone.grad = None
+        done.set()
+
+    @capture
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * w + gone
+        if not done.is_set():
+            meanwhile(train)
+        return y * 2
+
+    x = torch.ones(4, device="jax")
+    assert function(x).tolist() == [4.0] * 4
+    assert w.grad is not None
+    assert w.grad.tolist() == [3.0] * 4
+    assert gone.grad is None
+    w.grad = None
+    assert function(x).tolist() == [4.0] * 4
+    assert w.grad is None
+
+
+def test_other_threads_do_not_compile() -> None:
+    answer = threading.Event()
+
+    def ask() -> None:
+        if torch.compiler.is_compiling():
+            answer.set()
+
+    @jaxtorch.pure
+    def function(x: torch.Tensor) -> torch.Tensor:
+        assert torch.compiler.is_compiling()
+        meanwhile(ask)
+        return x + 1
+
+    function(torch.ones(2, device="jax"))
+    assert not answer.is_set()
+    assert torch.compiler.is_compiling() is False
+
+
+def test_another_thread_that_traces_is_no_reason_to_trace_again() -> None:
+    model = filled(nn.Linear(4, 2)).jax()
+    forward = jaxtorch.pure(lambda x: model(x))
+    x = input_of(0).jax()
+    forward(x)
+
+    @jaxtorch.pure
+    def function(x: torch.Tensor) -> torch.Tensor:
+        meanwhile(lambda: forward(x0))
+        return model(x)
+
+    x0 = x
+    function(x)
+    assert forward.cache_info().misses == 1
+
+
+LOCKS = {
+    "Lock": threading.Lock,
+    "RLock": threading.RLock,
+    "Condition": threading.Condition,
+    "Semaphore": lambda: threading.Semaphore(2),
+    "BoundedSemaphore": lambda: threading.BoundedSemaphore(2),
+}
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_lock_is_no_state(kind: str) -> None:
+    lock = LOCKS[kind]()
+
+    @jaxtorch.pure
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return x * 2
+
+    x = torch.ones(2, device="jax")
+    for i in range(3):
+        with lock if i == 2 and "Semaphore" in kind else threading.Lock():
+            assert function(x).tolist() == [2.0] * 2
+    assert function.cache_info().misses == 1
+
+
+def test_an_event_is_asked_at_each_call() -> None:
+    event = threading.Event()
+
+    @jaxtorch.pure
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if event.is_set() else x
+
+    x = torch.ones(2, device="jax")
+    assert function(x).tolist() == [1.0] * 2
+    event.set()
+    assert function(x).tolist() == [2.0] * 2
+
+
+def test_reads_beside_steps_that_write() -> None:
+    w = torch.zeros(1024, device="jax")
+    one = torch.ones(1024, device="jax")
+
+    @jaxtorch.jit
+    def step(x: torch.Tensor) -> torch.Tensor:
+        w.add_(x)
+        return x * 2
+
+    total = jaxtorch.pure(lambda x: w * x)
+
+    def work(i: int) -> None:
+        for _ in range(400):
+            if i == 0:
+                step(one)
+                continue
+            read = (w, w * 2, total(one))[i - 1].cpu()
+            assert (read == read[0]).all()
+
+    run_in_threads(4, work)
+    assert w[0].item() == 400
+
+
 @pytest.mark.parametrize("first", ["traced before", "traced by all"])
 def test_no_update_is_lost(first: str) -> None:
     calls = 40

@@ -236,6 +236,15 @@ _has = dict.__contains__
 _forward = repeat("forward")
 
 
+def users_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
+    """Those of a table that are not this project's."""
+    return {
+        key: hook
+        for key, hook in list(hooks.items())
+        if not str(getattr(hook, "__module__", "")).startswith("jaxtorch.")
+    }
+
+
 class Guards:
     """All that one program depends on. Made by a `Recorder`.
 
@@ -299,7 +308,10 @@ class Guards:
 
     def _is_same(self) -> bool:
         """Whether every object is the one that was expected."""
-        if self._dead or any(self._hookless) or any(map(_has, self._attributes, _forward)):
+        # While another thread traces, ours are in the tables of all modules.
+        if any(self._hookless) and any(map(users_hooks, self._hookless)):
+            return False
+        if self._dead or any(map(_has, self._attributes, _forward)):
             return False
         if tuple(map(id, chain.from_iterable(map(_values, self._held)))) != self._ids:
             return False
@@ -359,7 +371,7 @@ class Guards:
         for table in self.tables:
             found += table.changes()
         for path, hooks in self._hook_paths:
-            found += [Change(f"{path}[{key}]", None, Said("is new")) for key in hooks]
+            found += [Change(f"{path}[{key}]", None, Said("is new")) for key in users_hooks(hooks)]
         for path, own in self._attribute_paths:
             found += [Change(f"{path}.forward", None, Said("is new"))] if "forward" in own else []
         for has, names in self._absent:

@@ -71,6 +71,8 @@ ASKED = frozenset(
         torch.initial_seed,
     }
 )
+# Modules of locks and the like: their objects hold who waits now, which other threads change at any time.
+SHARED = frozenset({"threading", "multiprocessing.synchronize"})
 _SMALL = 1 << 12  # elements of a tensor on the CPU that is compared by value too
 
 

@@ -157,16 +157,8 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
     except BaseException:
         recorder.effects.restore()
-        give_back(recorder.gradients)
+        recorder.give_gradients_back()
         raise
-
-
-def give_back(gradients: dict[int, tuple[weakref.ref[Tensor], Any]]) -> None:
-    """Let each leaf have the `.grad` that it had."""
-    for reference, gradient in gradients.values():
-        leaf = reference()
-        if leaf is not None and leaf.grad is not gradient:
-            leaf.grad = gradient
 
 
 class Record:

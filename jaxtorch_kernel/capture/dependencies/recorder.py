@@ -41,7 +41,18 @@ from ..numbers import NeedsNumber, Number
 from ..results import Known
 from . import outside
 from .effects import Effects, Slot
-from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, ClosureFetch, Group, Guard, Guards, Table
+from .guard import (
+    ATTRIBUTES,
+    CONTENTS,
+    ITEMS,
+    Check,
+    ClosureFetch,
+    Group,
+    Guard,
+    Guards,
+    Table,
+    users_hooks,
+)
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
 from .tokens import CONTAINERS, MISSING, class_attributes, is_plain, is_users_class
 
@@ -94,6 +105,8 @@ _OPTIMIZER = frozenset(
     inspect.unwrap(getattr(torch.optim.Optimizer, name)).__code__
     for name in ("zero_grad", "_optimizer_step_code")
 )
+# One of these names stands in code that takes a leaf's `.grad` away.
+_SETS_GRADIENTS = frozenset({"grad", "zero_grad", "setattr", "__setattr__"})
 _environ_read = os._Environ.__getitem__.__code__
 _module_attribute = torch.nn.Module.__getattr__.__code__
 # Of a module's own methods: those that read all of its tree.
@@ -148,6 +161,7 @@ class Recorder:
         ] = {}  # tensors by identity -> their place among the leaves of the call
         # Leaves, with their `.grad` when they were met first.
         self.gradients: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+        self._trace: tracing.Trace | None = None
         self.warned: list[tuple[str, str, int]] = []
         self._names: set[str] = set()  # that followed code mentions
         # Objects that were there before the code ran, by identity. What the code makes is nothing to depend on, and is
@@ -164,6 +178,7 @@ class Recorder:
 
     def run(self, args: Any, kwargs: Any) -> Any:
         """Call the function, watched."""
+        self._trace = tracing.current()
         self._noted(self.function)
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         self._has_numbers = any(type(leaf) is Number for leaf in leaves)
@@ -186,7 +201,33 @@ class Recorder:
         self._look_into_waiting()
         self._outer.clear()
         self.effects.forget_replaced()
+        for key, (reference, gradient) in self.gradients.items():
+            leaf = reference()
+            if leaf is not None and not self.set_gradient(leaf, gradient):
+                self.gradients[key] = reference, leaf.grad
         return result
+
+    def set_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
+        """Whether the code gave a leaf another `.grad`; threads that run eagerly meanwhile do so too."""
+        now = leaf.grad
+        if now is before:
+            return False
+        if now is None:
+            return bool(self.optimizers) or not _SETS_GRADIENTS.isdisjoint(
+                self._names | self._strings
+            )
+        if now.device.type != "jax" or self._trace is None or self._trace.made(buffer_of(now)):
+            return True
+        known = [t for _, reference in self.tensors.values() if (t := reference()) is not None]
+        known += [g for _, g in self.gradients.values() if g is not None]
+        return any(t.device.type == "jax" and buffer_of(t) is buffer_of(now) for t in known)
+
+    def give_gradients_back(self) -> None:
+        """Let each leaf have the `.grad` that it had."""
+        for reference, gradient in list(self.gradients.values()):
+            leaf = reference()
+            if leaf is not None and self.set_gradient(leaf, gradient):
+                leaf.grad = gradient
 
     # -- the hook -----------------------------------------------------------------------------------------------
 
@@ -282,17 +323,17 @@ class Recorder:
             self._attribute(module, "forward", path, _ref(module))
 
     def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
-        users = _users_hooks(hooks)
+        users = users_hooks(hooks)
         if not users:
             self.hookless.append((module, path, hooks))  # ours are there only while code is traced
             return
         for hook in hooks.values():
             self._noted(hook)
-        reference, expected = _strong(hooks), tuple(map(id, users))
+        reference, expected = _strong(hooks), tuple(map(id, users.values()))
         self.checks[id(hooks)] = Check(
             path,
             "has other hooks",
-            lambda: tuple(map(id, _users_hooks(reference()))) == expected,
+            lambda: tuple(map(id, users_hooks(reference()).values())) == expected,
         )
 
     def enter_setattr(self, frame: types.FrameType) -> None:
@@ -598,6 +639,9 @@ class Recorder:
         elif isinstance(value, types.BuiltinFunctionType):
             if value in outside.ASKED:
                 self._check(value, outside.asked_again(path, value))
+        elif type(value).__module__ in outside.SHARED:
+            if isinstance(value, threading.Event):
+                self._check(value, outside.asked_again(f"{path}.is_set", value.is_set))
         elif isinstance(value, functools.partial):
             self._partial(path, value, fetch, dynamic, depth)
         elif isinstance(value, types.MethodType):
@@ -1013,12 +1057,6 @@ def _reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
         read = attrgetter(key)
         return lambda: read(fetch())
     return lambda: fetch()[key]
-
-
-def _users_hooks(hooks: dict[Any, Any]) -> list[Any]:
-    return [
-        h for h in hooks.values() if not str(getattr(h, "__module__", "")).startswith("jaxtorch.")
-    ]
 
 
 def _contents_of(cell: Any) -> Any:
