@@ -169,10 +169,10 @@ def _view(leaf: Tensor, base: Tensor) -> View | None:
     if leaf.requires_grad and (leaf._backward_hooks or not _leads_by_views(leaf, base)):
         return None
     detached = base.requires_grad and not leaf.requires_grad
-    return View(tuple(leaf.shape), leaf.stride(), leaf.storage_offset(), detached)
+    return View(tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()), detached)
 
 
-_VIEWS = (
+_VIEWS: tuple[str, ...] = (
     "Alias",
     "AsStrided",
     "Diagonal",

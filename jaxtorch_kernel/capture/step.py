@@ -256,7 +256,7 @@ def trace_step(
             )
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
-            step = _step(arguments, captured, session, record, optimizers, before, name)
+            step = _step(arguments, captured, session, record, optimizers, recorder, name)
             if step.provisional and again:
                 step.settle()
             step.prepare(donated)
@@ -264,7 +264,6 @@ def trace_step(
         if not optimizers.rates or isinstance(error, NeedsPlace):
             raise
     else:
-        recorder.give_gradients_back()
         return step
     return trace_step(function, arguments, name, donated, again, rates=False)
 
@@ -275,11 +274,14 @@ def _step(
     session: Session,
     record: Record,
     optimizers: Optimizers,
-    before: dict[int, tuple[weakref.ref[Tensor], Any]],
+    recorder: Recorder,
     name: str,
 ) -> Step:
+    before = recorder.gradients
     # One that the code made, over memory from outside, is gone by now.
     leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
+    after = {key: leaf.grad for key, leaf in leaves_of.items()}
+    recorder.give_gradients_back()  # the step's cells are looked up now
     place = {
         id(buffer_of(t)): i
         for i, t in enumerate(arguments.leaves)
@@ -296,7 +298,7 @@ def _step(
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
     for key, leaf in leaves_of.items():
-        gradient, new = before[key][1], leaf.grad
+        gradient, new = before[key][1], after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
         if new is gradient and not (
             leaf.requires_grad and (gradient is not None or optimizers.known)

@@ -185,7 +185,7 @@ class Watched:
     def put_back(self) -> None:
         """Give the tensor the memory that it had."""
         tensor = self.moved()
-        if tensor is not None:
+        if tensor is not None and self._storage is not None:
             size, stride, offset, _ = self._geometry
             with torch.no_grad():  # it may be a leaf
                 private.put_on_storage(tensor, self._storage, offset, size, stride)
