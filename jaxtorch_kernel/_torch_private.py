@@ -140,16 +140,24 @@ _stack_size: Any = torch._C._len_torch_function_stack
 _stack_at: Any = torch._C._get_function_stack_at
 
 
+_only_mode: tuple[Any, tuple[Any, ...]] = (None, ())
+
+
 def open_modes() -> tuple[Any, ...] | None:
     """What stands between code and torch's functions in this thread: default devices as such, other modes as objects.
 
     None for nothing, which costs nothing.
     """
+    global _only_mode
     size = _stack_size()
     if not size:
         return None
-    modes = map(_stack_at, range(size))
-    return tuple([getattr(mode, "device", mode) for mode in modes])
+    if size == 1:  # a default device, as a rule: the same object for long
+        mode = _stack_at(0)
+        if mode is not _only_mode[0]:
+            _only_mode = mode, (getattr(mode, "device", mode),)
+        return _only_mode[1]
+    return tuple([getattr(mode, "device", mode) for mode in map(_stack_at, range(size))])
 
 
 def device_block() -> torch.device | None:

@@ -53,7 +53,7 @@ class Pure(Cached[Entry]):
 
         entry, _, _, traced = self.find(args, kwargs)
         if traced:
-            entry.undo()
+            entry.take_back()
         lower = with_gradients_of if gradients else forward_of
         return lower(entry.bridge.compiled, target)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ from .sharing import Sharing
 from .signature import Arguments
 
 Tensor = torch.Tensor
+
+
+_storage_of = Tensor.untyped_storage
+_buffer_of, _spec_of, _flag_of = map(attrgetter, ("buffer", "spec", "requires_grad"))
+_GONE = AttributeError, TypeError  # what None in the place of a tensor or a cell raises
 
 
 def _nothing() -> None:
@@ -71,15 +77,15 @@ class Replay(ABC):
         self.reflagged = record.reflagged
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
-    def _cells(self) -> list[Any]:
-        """The cells to read.
-
-        Raises:
-            AttributeError: a tensor is gone.
-        """
-        cells = [t().untyped_storage().buffer for t in self.tensors]  # type: ignore[union-attr]  # raises
+    def _cells(self, tensors: list[Tensor]) -> list[Any]:
+        """The cells to read, given what `_alive` gave. Raises AttributeError where one is gone."""
+        cells = list(map(_buffer_of, map(_storage_of, tensors)))
         cells += [reference() for reference in self.references]
         return cells
+
+    def _alive(self) -> list[Tensor]:
+        """The tensors that are read by name; None for one that is gone."""
+        return [t() for t in self.tensors]  # type: ignore[misc]  # those that are gone raise later
 
     def take_first(self) -> list[Any]:
         """The cells of the call that was traced: its code may have put other tensors in their places since."""
@@ -89,21 +95,24 @@ class Replay(ABC):
     def live_cells(self) -> list[Any] | None:
         """The cells to read, or None where the program no longer says what the code would do."""
         try:
-            cells = self._cells()
-            if [cell.spec for cell in cells] != self.specs or not self.sharing.cells_agree(cells):
-                return None
-            if [t().requires_grad for t in self.tensors] != self.flags or not self.holds():  # type: ignore[union-attr]
-                return None
-        except AttributeError:  # a cell, or what `holds` asks, is gone
+            tensors = self._alive()
+            cells = self._cells(tensors)
+            same = list(map(_spec_of, cells)) == self.specs and self.sharing.cells_agree(cells)
+        except _GONE:
             return None
-        return cells
+        if not same or list(map(_flag_of, tensors)) != self.flags:
+            return None
+        try:
+            return cells if self.holds() else None
+        except AttributeError:  # what it asks is gone
+            return None
 
     def waits(self) -> bool:
         """Whether it may hold again: what it reads is still there, though another value stands somewhere."""
         try:
-            same = [c.spec for c in self._cells()] == self.specs
+            same = [c.spec for c in self._cells(self._alive())] == self.specs
             return same and not self.provisional and not self.guards.gone
-        except AttributeError:
+        except _GONE:
             return False
 
     def holds(self) -> bool:
@@ -119,14 +128,19 @@ class Replay(ABC):
                 old = look(tensor)._replace(requires_grad=flag)
                 found.append(Change(self.paths.get(id(tensor), "a tensor"), old, look(tensor)))
         try:
-            specs = [c.spec for c in self._cells()]
-        except AttributeError:
+            specs = [c.spec for c in self._cells(self._alive())]
+        except _GONE:
             found.append(Change("a tensor that it read", "there", None))
             return found
         for old_spec, spec in zip(self.specs, specs, strict=True):
             if spec != old_spec:
                 found.append(Change("a tensor that it reads", old_spec, spec))
         return found
+
+    def take_back(self) -> None:
+        """Give Python state back what the trace changed: no run follows it."""
+        undo, self.undo = self.undo, _nothing
+        undo()
 
     @abstractmethod
     def compile(self) -> None:

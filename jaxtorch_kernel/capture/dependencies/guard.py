@@ -278,6 +278,9 @@ class Guards:
         mark = _Mark(self)
         self._modules = [weakref.ref(m, mark.release) for m in modules]
         self._dead = self.gone = False
+        self._is_bare = not (
+            groups or checks or tables or hookless or attributes or absent or modules
+        )
         self._watch: list[Any] = []
         self._flat: list[tuple[Any, Any, tuple[int, ...]]] = []
         self._flatten()
@@ -304,6 +307,8 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was when the program was traced, or means the same."""
+        if self._is_bare:
+            return True
         return self._is_same() or (not self.gone and self._adopt() and self._is_same())
 
     def _is_same(self) -> bool:

@@ -315,8 +315,10 @@ class Recorder:
         own = vars(module)
         for name in _HOOKS:
             self._hooks(own[name], f"{path}.{name}", self.modules[id(module)])
-        for name in _GLOBAL_HOOKS:
-            self._hooks(vars(torch_modules)[name], name, None)
+        if "hooks of all modules" not in self._seen:
+            self._seen.add("hooks of all modules")
+            for name in _GLOBAL_HOOKS:
+                self._hooks(vars(torch_modules)[name], name, None)
         if "forward" not in own and not own["_modules"] and not is_users_class(type(module)):
             self.attributes.append((self.modules[id(module)], path, own))
         else:

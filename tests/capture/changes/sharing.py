@@ -47,8 +47,8 @@ ROWS = [
     # -- what of a tensor the code changes --
     Row("p.data bound", "w = torch.ones(4, requires_grad=True)", "w.data = w.data * 2 + x\nout = (w * 1).detach()",
         "w.data = x.clone()", watch=("w",), doors=JIT, args="", allowed="refused"),
-    Row("set_ of the same size", "a = torch.zeros(4)", "a.set_(x * 2)\nout = a + 1", "a = torch.ones(4)", watch=("a",), doors=JIT,
-        allowed="refused"),
+    Row("set_ of the same size", "a = torch.zeros(4)", "a.set_(x * 2)\nout = a + 1", "a = torch.ones(4)",
+        watch=("a",), doors=JIT, allowed="refused"),
     Row("a .grad that is set", "a = torch.zeros(4)", "a.grad = x * 2\nout = a + 1", ("a.grad = None", "x = x + 1"),
         watch=("a.grad",), doors=JIT),
     Row("unsqueeze_ of a global", "w = torch.ones(4)", "w.unsqueeze_(0)\nout = x * 2", "", watch=("list(w.shape)",),
