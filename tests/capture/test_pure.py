@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import jaxtorch
+from jaxtorch.capture.dependencies.guard import Guard
 from jaxtorch.capture.errors import CaptureError
 
 Pair = namedtuple("Pair", "first second")
@@ -376,3 +377,18 @@ def test_what_depends_on_no_input_has_a_value_also_after_it_met_one() -> None:
     x = torch.arange(4.0, device="jax")
     torch.testing.assert_close(f(x).cpu(), x.cpu() * 3 + 3)
     torch.testing.assert_close(pairs(x).cpu(), torch.combinations(x.cpu(), 2))
+
+
+def test_another_object_in_the_memory_of_a_dead_one_is_another() -> None:
+    class Thing:
+        pass
+
+    thing = Thing()
+    guard, number = Guard("thing", thing), id(thing)
+    assert guard.is_at(thing)
+    assert guard.accepts(thing)
+    del thing
+    others = [Thing() for _ in range(1000)]
+    (other,) = [o for o in others if id(o) == number]
+    assert not guard.is_at(other)
+    assert not guard.accepts(other)

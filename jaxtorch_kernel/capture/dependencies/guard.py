@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .tokens import CONTAINERS, MISSING, Said, is_plain, token
+from .tokens import CONTAINERS, MISSING, Said, Same, is_plain, token
 
 Tensor = torch.Tensor
 
@@ -52,8 +52,15 @@ class Guard:
         elif not is_plain(value):
             self.value = _weak(value)
 
+    def is_at(self, value: Any) -> bool:
+        """Whether this is the very object: another one may have got its identity when it died."""
+        alive = not isinstance(self.value, weakref.ref) or self.value() is value
+        return self.id == id(value) and alive
+
     def accepts(self, value: Any) -> bool:
         """Whether a value means the same to the program."""
+        if isinstance(self.expected, Same):  # whose number another object may have got
+            return self.is_at(value)
         if self.id is None:  # its contents have a guard of their own
             return isinstance(value, CONTAINERS)
         if isinstance(value, Tensor):
@@ -347,12 +354,11 @@ class Guards:
             if values is None or len(values) != len(group.guards):
                 return False
             for guard, value in zip(group.guards, values, strict=True):
-                if guard.id != id(value) or isinstance(guard.value, weakref.ref):
-                    if guard.id == id(value) and guard.value() is value:
-                        continue
-                    if not guard.accepts(value):
-                        return False
-                    new.append((guard, value))
+                if guard.is_at(value):
+                    continue
+                if not guard.accepts(value):
+                    return False
+                new.append((guard, value))
         for guard, value in new:
             guard.adopt(value)
         self._dead = False
@@ -369,7 +375,7 @@ class Guards:
                 continue
             values = group.each_now() if values is None else values
             for guard, value in zip(group.guards, values, strict=False):
-                if guard.id != id(value) and not guard.accepts(value):
+                if not guard.is_at(value) and not guard.accepts(value):
                     found += self._closure(guard.path, value) or [
                         Change(guard.path, guard.expected, token(value))
                     ]
