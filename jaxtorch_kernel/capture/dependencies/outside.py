@@ -16,6 +16,7 @@ import types
 import weakref
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -171,6 +172,8 @@ def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
 
 def is_array(value: Any) -> bool:
     """Whether a value is compared by its elements."""
+    if isinstance(value, jax.Array):  # which never change, or are tracers
+        return False
     return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(
         type(value), "__array__"
     )
