@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any
 
@@ -205,29 +204,8 @@ def sequence_number(node: Any) -> int:
     return node._sequence_nr()
 
 
-class _Compiling:
-    """In the place of torch's flag, which is the whole process's: true in the threads that are inside `held()`."""
-
-    def __init__(self) -> None:
-        self._own = threading.local()
-        self._replaced = Replaced((torch.compiler, "_is_compiling_flag", self))
-
-    def __bool__(self) -> bool:
-        return getattr(self._own, "depth", 0) > 0
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let `torch.compiler.is_compiling()` be true in this thread."""
-        self._own.depth = getattr(self._own, "depth", 0) + 1
-        try:
-            with self._replaced.held():
-                yield
-        finally:
-            self._own.depth -= 1
-
-
 # Held in captured code: torch's optimizers and many models then avoid asking for values.
-compiling = _Compiling()
+compiling = Replaced((torch.compiler, "_is_compiling_flag", True))
 
 
 def _without_dynamo() -> AbstractContextManager[Any]:

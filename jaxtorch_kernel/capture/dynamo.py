@@ -54,8 +54,9 @@ def _codes(module: ModuleType) -> Iterator[CodeType]:
     while pending:
         value = pending.pop()
         if isinstance(value, CodeType):
-            yield value
-            pending.extend(value.co_consts)
+            if value.co_filename == module.__file__:  # some modules name code of torch's
+                yield value
+                pending.extend(value.co_consts)
         elif isinstance(value, dict):  # of a module or a class
             pending.extend(value.values())
         elif getattr(value, "__module__", None) == module.__name__ and id(value) not in seen:

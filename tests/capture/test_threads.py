@@ -161,24 +161,6 @@ def test_gradients_of_another_thread_are_its_own(capture: Callable[..., Any]) ->
     assert w.grad is None
 
 
-def test_other_threads_do_not_compile() -> None:
-    answer = threading.Event()
-
-    def ask() -> None:
-        if torch.compiler.is_compiling():
-            answer.set()
-
-    @jaxtorch.pure
-    def function(x: torch.Tensor) -> torch.Tensor:
-        assert torch.compiler.is_compiling()
-        meanwhile(ask)
-        return x + 1
-
-    function(torch.ones(2, device="jax"))
-    assert not answer.is_set()
-    assert torch.compiler.is_compiling() is False
-
-
 def test_another_thread_that_traces_is_no_reason_to_trace_again() -> None:
     model = filled(nn.Linear(4, 2)).jax()
     forward = jaxtorch.pure(lambda x: model(x))

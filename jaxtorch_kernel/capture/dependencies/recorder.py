@@ -986,6 +986,8 @@ def _kind(frame: types.FrameType) -> Any:
     code = frame.f_code
     if code in _READ_ALL:
         return Recorder.enter_whole_module
+    if any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
+        return _LIBRARY  # it runs at any moment
     if code is _module_attribute:
         return Recorder.enter_getattr
     if code is _call_module:
