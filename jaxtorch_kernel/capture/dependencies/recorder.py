@@ -83,6 +83,11 @@ _NOT_FOLLOWED_NAMES = frozenset(
         "jaxtorch",
         "typing",
         "dataclasses",
+        # Built on JAX: they keep caches of their own, which change at each call.
+        "equinox",
+        "flax",
+        "optax",
+        "jaxtyping",
     )
 )
 _NOT_FOLLOWED = tuple(
