@@ -81,7 +81,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except TAKEN as error:
             tensors = (a for a in args if isinstance(a, torch.Tensor))
-            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # hung on it by us
+            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # we set `buffer`
             if replaced(held, operands):
                 return kernel(*args)
             if not isinstance(error, jax.errors.JaxRuntimeError):
@@ -89,7 +89,7 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]  # hung on it by us
+        result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]  # we set `buffer`
             out, leaf.spec, origin(leaf)
         )
         return result
