@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..capture.dependencies.recorder import users_only
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
@@ -114,7 +115,8 @@ def _make(
         own = iter(operands)
         filled = [next(own) if t else s for t, s in zip(is_tensor, statics, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, filled)
-        results, structure = jax.tree.flatten(function(*args, **kwargs))
+        with users_only():
+            results, structure = jax.tree.flatten(function(*args, **kwargs))
         results = [jnp.asarray(r) for r in results]
         smooth = [jnp.issubdtype(r.dtype, jnp.inexact) for r in results]
         out_tree[0] = structure, smooth

@@ -83,11 +83,6 @@ _NOT_FOLLOWED_NAMES = frozenset(
         "jaxtorch",
         "typing",
         "dataclasses",
-        # Built on JAX: they keep caches of their own, which change at each call.
-        "equinox",
-        "flax",
-        "optax",
-        "jaxtyping",
     )
 )
 _NOT_FOLLOWED = tuple(
@@ -279,7 +274,8 @@ class Recorder:
 
     def enter_library(self, frame: types.FrameType) -> None:
         """A function of a library begins whose own code does not change."""
-        self._enter(frame, False)
+        if not _open.users_only:
+            self._enter(frame, False)
 
     def enter_getattr(self, frame: types.FrameType) -> None:
         """`Module.__getattr__`: a parameter, buffer or submodule is read by a name."""
@@ -876,9 +872,20 @@ class Recorder:
 class _Open(threading.local):
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
+        self.users_only = 0  # how many calls of `users_only` are open
 
 
 _open = _Open()
+
+
+@contextmanager
+def users_only() -> Iterator[None]:
+    """Follow only the user's own code: the libraries under a JAX function keep caches that change at each call."""
+    _open.users_only += 1
+    try:
+        yield
+    finally:
+        _open.users_only -= 1
 
 
 def read_whole(module: torch.nn.Module) -> None:
@@ -1011,8 +1018,12 @@ def _kind(frame: types.FrameType) -> Any:
     if file.startswith("<frozen"):
         return _LIBRARY
     if file.startswith("<"):  # made from text: a dataclass's method, a cell of a plain shell
-        root = str(frame.f_globals.get("__name__")).partition(".")[0]
-        return _LIBRARY if root in _NOT_FOLLOWED_NAMES else Recorder.enter_users
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] in _NOT_FOLLOWED_NAMES:
+            return _LIBRARY
+        module = sys.modules.get(name)
+        users = module is None or is_users_module(module)
+        return Recorder.enter_users if users else Recorder.enter_library
     if is_user_file(file):
         return Recorder.enter_users
     if file == torch_modules.__file__:
