@@ -309,8 +309,9 @@ class Recorder:
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called: it has hooks or none, and a `forward` of its class or of its own."""
         module = frame.f_locals["self"]
-        if id(module) in self.modules and self.modules[id(module)]() is module:
+        if (id(module), "called") in self._seen:
             return
+        self._seen.add((id(module), "called"))
         self.modules[id(module)] = weakref.ref(module)
         path = self.path_of(module, type(module).__name__)
         own = vars(module)

@@ -43,6 +43,13 @@ _DECORATED = [
     ("a class attribute", ("del net.by\nNet.by = 4",)),
 ]
 _G = "nn.modules.module.register_module_"
+# Each reads all of a module's tree, which is called afterwards.
+_WHOLE = (
+    "list(seq.parameters())",
+    "list(seq.modules())",
+    "seq.state_dict()",
+    "dict(seq.named_buffers())",
+)
 
 ROWS = [
     Row("a module's attribute", _NET, "out = net(x)", ("net.by = 3", "net.by = 2.5"), grads="net.fc.weight,"),
@@ -116,6 +123,9 @@ ROWS = [
     Row("a forward pre-hook", _HOOKS, "out = seq(x)", ("h = seq[0].register_forward_pre_hook(early)", "by = 3",
         "h.remove()"),
         stale_in_dynamo=True),
+    *(Row(f"a module called after {whole}", _HOOKS, f"{whole}\nout = seq(x)",
+          ("h = seq[0].register_forward_hook(hook)", "by = 3", "seq[1].forward = lambda x: x * 3", "del seq[1].forward",
+           "h.remove()", "seq[1] = nn.ReLU()"), grads="seq[0].weight,", stale_in_dynamo=True) for whole in _WHOLE),
     Row("the order of hooks", _HOOKS + "seq[0].register_forward_hook(hook)", "out = seq(x)",
         "h = seq[0].register_forward_hook(lambda m, i, o: o + 1, prepend=True)"),
     Row("a hook of every module", _HOOKS, "out = seq(x)", (f"h = {_G}forward_hook(hook)", "by = 3", "h.remove()"),
