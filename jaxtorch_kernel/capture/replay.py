@@ -25,7 +25,8 @@ Tensor = torch.Tensor
 
 _storage_of = Tensor.untyped_storage
 _buffer_of, _spec_of, _flag_of = map(attrgetter, ("buffer", "spec", "requires_grad"))
-_GONE = AttributeError, TypeError  # what None in the place of a tensor or a cell raises
+# What None in the place of a tensor or a cell raises, and a table that has lost one.
+_GONE = AttributeError, TypeError, IndexError
 
 
 def _nothing() -> None:
@@ -69,6 +70,9 @@ class Replay(ABC):
             for t in self.tensors
         ]
         self.specs = captured.specs[len(places) : cells]
+        # Of each tensor: its place among those in the tables of modules, or how it is found otherwise.
+        places_in_tables = {id(t): i for i, t in enumerate(self.guards.in_tables())}
+        self._where = [places_in_tables.get(id(t()), t) for t in self.tensors]
         # One tensor and nothing around it: a step's loss, a module's output.
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
         alive = [cell() for cell in captured.cells[:cells]]
@@ -83,6 +87,13 @@ class Replay(ABC):
         cells += [reference() for reference in self.references]
         return cells
 
+    def _named(self, in_tables: list[Tensor | None]) -> list[Tensor]:
+        """The tensors that are read by name, given those in the tables of modules. Raises IndexError where one is gone.
+
+        A weak reference to each would do: a module's are read from its tables, which are read anyhow.
+        """
+        return [in_tables[i] if type(i) is int else i() for i in self._where]  # type: ignore[misc,operator]
+
     def _alive(self) -> list[Tensor]:
         """The tensors that are read by name; None for one that is gone."""
         return [t() for t in self.tensors]  # type: ignore[misc]  # those that are gone raise later
@@ -95,7 +106,8 @@ class Replay(ABC):
     def live_cells(self) -> list[Any] | None:
         """The cells to read, or None where the program no longer says what the code would do."""
         try:
-            tensors = self._alive()
+            in_tables = self.guards.in_tables()
+            tensors = self._named(in_tables)
             cells = self._cells(tensors)
             same = list(map(_spec_of, cells)) == self.specs and self.sharing.cells_agree(cells)
         except _GONE:
@@ -103,7 +115,7 @@ class Replay(ABC):
         if not same or list(map(_flag_of, tensors)) != self.flags:
             return None
         try:
-            return cells if self.holds() else None
+            return cells if self.holds(in_tables) else None
         except AttributeError:  # what it asks is gone
             return None
 
@@ -115,9 +127,9 @@ class Replay(ABC):
         except _GONE:
             return False
 
-    def holds(self) -> bool:
-        """Whether what the trace depended on is as it was."""
-        return self.guards.hold()
+    def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
+        """Whether what the trace depended on is as it was. `in_tables`: as `Guards.hold` takes it."""
+        return self.guards.hold(in_tables)
 
     def changes(self) -> list[Change]:
         """Why `live_cells` or `holds` says no."""

@@ -147,12 +147,12 @@ class Step(Replay):
             )
         self.provisional = False
 
-    def holds(self) -> bool:
+    def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
         for grad in self.grads:
             leaf: Any = grad.leaf()  # AttributeError is caught in `live_cells`
             if (leaf.grad is not None) is not grad.had or hooks_of(leaf) != grad.hooks:
                 return False
-        return self.guards.hold() and self.optimizers.hold()
+        return self.guards.hold(in_tables) and self.optimizers.hold()
 
     def changes(self) -> list[Change]:
         found = super().changes()

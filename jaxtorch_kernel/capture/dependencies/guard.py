@@ -1,9 +1,7 @@
-"""Guards: what a program depends on beside the data of tensors, and whether it still holds.
+"""Guards: what a program depends on beside the data of tensors.
 
 A guard says where a value stands (a path that one would write: `cfg.scale`), how to read it now, and what was expected
-there. Guards are checked before each run of a program, so they are arranged for speed: those of one object or
-dictionary are one group, read by one call in C, and compared by identity. Only where an identity differs are
-values compared, slowly; where they turn out equal the new objects are what is expected from then on.
+there. Those of one object or dictionary are one group. `guards.py` asks whether all of them hold.
 
 Nothing of the user's is kept alive: objects are held by weak references, and when one dies that is expected somewhere,
 the program no longer holds.
@@ -11,11 +9,9 @@ the program no longer holds.
 
 from __future__ import annotations
 
-import re
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -75,9 +71,6 @@ def _weak(value: Any) -> Any:
         return value
 
 
-_CHILD = re.compile(r"\._modules\['([^']*)'\]")  # of a module, as one would write it: `.1`
-
-
 class Group:
     """The guards of one owner.
 
@@ -132,7 +125,8 @@ class ClosureFetch:
         return self.function().__closure__[self.place]  # type: ignore[union-attr,index]  # AttributeError: gone
 
 
-def _is_void(group: Group) -> bool:
+def is_void(group: Group) -> bool:
+    """Whether the group is of a variable that nobody can reach any more."""
     return isinstance(group.fetch, ClosureFetch) and group.fetch.function() is None
 
 
@@ -143,7 +137,7 @@ def _getter(kind: str, keys: list[Any], missing: list[bool]) -> Callable[[Any], 
     if kind == CONTENTS:
         return contents
     if any(missing):
-        read = _attribute_or_missing if kind == ATTRIBUTES else _item_or_missing
+        read = attribute_or_missing if kind == ATTRIBUTES else item_or_missing
         return lambda owner: tuple([read(owner, key) for key in keys])
     make: Any = attrgetter if kind == ATTRIBUTES else itemgetter
     get = make(*keys)
@@ -152,7 +146,8 @@ def _getter(kind: str, keys: list[Any], missing: list[bool]) -> Callable[[Any], 
     return get
 
 
-def _attribute_or_missing(owner: Any, path: str) -> Any:
+def attribute_or_missing(owner: Any, path: str) -> Any:
+    """An attribute, or MISSING. Raises AttributeError where the owner is gone."""
     if owner is None:
         raise AttributeError(path)
     try:
@@ -161,7 +156,8 @@ def _attribute_or_missing(owner: Any, path: str) -> Any:
         return MISSING
 
 
-def _item_or_missing(owner: Any, key: Any) -> Any:
+def item_or_missing(owner: Any, key: Any) -> Any:
+    """An item, or MISSING."""
     try:
         return owner[key]
     except (KeyError, IndexError):
@@ -177,7 +173,7 @@ def contents(container: Any) -> tuple[Any, ...]:
     return (type(container), *container)
 
 
-def _other_contents(group: Group) -> list[Change]:
+def other_contents(group: Group) -> list[Change]:
     """What a container has gained and lost; where its order alone is another one, that."""
     path = group.guards[0].path
     try:
@@ -238,11 +234,6 @@ class Table:
         return found
 
 
-_values = dict.values
-_has = dict.__contains__
-_forward = repeat("forward")
-
-
 def users_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
     """Those of a table that are not this project's."""
     return {
@@ -250,191 +241,3 @@ def users_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
         for key, hook in list(hooks.items())
         if not str(getattr(hook, "__module__", "")).startswith("jaxtorch.")
     }
-
-
-class Guards:
-    """All that one program depends on. Made by a `Recorder`.
-
-    Args:
-        groups, checks, tables: the guards.
-        hookless: (path, table of hooks) of those that are empty.
-        attributes: (path, attributes) of modules that must get no `forward` of their own.
-        absent: (dictionary, names that it must not get): globals that would hide a builtin.
-        modules: that ran; when one dies, what is held of it is let go.
-    """
-
-    def __init__(
-        self,
-        groups: list[Group],
-        checks: list[Check],
-        tables: list[Table],
-        hookless: list[tuple[str, dict[Any, Any]]],
-        attributes: list[tuple[str, dict[str, Any]]],
-        absent: list[tuple[dict[str, Any], set[str]]],
-        modules: list[torch.nn.Module],
-    ):
-        self.groups = groups
-        self.checks = checks
-        self.tables = tables
-        self._held = [t.table for t in tables]
-        self._ids = tuple(guard.id for t in tables for guard in t.guards)
-        self._hook_paths, self._attribute_paths = hookless, attributes
-        self._hookless = [hooks for _, hooks in hookless]
-        self._attributes = [own for _, own in attributes]
-        self._absent = [(table.__contains__, names) for table, names in absent]
-        mark = _Mark(self)
-        self._modules = [weakref.ref(m, mark.release) for m in modules]
-        self._dead = self.gone = False
-        self._is_bare = not (
-            groups or checks or tables or hookless or attributes or absent or modules
-        )
-        self._watch: list[Any] = []
-        self._flat: list[tuple[Any, Any, tuple[int, ...]]] = []
-        self._flatten()
-
-    def _flatten(self) -> None:
-        """Arrange the guards for the fast check."""
-        self._watch = []
-        self._flat = []
-        mark = _Mark(self)
-        self.groups = [group for group in self.groups if not _is_void(group)]
-        for group in self.groups:
-            if isinstance(group.fetch, ClosureFetch):
-                self._watch.append(weakref.ref(group.fetch.function(), mark))
-            for guard in group.guards:
-                if isinstance(guard.value, weakref.ref) and (value := guard.value()) is not None:
-                    self._watch.append(weakref.ref(value, mark))
-            ids = tuple(g.id for g in group.guards if g.id is not None)
-            if len(ids) < len(group.guards):
-                chosen = [i for i, g in enumerate(group.guards) if g.id is not None]
-                if chosen:
-                    self._flat.append((group.fetch, _some(group.get, chosen), ids))
-            else:
-                self._flat.append((group.fetch, group.get, ids))
-
-    def hold(self) -> bool:
-        """Whether everything is as it was when the program was traced, or means the same."""
-        if self._is_bare:
-            return True
-        return self._is_same() or (not self.gone and self._adopt() and self._is_same())
-
-    def _is_same(self) -> bool:
-        """Whether every object is the one that was expected."""
-        # While another thread traces, ours are in the tables of all modules.
-        if any(self._hookless) and any(map(users_hooks, self._hookless)):
-            return False
-        if self._dead or any(map(_has, self._attributes, _forward)):
-            return False
-        if tuple(map(id, chain.from_iterable(map(_values, self._held)))) != self._ids:
-            return False
-        for has, names in self._absent:
-            if any(map(has, names)):
-                return False
-        try:
-            for fetch, get, ids in self._flat:
-                if tuple(map(id, get(fetch()))) != ids:
-                    return False
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-            return False
-        return all(check.holds() for check in self.checks)
-
-    def release(self) -> None:
-        """A module has died: the program can never hold again, and keeps nothing alive."""
-        self.gone = self._dead = True
-        self._held, self.tables, self._hookless, self._attributes = [], [], [], []
-        self._hook_paths, self._attribute_paths = [], []
-
-    def _adopt(self) -> bool:
-        """Whether what differs means the same; then that is what is expected from now on."""
-        new: list[tuple[Guard, Any]] = []
-        for group in self.groups:
-            if _is_void(group):
-                continue
-            values = group.now()
-            if values is None or len(values) != len(group.guards):
-                return False
-            for guard, value in zip(group.guards, values, strict=True):
-                if guard.is_at(value):
-                    continue
-                if not guard.accepts(value):
-                    return False
-                new.append((guard, value))
-        for guard, value in new:
-            guard.adopt(value)
-        self._dead = False
-        self._flatten()
-        return True
-
-    def changes(self) -> list[Change]:
-        """What does not hold."""
-        found = []
-        for group in self.groups:
-            values = group.now()
-            if group.kind == CONTENTS and (values is None or len(values) != len(group.guards)):
-                found += _other_contents(group)
-                continue
-            values = group.each_now() if values is None else values
-            for guard, value in zip(group.guards, values, strict=False):
-                if not guard.is_at(value) and not guard.accepts(value):
-                    found += self._closure(guard.path, value) or [
-                        Change(guard.path, guard.expected, token(value))
-                    ]
-        for table in self.tables:
-            found += table.changes()
-        for path, hooks in self._hook_paths:
-            found += [Change(f"{path}[{key}]", None, Said("is new")) for key in users_hooks(hooks)]
-        for path, own in self._attribute_paths:
-            found += [Change(f"{path}.forward", None, Said("is new"))] if "forward" in own else []
-        for has, names in self._absent:
-            found += [Change(name, "builtin", "new") for name in names if has(name)]
-        found += [Change(c.path, None, Said(c.what)) for c in self.checks if not c.holds()]
-        if self.gone and not found:
-            found.append(Change("a module that it called", "there", None))
-        return [change._replace(path=_CHILD.sub(r".\1", change.path)) for change in found]
-
-    def _closure(self, path: str, function: Any) -> list[Change]:
-        """What differs in the closure of a function that stands where another one of the same code stood."""
-        if not isinstance(function, types.FunctionType):
-            return []
-        found = []
-        for group in self.groups:
-            fetch = group.fetch
-            if isinstance(fetch, ClosureFetch) and fetch.code is function.__code__:
-                cell = (function.__closure__ or ())[fetch.place]
-                (guard,) = group.guards
-                if not guard.accepts(cell.cell_contents):
-                    name = f"{path}.{guard.path}"
-                    found.append(Change(name, guard.expected, token(cell.cell_contents)))
-        return found
-
-    def state(self) -> dict[str, Any]:
-        """path -> what was expected there."""
-        guards = [g for group in self.groups for g in group.guards]
-        guards += [g for table in self.tables for g in table.guards]
-        return {g.path: g.expected for g in guards}
-
-
-class _Mark:
-    """What a dying object calls: the program that expects it must look again. Holds the Guards weakly."""
-
-    __slots__ = ("guards",)
-
-    def __init__(self, guards: Guards):
-        self.guards = weakref.ref(guards)
-
-    def __call__(self, _: Any) -> None:
-        guards = self.guards()
-        if guards is not None:
-            guards._dead = True
-
-    def release(self, _: Any) -> None:
-        guards = self.guards()
-        if guards is not None:
-            guards.release()
-
-
-def _some(get: Callable[[Any], Any], chosen: list[int]) -> Callable[[Any], Any]:
-    pick = itemgetter(*chosen)
-    if len(chosen) == 1:
-        return lambda owner: (pick(get(owner)),)
-    return lambda owner: pick(get(owner))

@@ -27,7 +27,8 @@ from .effects import (
     again_of,
     put_contents,
 )
-from .guard import Check, Guards
+from .guard import Check
+from .guards import Guards
 from .recorder import Recorder
 from .tokens import MISSING, is_plain
 

@@ -49,10 +49,10 @@ from .guard import (
     ClosureFetch,
     Group,
     Guard,
-    Guards,
     Table,
     users_hooks,
 )
+from .guards import Guards
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
 from .tokens import CONTAINERS, MISSING, class_attributes, is_plain, is_users_class
 
@@ -91,6 +91,7 @@ _NOT_FOLLOWED = tuple(
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TABLES = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
 _GLOBAL_HOOKS = tuple(
     name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
 )
@@ -308,7 +309,10 @@ class Recorder:
 
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called: it has hooks or none, and a `forward` of its class or of its own."""
-        module = frame.f_locals["self"]
+        self.called(frame.f_locals["self"])
+
+    def called(self, module: torch.nn.Module) -> None:
+        """A module is called, or another one in its place."""
         if (id(module), "called") in self._seen:
             return
         self._seen.add((id(module), "called"))
@@ -818,6 +822,12 @@ class Recorder:
             if child is not None:
                 self.whole_module(child)
 
+    def settings(self, path: str, module: torch.nn.Module) -> None:
+        """A module's attributes are read, if code mentions them: of a layer whose own code does not run."""
+        for name in vars(module):
+            if name not in _TABLES:
+                self._waiting.append((path, module, name, _ref(module), 1))
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _look_into_waiting(self) -> None:
@@ -893,6 +903,9 @@ def read_whole(module: torch.nn.Module) -> None:
     """Say that the code that is being traced in this thread reads all of a module, without a call of it."""
     for recorder in _open.recorders:
         recorder.whole_module(module)
+        for path, part in module.named_modules(prefix=recorder.path_of(module, "")):
+            recorder.called(part)
+            recorder.settings(path or type(module).__name__, part)
 
 
 def handed_over(function: Any) -> None:
