@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch.autograd import forward_ad
 
 from .replaced import Replaced
 
@@ -177,16 +178,20 @@ _NOT_PLAIN: Any = DispatchKeySet(DispatchKey.Python)
 for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor"):
     _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
 _dispatch_keys: Any = torch._C._dispatch_keys
+_interpreters: Any = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+
+
+def transformed() -> bool:
+    """Whether a transform of torch's is open, or a mode below autograd, which must see what a composite consists of."""
+    return (
+        _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
+    )
 
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether something stands between a call above autograd and the device, which must see a composite's parts."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch.autograd.forward_ad._current_level >= 0
-        or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
-    )
+    return transformed() or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr

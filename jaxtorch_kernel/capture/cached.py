@@ -85,7 +85,7 @@ class Cached(ABC, Generic[R]):
         self._lock = threading.RLock()  # of a trace, and of the table of programs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if private.interposed(()) or tracing.active():
+        if private.transformed() or (tracing.depth and tracing.active()):
             # Part of a larger program, or under a transform of torch's, which sees through it.
             return self._function(*args, **kwargs)
         if not kwargs:

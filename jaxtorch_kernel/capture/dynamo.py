@@ -125,7 +125,7 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> Any:
         graph = self.graph
         inputs: list[Any] = [*args, *(_attribute(self.original, n) for n in graph.attributes)]
-        if tracing.active() or private.interposed(()) or self._needs_eager(inputs):
+        if tracing.active() or private.transformed() or self._needs_eager(inputs):
             return self.original(*args)
         operands = list(inputs)
         for i in graph.floats:

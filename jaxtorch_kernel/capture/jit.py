@@ -29,7 +29,7 @@ class Jit(Cached[Step]):
     kind = "jit"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if tracing.active():
+        if tracing.depth and tracing.active():
             return self._function(*args, **kwargs)
         saving.check_none(self._name)
         # Steps of several threads on the same parameters run one after another: each donates what it reads.

@@ -74,7 +74,7 @@ def scan_layers(
     modules = list(layers)
     if not modules:
         return x
-    if private.interposed(()):  # a transform of torch.func must see each call
+    if private.transformed():  # a transform of torch.func must see each call
         for layer in modules:
             x = layer(x, *shared, **keywords)
         return x

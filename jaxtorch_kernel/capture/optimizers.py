@@ -35,6 +35,9 @@ from .errors import CaptureError
 Tensor = torch.Tensor
 
 
+_values_of = dict.values
+
+
 class Rate:
     """A learning rate that a program takes as an operand: read from its group before each run."""
 
@@ -73,6 +76,7 @@ class Known:
         self.look = _look(optimizer)
         self.numbers = [_numbers(group) for group in optimizer.param_groups]
         self.rates: set[int] = set()  # the groups whose learning rate is an operand
+        self.settle()
 
     def changes(self) -> list[Change]:
         """What is no longer as it was, for a person."""
@@ -92,17 +96,40 @@ class Known:
                     found.append(Change(path, token(old[name]), token(new.get(name))))
         return found
 
+    def settle(self) -> None:
+        """The trace is over: the state that its first step made is what the program depends on."""
+        optimizer = self.reference()
+        if optimizer is not None:
+            self.look = _look(optimizer)
+        self._names = [
+            [name for name in numbers if not (name == "lr" and i in self.rates)]
+            for i, numbers in enumerate(self.numbers)
+        ]
+        self._values = [
+            [numbers[name] for name in names]
+            for names, numbers in zip(self._names, self.numbers, strict=True)
+        ]
+        self._types = [list(map(type, values)) for values in self._values]
+        groups = [] if optimizer is None else optimizer.param_groups
+        self._tensors = list(map(_tensors, groups))
+        self._sizes = list(map(len, groups))
+
     def holds(self) -> bool:
         """Whether it is as it was."""
         optimizer = self.reference()
         if optimizer is None or _look(optimizer) != self.look:
             return False
-        for i, (old, group) in enumerate(zip(self.numbers, optimizer.param_groups, strict=True)):
-            for name, value in old.items():
-                now = group.get(name)
-                if (now is not value and now != value) and not (name == "lr" and i in self.rates):
-                    return False
-        return True
+        groups = optimizer.param_groups
+        try:
+            now = [[g[n] for n in names] for g, names in zip(groups, self._names, strict=True)]
+        except KeyError:
+            return False
+        # A tensor in the place of a number is no number, and must not be compared with one.
+        if [list(map(type, values)) for values in now] != self._types or now != self._values:
+            return False
+        if any(self._tensors) and list(map(_tensors, groups)) != self._tensors:
+            return False
+        return list(map(len, groups)) == self._sizes
 
     def give_back(self) -> None:
         """Let the groups have the numbers that they had."""
@@ -123,13 +150,26 @@ class Known:
         ]
 
 
+def _tensors(group: dict[str, Any]) -> dict[str, int]:
+    """The settings of a group that are tensors of the device, by identity: their values are read by the program."""
+    found = {k: v for k, v in group.items() if isinstance(v, Tensor)}
+    return {k: id(v) for k, v in found.items() if v.device.type == "jax"}
+
+
 def _numbers(group: dict[str, Any]) -> dict[str, Any]:
     plain = (int, float, tuple, str, type(None))
     return {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
 
 
+def _kept(state: dict[Any, Any]) -> Iterable[Any]:
+    """What an optimizer keeps of its parameters."""
+    try:
+        return [*chain.from_iterable(map(_values_of, state.values()))]
+    except TypeError:  # of another library: a dictionary for each parameter is torch's way
+        return chain.from_iterable(map(_parts, state.values()))
+
+
 def _parts(state: Any) -> Iterable[Any]:
-    """What an optimizer keeps of one parameter: a dictionary in torch, and not in every other library."""
     if isinstance(state, dict):
         return state.values()
     return state if isinstance(state, list | tuple) else (state,)
@@ -140,17 +180,11 @@ def _look(optimizer: torch.optim.Optimizer) -> Any:
     own = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [*map(id, chain.from_iterable(map(_parts, optimizer.state.values())))],
+        [*map(id, _kept(optimizer.state))],
         id(own.get("step")),
         id(type(optimizer).step),
         [*map(id, own.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, own.get("_optimizer_step_post_hooks", {}).values())],
-        [
-            id(v)
-            for g in optimizer.param_groups
-            for v in g.values()
-            if isinstance(v, Tensor) and v.device.type == "jax"
-        ],
     )
 
 
@@ -201,9 +235,7 @@ class Optimizers:
                 for optimizer in self._recorder.optimizers.values():
                     self.known.setdefault(id(optimizer), Known(optimizer))
             for known in self.known.values():
-                own = known.reference()
-                if own is not None:
-                    known.look = _look(own)  # with the state that its first step made
+                known.settle()
             self._recorder = None
 
     def refresh(self) -> None:

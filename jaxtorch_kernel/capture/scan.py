@@ -63,7 +63,7 @@ def scan(
         tensor([0., 1., 3., 6.], device='jax:0')
     """
     length = _length(xs, length)
-    if private.interposed(()):
+    if private.transformed():
         return _loop(function, init, xs, length, reverse)
     if tracing.active():
         return _scan((function,), init, xs, length, reverse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -80,6 +81,10 @@ def hooks_of(leaf: Tensor) -> tuple[int, ...]:
     return tuple(id(hook) for table in tables if table for hook in table.values())
 
 
+_backward_hooks = attrgetter("_backward_hooks")
+_accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
+
+
 class Constant:
     """An input that is the same at each run: the first value of a tensor that the code makes and keeps."""
 
@@ -115,6 +120,8 @@ class Step(Replay):
         self._respecified = True  # whether a write changes a cell's dtype or size
         self._given: list[int] = []
         self._looks: list[Fresh] = []
+        self._had: list[bool] = []
+        self._is_hooked = False
 
     def prepare(self, donated: set[int]) -> None:
         """Choose what is donated: all that is written, but for first values that further runs need.
@@ -130,6 +137,8 @@ class Step(Replay):
         # A cell that lives has the spec that it was traced with (`live_cells`).
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
+        self._had = [grad.had for grad in self.grads]
+        self._is_hooked = any(grad.hooks for grad in self.grads)
         self.compiled = Compiled(
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
@@ -148,9 +157,13 @@ class Step(Replay):
         self.provisional = False
 
     def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
-        for grad in self.grads:
-            leaf: Any = grad.leaf()  # AttributeError is caught in `live_cells`
-            if (leaf.grad is not None) is not grad.had or hooks_of(leaf) != grad.hooks:
+        leaves: list[Any] = [grad.leaf() for grad in self.grads]
+        # AttributeError, of a leaf that is gone, is caught in `live_cells`.
+        if [leaf.grad is not None for leaf in leaves] != self._had:
+            return False
+        hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
+        if hooked or self._is_hooked:
+            if list(map(hooks_of, leaves)) != [grad.hooks for grad in self.grads]:
                 return False
         return self.guards.hold(in_tables) and self.optimizers.hold()
 
