@@ -22,6 +22,8 @@ Before each run:
 
 What the code changes:
 
-    effects.py    Python state that the code changes
-    record.py     what one trace leaves behind, and what each run repeats
+    slots.py      the places that code writes
+    effects.py    what stood there and in containers before, and what the code made of it
+    repeats.py    what each run does to Python objects, as the trace did
+    record.py     what one trace leaves behind: guards, repeats, places for tensors
 """

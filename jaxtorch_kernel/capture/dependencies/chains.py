@@ -21,10 +21,10 @@ import torch
 from ..numbers import NeedsNumber, Number
 from . import outside
 from .closures import Closures
-from .effects import Slot
 from .fetch import Fetch, Found, ref, strong
 from .guard import ATTRIBUTES
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
+from .slots import Slot
 from .tokens import is_plain, is_users_class
 from .values import Values
 

@@ -14,21 +14,11 @@ import torch
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
-from .effects import (
-    Contained,
-    DataSlot,
-    EndSlot,
-    Extend,
-    Refill,
-    Reflag,
-    Slot,
-    Watched,
-    Written,
-    again_of,
-    put_contents,
-)
+from .effects import Contained, Watched, Written, put_contents
 from .guard import Check, Guards
 from .recorder import Recorder
+from .repeats import Extend, Refill, Reflag, again_of
+from .slots import DataSlot, EndSlot, Slot
 from .tokens import MISSING, is_plain
 
 Tensor = torch.Tensor

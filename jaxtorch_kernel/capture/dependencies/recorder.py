@@ -33,12 +33,12 @@ from ..results import Known
 from . import followed, outside
 from .chains import Chains
 from .closures import Closures
-from .effects import Slot
 from .fetch import contents_of, strong
 from .gradients import Gradients
 from .guard import Guards
 from .modules import Modules
 from .notes import NOTHING, Notes
+from .slots import Slot
 from .values import Values
 
 Tensor = torch.Tensor
