@@ -184,9 +184,7 @@ _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 
 def transformed() -> bool:
     """Whether a transform of torch's is open, or a mode below autograd, which must see what a composite consists of."""
-    return (
-        _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
-    )
+    return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
 
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:

@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import jaxtorch
-from jaxtorch.capture.dependencies.recorder import Own
+from jaxtorch.capture.dependencies.notes import Own
 from jaxtorch.capture.dependencies.tokens import token
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.capture.modes import Modes

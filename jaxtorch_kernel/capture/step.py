@@ -162,10 +162,11 @@ class Step(Replay):
         if [leaf.grad is not None for leaf in leaves] != self._had:
             return False
         hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
-        if hooked or self._is_hooked:
-            if list(map(hooks_of, leaves)) != [grad.hooks for grad in self.grads]:
-                return False
-        return self.guards.hold(in_tables) and self.optimizers.hold()
+        if not (hooked or self._is_hooked):
+            same = True
+        else:
+            same = list(map(hooks_of, leaves)) == [grad.hooks for grad in self.grads]
+        return same and self.guards.hold(in_tables) and self.optimizers.hold()
 
     def changes(self) -> list[Change]:
         found = super().changes()

@@ -5,6 +5,9 @@ objects: a counter is increased, a plain value is assigned, a container gets its
 only appends gets longer, and a place to which the code bound a tensor gets the tensor of that run. A program runs only
 where its guards hold, so that what the code read before is the same at each run, and so is what it assigns. What cannot
 be repeated is refused: a list that the code both reads and fills.
+
+Here is what the code changed, and how Python state is put back. `slots.py` has the places, `repeats.py` what each run
+does.
 """
 
 from __future__ import annotations
@@ -17,94 +20,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import _torch_private as private
-from .guard import Check
-from .tokens import MISSING, is_plain
+from .slots import Slot
 
 Tensor = torch.Tensor
 
-
 _REPLACED = object()  # what stood in a place was a container, which is not held any more
-
-
-class Slot:
-    """A place that code writes: an attribute, an item, a variable of a closure.
-
-    Attributes:
-        owner: whose it is.
-        key: an attribute's name, an item's key.
-        path: as one would write it.
-        is_buffer: a module's buffer, or another tensor among its attributes.
-    """
-
-    __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
-
-    def __init__(
-        self,
-        owner: Any,
-        kind: str,
-        key: Any,
-        path: str,
-        is_buffer: bool = False,
-        fetch: Callable[[], Any] | None = None,
-    ):
-        self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
-        try:
-            self._owner: Callable[[], Any] = weakref.ref(owner)
-        except TypeError:  # another dictionary may stand there at a run
-            self._owner = fetch or (lambda: owner)
-
-    @classmethod
-    def attribute(cls, owner: Any, name: str, path: str) -> Slot:
-        """An attribute; of a module, where the module keeps it."""
-        own = getattr(owner, "__dict__", {})
-        if isinstance(owner, torch.nn.Module) and name not in own:
-            for table in ("_buffers", "_parameters", "_modules"):
-                if name in own.get(table, ()):
-                    return cls(own[table], "item", name, path, table == "_buffers")
-        is_tensor = isinstance(owner, torch.nn.Module) and isinstance(own.get(name), Tensor)
-        return cls(owner, "attribute", name, path, is_tensor)
-
-    @classmethod
-    def item(cls, owner: Any, key: Any, path: str, fetch: Callable[[], Any] | None = None) -> Slot:
-        """An item; `fetch` finds its owner."""
-        return cls(owner, "item", key, path, fetch=fetch)
-
-    @classmethod
-    def cell(cls, owner: Any, name: str) -> Slot:
-        return cls(owner, "attribute", "cell_contents", name)
-
-    @property
-    def place(self) -> tuple[int, str, Any]:
-        """What tells it apart: its owner's identity, the kind, the key."""
-        return id(self._owner()), "items" if self.kind == "item" else "attributes", self.key
-
-    def get(self) -> Any:
-        """What stands there now."""
-        owner = self._owner()
-        if self.kind == "attribute":
-            try:
-                return getattr(owner, self.key, MISSING)
-            except ValueError:  # an empty variable
-                return MISSING
-        try:
-            return owner[self.key]
-        except (KeyError, IndexError, TypeError):
-            return MISSING
-
-    def set(self, value: Any) -> None:
-        """Put a value there, or nothing."""
-        owner = self._owner()
-        if owner is None:
-            return
-        if self.kind == "attribute":
-            if value is not MISSING:
-                setattr(owner, self.key, value)
-            elif self.get() is not MISSING:
-                delattr(owner, self.key)
-        elif value is not MISSING:
-            owner[self.key] = value
-        elif self.get() is not MISSING:
-            del owner[self.key]
 
 
 class Written:
@@ -202,21 +122,6 @@ def _geometry(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-class DataSlot:
-    """`tensor.data`, as a place that code writes."""
-
-    is_buffer = False
-
-    def __init__(self, tensor: Tensor):
-        self._tensor = weakref.ref(tensor)
-
-    def set(self, value: Tensor) -> None:
-        """Give the tensor this memory."""
-        tensor = self._tensor()
-        if tensor is not None:
-            tensor.data = value
-
-
 class Effects:
     """What one trace did to Python state."""
 
@@ -289,92 +194,6 @@ class Effects:
                 written.slot.set(written.before)
         for watched in self.tensors.values():
             watched.restore()
-
-
-class Again:
-    """What a run does to one slot, as the trace did: `value` is added (`counted`) or assigned."""
-
-    __slots__ = ("counted", "slot", "value")
-
-    def __init__(self, slot: Slot, value: Any, counted: bool):
-        self.slot, self.value, self.counted = slot, value, counted
-
-    def __call__(self) -> None:
-        if self.counted:
-            self.slot.set(self.slot.get() + self.value)
-        elif self.slot.get() is not self.value:
-            self.slot.set(self.value)
-
-
-def again_of(written: Written, is_read: bool) -> Again | None:
-    """What each run must do to a slot that the trace changed; None where a guard sees the change.
-
-    A program runs only where its guards hold: what the code assigned from what it read is the same at each run.
-    """
-    now = written.slot.get()
-    if written.counts and not written.stored and not is_read:
-        return Again(written.slot, now - written.before, True)
-    return Again(written.slot, now, False) if is_plain(now) else None
-
-
-class Reflag:
-    """What a run does to a tensor's `requires_grad`."""
-
-    __slots__ = ("tensor", "value")
-
-    def __init__(self, tensor: Tensor, value: bool):
-        self.tensor, self.value = weakref.ref(tensor), value
-
-    def __call__(self) -> None:
-        tensor = self.tensor()
-        if tensor is not None:
-            tensor.requires_grad_(self.value)
-
-    def check(self) -> Check:
-        """That it was the other one before a run."""
-
-        def holds() -> bool:
-            tensor = self.tensor()
-            return tensor is not None and tensor.requires_grad is not self.value
-
-        return Check("a tensor's requires_grad", "has changed", holds)
-
-
-class Refill:
-    """What a run does to a container: it holds what it held after the trace."""
-
-    __slots__ = ("after", "fetch")
-
-    def __init__(self, fetch: Callable[[], Any], container: Any):
-        self.fetch, self.after = fetch, container.copy()
-
-    def __call__(self) -> None:
-        put_contents(self.fetch(), self.after)
-
-
-class Extend:
-    """What a run does to a list to which the code appends plain values."""
-
-    __slots__ = ("fetch", "values")
-
-    def __init__(self, fetch: Callable[[], Any], values: list[Any]):
-        self.fetch, self.values = fetch, values
-
-    def __call__(self) -> None:
-        self.fetch().extend(self.values)
-
-
-class EndSlot:
-    """The end of a list, as a place that code writes."""
-
-    is_buffer = False
-
-    def __init__(self, fetch: Callable[[], Any]):
-        self._fetch = fetch
-
-    def set(self, value: Tensor) -> None:
-        """Append a tensor."""
-        self._fetch().append(value)
 
 
 def _stands(fetch: Callable[[], Any], container: Any) -> bool:

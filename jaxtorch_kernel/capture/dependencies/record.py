@@ -14,22 +14,12 @@ import torch
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
-from .effects import (
-    Contained,
-    DataSlot,
-    EndSlot,
-    Extend,
-    Refill,
-    Reflag,
-    Slot,
-    Watched,
-    Written,
-    again_of,
-    put_contents,
-)
+from .effects import Contained, Watched, Written, put_contents
 from .guard import Check
 from .guards import Guards
 from .recorder import Recorder
+from .repeats import Extend, Refill, Reflag, again_of
+from .slots import DataSlot, EndSlot, Slot
 from .tokens import MISSING, is_plain
 
 Tensor = torch.Tensor
@@ -252,7 +242,7 @@ class Record:
         slot, now = written.slot, written.slot.get()
         if not (isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now))):
             if now is not MISSING:
-                again = again_of(written, recorder.reads(slot.place))
+                again = again_of(written, recorder.reads(slot))
                 if again is not None:
                     self.again.append(again)
             return
@@ -261,7 +251,7 @@ class Record:
         if isinstance(before, Tensor) and before.device.type == "jax":
             self.reads_through(buffer_of(before), SlotCell(slot, before))
             self._replaced.append(before)
-            recorder.drop(slot.place)  # what stood there is an input, whatever it is
+            recorder.drop(slot)  # what stood there is an input, whatever it is
 
     def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
         """Let each run leave a tensor at a place. `refusal`: for code that may not."""
