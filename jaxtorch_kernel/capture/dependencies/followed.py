@@ -66,7 +66,9 @@ def whose(frame: types.FrameType) -> str:
         if name.partition(".")[0] in _NOT_FOLLOWED_NAMES:
             return NOT_FOLLOWED
         module = sys.modules.get(name)
-        return USERS if module is None or is_users_module(module) else LIBRARY
+        # `__main__` may be a launcher's module: the code that it runs in that name is the user's.
+        is_users = module is None or name == "__main__" or is_users_module(module)
+        return USERS if is_users else LIBRARY
     if is_user_file(file):
         return USERS
     if file == torch_modules.__file__:
