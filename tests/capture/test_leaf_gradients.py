@@ -41,6 +41,6 @@ def test_code_that_computes_a_gradient_is_traced_once(
     exec(f"def code(x): return {called}((x * x * x).sum(), x, create_graph=True)[0]", names)
     captured = door(names["code"])
     for k in range(4):
-        x = leaf(k)
+        x = leaf(float(k))
         torch.testing.assert_close(captured(x), 3 * x.detach() ** 2, check_stride=False)
     assert captured.cache_info().misses == 1
