@@ -73,6 +73,8 @@ class Replay(ABC):
         # Of each tensor: its place among those in the tables of modules, or how it is found otherwise.
         places_in_tables = {id(t): i for i, t in enumerate(self.guards.in_tables())}
         self._where = [places_in_tables.get(id(t()), t) for t in self.tensors]
+        # Beside its arguments: it holds for good.
+        self.reads_nothing = self.guards.is_bare and not (self.tensors or self.references)
         # One tensor and nothing around it: a step's loss, a module's output.
         self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
         alive = [cell() for cell in captured.cells[:cells]]
@@ -105,6 +107,8 @@ class Replay(ABC):
 
     def live_cells(self) -> list[Any] | None:
         """The cells to read, or None where the program no longer says what the code would do."""
+        if self.reads_nothing:
+            return []
         try:
             in_tables = self.guards.in_tables()
             tensors = self._named(in_tables)

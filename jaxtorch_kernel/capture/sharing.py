@@ -46,7 +46,7 @@ class Sharing:
 
     def cells_agree(self, cells: Sequence[Any]) -> bool:
         """Whether each cell is found under all the names that it had. Raises AttributeError where one is gone."""
-        return all(reference() is cells[i] for i, reference in self._twins)
+        return not self._twins or all(reference() is cells[i] for i, reference in self._twins)
 
     def arguments_agree(
         self, leaves: Sequence[Any], cells: Sequence[Any], call: Arguments | None = None
@@ -55,6 +55,8 @@ class Sharing:
 
         And whether those are the tensors of the trace whose `.grad` the code reads.
         """
+        if not (self.written or self._named or self._tied):
+            return True
         own = leaves if call is None else call.own
         if any(own[place] is not reference() for place, reference in self._tied):
             return False

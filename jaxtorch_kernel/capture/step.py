@@ -121,6 +121,7 @@ class Step(Replay):
         # A cell that lives has the spec that it was traced with (`live_cells`).
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
+        self.reads_nothing &= not (self.grads or self.optimizers.known)
         self._had = [grad.had for grad in self.grads]
         self._is_hooked = any(grad.hooks for grad in self.grads)
         self.compiled = Compiled(

@@ -80,7 +80,8 @@ class Guards:
         mark = _Mark(self)
         self._modules = [weakref.ref(m, mark.release) for m in modules]
         self._dead = self.gone = False
-        self._is_bare = not (
+        # Nothing beside arguments is read.
+        self.is_bare = not (
             groups or checks or tables or hookless or attributes or absent or modules
         )
         self._watch: list[Any] = []
@@ -114,7 +115,7 @@ class Guards:
         Args:
             in_tables: what `in_tables` gave, where the caller has it.
         """
-        if self._is_bare:
+        if self.is_bare:
             return True
         if in_tables is None:
             in_tables = self.in_tables()
