@@ -111,10 +111,10 @@ def trace_entry(
         )
         _check_gradients(recorder)
         if recorder.uses_gradients():
-            _guard_gradients(recorder, arguments.own)
+            _guard_gradients(recorder)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
         if recorder.uses_gradients():
-            record.tie(arguments.own)
+            record.tie(arguments.own, recorder)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
 
@@ -167,14 +167,12 @@ def _check_gradients(recorder: Recorder) -> None:
             )
 
 
-def _guard_gradients(recorder: Recorder, arguments: Sequence[Any]) -> None:
-    """Whether a leaf has a `.grad` is part of the program."""
-    for leaf in arguments:
-        if isinstance(leaf, Tensor) and leaf.is_leaf:
-            recorder.gradients.setdefault(id(leaf), (weakref.ref(leaf), leaf.grad))
-    for key, (reference, gradient) in recorder.gradients.items():
-        path, _ = recorder.tensors.get(key, ("an argument", None))
-        recorder.checks[id(reference)] = _has_gradient(path, reference, gradient is not None)
+def _guard_gradients(recorder: Recorder) -> None:
+    """Whether a leaf that is read by name has a `.grad` is part of the program."""
+    for key, (path, reference) in recorder.tensors.items():
+        if key in recorder.gradients:
+            _, gradient = recorder.gradients[key]
+            recorder.checks[id(reference)] = _has_gradient(path, reference, gradient is not None)
 
 
 def _has_gradient(path: str, leaf: weakref.ref[Tensor], had: bool) -> Check:

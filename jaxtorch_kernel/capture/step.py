@@ -40,6 +40,7 @@ class Grad:
 
     Attributes:
         leaf: a weak reference.
+        place: of an argument, among the leaves of the call: each run has its own leaf.
         had: whether there was one before.
         after: what it was after, where the code did not make it: None, or a tensor that was there before.
         exchanged: the code put `after` in the place of what was there. What it made, each run makes anew.
@@ -47,6 +48,7 @@ class Grad:
 
     def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
         self.leaf = weakref.ref(leaf)
+        self.place: int | None = None
         self.had = before is not None
         self.exchanged = not made and after is not before
         self.after = after if self.exchanged else None
@@ -98,6 +100,7 @@ class Step(Replay):
         self.name = name
         self.optimizers = Optimizers()
         self.grads: list[Grad] = []
+        self.argument_grads: list[Grad] = []  # of leaves that `Sharing` asks for
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
@@ -205,7 +208,9 @@ class Step(Replay):
             give_up(inputs[i])
         for cell, buffer in zip(self.kept, born, strict=False):
             cell.array = buffer.array
-        for grad in self.grads:
+        for grad in self.argument_grads:
+            grad.leaf = weakref.ref((leaves if call is None else call.own)[grad.place])
+        for grad in (*self.grads, *self.argument_grads):
             if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
@@ -256,7 +261,7 @@ def trace_step(
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
             if recorder.uses_gradients():
-                record.tie(arguments.own)
+                record.tie(arguments.own, recorder)
             step = _step(arguments, captured, session, record, optimizers, recorder, name)
             if step.provisional and again:
                 step.settle()
@@ -294,6 +299,7 @@ def _step(
     step = Step(captured, places, record, constants, name)
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
+    given = {id(t): i for i, t in enumerate(arguments.own) if isinstance(t, Tensor)}
     for key, leaf in leaves_of.items():
         gradient, new = before[key][1], after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
@@ -303,7 +309,14 @@ def _step(
         ):
             continue
         grad = Grad(leaf, gradient, new, is_made)
-        step.grads.append(grad)
+        if key in given and key not in recorder.tensors and gradient is None and not grad.hooks:
+            grad.place = given[key]
+            record.bare.append(grad.place)
+            step.argument_grads.append(grad)
+        else:
+            step.grads.append(grad)
+            if key in given:
+                record.tied.append((given[key], grad.leaf))
         if is_made and new is not None:
             step.landings.append(Landing(grad.set, new, captured.escaped))
     landed = {landing.output for landing in step.landings}

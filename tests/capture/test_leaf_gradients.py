@@ -44,3 +44,48 @@ def test_code_that_computes_a_gradient_is_traced_once(
         x = leaf(float(k))
         torch.testing.assert_close(captured(x), 3 * x.detach() ** 2, check_stride=False)
     assert captured.cache_info().misses == 1
+
+
+def test_each_call_gives_its_own_leaf_a_gradient() -> None:
+    def attack(x: torch.Tensor) -> torch.Tensor:
+        (x * x * x).sum().backward()
+        return x.grad.sign()
+
+    captured = jaxtorch.jit(attack)
+    for k in range(1, 5):
+        x = leaf(float(k))
+        assert torch.equal(captured(x), torch.ones_like(x))
+        assert torch.equal(x.grad, torch.full_like(x, 3.0 * k * k))
+    assert captured.cache_info().misses == 1
+
+
+def test_leaves_that_take_turns_accumulate_each_for_itself() -> None:
+    def code(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        loss = (x * by).sum()
+        loss.backward()
+        return loss
+
+    seen = []
+    for step in (jaxtorch.jit(code), code):
+        one, two, by = leaf(), leaf(2.0), torch.full((3,), 2.0, device="jax")
+        for k in range(8):
+            step((one, two, two)[k % 3], by)
+        two.grad = None
+        hook = one.register_hook(lambda g: g * 10)
+        step(one, by), step(two, by)
+        hook.remove()
+        step(one, by), step(two, by)
+        seen.append([one.grad.tolist(), two.grad.tolist()])
+    assert seen[0] == seen[1]
+
+
+def test_a_leaf_and_a_tensor_with_a_history_take_turns() -> None:
+    def code(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum()
+
+    captured = jaxtorch.pure(code)
+    w = leaf()
+    for k in range(3):
+        captured(w * 2.0).backward()
+        captured(w).backward()
+        torch.testing.assert_close(w.grad, torch.full_like(w, 10.0 * (k + 1)))

@@ -205,6 +205,7 @@ class Record:
         self._named: dict[int, list[Tensor]] = {}
         self._bound: dict[int, list[Callable[[], Any]]] = {}
         self.tied: list[tuple[int, weakref.ref[Tensor]]] = []  # arguments that must be these
+        self.bare: list[int] = []  # arguments that must be leaves without gradients and hooks
         self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
         for _, reference in recorder.tensors.values():
@@ -329,10 +330,18 @@ class Record:
             return
         raise CaptureError(what, advice, *line)
 
-    def tie(self, arguments: Sequence[Any]) -> None:
-        """Let a run be of these very leaves, where the code may read their `.grad`: it is reached through them."""
+    def tie(self, arguments: Sequence[Any], recorder: Recorder) -> None:
+        """Say what a run expects of arguments whose `.grad` the code may read.
+
+        One without a gradient may be any leaf without one. With one, it must be that leaf: the gradient is read there.
+        """
         for place, leaf in enumerate(arguments):
-            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf:
+            if not (isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf):
+                continue
+            _, gradient = recorder.gradients.get(id(leaf), (None, leaf.grad))
+            if gradient is None:
+                self.bare.append(place)
+            else:
                 self.tied.append((place, weakref.ref(leaf)))
 
     def is_named(self, cell: Any) -> bool:
