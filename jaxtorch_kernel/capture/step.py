@@ -40,7 +40,6 @@ class Grad:
 
     Attributes:
         leaf: a weak reference.
-        place: of an argument, among the leaves of the call: each run has its own leaf.
         had: whether there was one before.
         after: what it was after, where the code did not make it: None, or a tensor that was there before.
         exchanged: the code put `after` in the place of what was there. What it made, each run makes anew.
@@ -48,7 +47,6 @@ class Grad:
 
     def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
         self.leaf = weakref.ref(leaf)
-        self.place: int | None = None
         self.had = before is not None
         self.exchanged = not made and after is not before
         self.after = after if self.exchanged else None
@@ -100,7 +98,8 @@ class Step(Replay):
         self.name = name
         self.optimizers = Optimizers()
         self.grads: list[Grad] = []
-        self.argument_grads: list[Grad] = []  # of leaves that `Sharing` asks for
+        # Of arguments, by their place among the leaves of the call: each run has its own leaf.
+        self.argument_grads: dict[int, Grad] = {}
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
@@ -208,9 +207,9 @@ class Step(Replay):
             give_up(inputs[i])
         for cell, buffer in zip(self.kept, born, strict=False):
             cell.array = buffer.array
-        for grad in self.argument_grads:
-            grad.leaf = weakref.ref((leaves if call is None else call.own)[grad.place])
-        for grad in (*self.grads, *self.argument_grads):
+        for place, grad in self.argument_grads.items():
+            grad.leaf = weakref.ref((leaves if call is None else call.own)[place])
+        for grad in (*self.grads, *self.argument_grads.values()):
             if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
@@ -310,9 +309,8 @@ def _step(
             continue
         grad = Grad(leaf, gradient, new, is_made)
         if key in given and key not in recorder.tensors and gradient is None and not grad.hooks:
-            grad.place = given[key]
-            record.bare.append(grad.place)
-            step.argument_grads.append(grad)
+            record.bare.append(given[key])
+            step.argument_grads[given[key]] = grad
         else:
             step.grads.append(grad)
             if key in given:
