@@ -142,7 +142,10 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def key_of(arguments: Arguments) -> tuple[Any, ...]:
     """The key of a call."""
-    key: list[Any] = [ambient(), arguments.structure]
+    # A copy of an argument is no argument: the code gives back views of it, and may not write to it.
+    own = zip(arguments.leaves, arguments.own, strict=True)
+    taken = tuple(i for i, (leaf, given) in enumerate(own) if leaf is not given)
+    key: list[Any] = [ambient(), arguments.structure, taken, arguments.borrowed]
     buffers = []
     for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):

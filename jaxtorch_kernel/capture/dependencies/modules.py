@@ -16,11 +16,10 @@ from torch.nn.modules import module as torch_modules
 from .fetch import module_table, ref, strong
 from .guard import Check, users_hooks
 from .tokens import is_users_class
-from .values import Values
+from .values import OF_EVERY_MODULE, Values
 
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TABLES = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
 _GLOBAL_HOOKS = tuple(
     name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
 )
@@ -78,6 +77,8 @@ class Modules:
         notes.modules[id(module)] = weakref.ref(module)
         path = notes.module_path(module)
         own = vars(module)
+        for name in own.keys() - OF_EVERY_MODULE:
+            self._values.read_later(path, module, name)
         notes.table(path, module, own["_parameters"])
         notes.table(path, module, own["_buffers"])
         children = module_table(ref(module), "_modules")
@@ -89,7 +90,5 @@ class Modules:
     def read_unseen(self, module: torch.nn.Module) -> None:
         """All of a module's tree is read, and what a call of it would read: another module is called for it."""
         self.read_whole(module)
-        for path, part in module.named_modules(prefix=self._notes.module_path(module)):
+        for part in module.modules():
             self.called(part)
-            for name in vars(part).keys() - _TABLES:
-                self._values.read_later(path, part, name)

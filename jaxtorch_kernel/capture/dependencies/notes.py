@@ -144,15 +144,20 @@ class Notes:
             self.meet(owner, path.rpartition(".")[0])
         is_new = key not in group.keys
         if is_new:
+            # What the code itself put there is nothing to depend on; what stood there before may be.
+            written = self.effects.written.get((id(owner), kind, key))
             group.keys.append(key)
-            group.guards.append(Guard(path, value))
+            group.guards.append(Guard(path, value if written is None else written.before))
         return group.fetch, is_new
 
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[Any, Any]]:
         """Guard what a container holds: (key, element) of each; nothing where that was done before."""
         # One container in two places may be two later.
         place = (id(container), CONTENTS, path)
-        if place in self.groups or len(self.groups) > _MOST:
+        if place in self.groups:
+            return []
+        if len(self.groups) > _MOST:
+            self.warn(f"reads more than {_MOST} objects", *self.line)
             return []
         group = self.groups[place] = Group(fetch, CONTENTS)
         self.meet(container, path)
@@ -205,9 +210,9 @@ class Notes:
         self.checks.setdefault(id(value), check)
         self.meet(value, check.path)
 
-    def warn(self, what: str, file: str, line: int | None) -> None:
+    def warn(self, what: str, file: str | None, line: int | None) -> None:
         """The code does what a program cannot repeat."""
-        found = what, file, line or 0
+        found = what, file or "", line or 0
         if found not in self.warned:
             self.warned.append(found)
 

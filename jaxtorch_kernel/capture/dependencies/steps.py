@@ -130,7 +130,8 @@ class Steps(ABC):
             value = getattr(owner, name, MISSING)
             return self.guard(owner, ATTRIBUTES, name, value, where, fetch)
         if raw is MISSING:
-            if hasattr(type(owner), "__getattr__") or not has_dict:
+            fallback = getattr(type(owner), "__getattr__", None)
+            if fallback not in (None, torch.nn.Module.__getattr__) or not has_dict:
                 return None
             return self.guard(owner, ATTRIBUTES, name, MISSING, where, fetch)
         if is_plain(raw) or isinstance(raw, CONTAINERS):

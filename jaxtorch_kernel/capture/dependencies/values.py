@@ -5,8 +5,8 @@ so what the value holds counts as read, by its kind:
 
     a tensor, an array                    its layout, or its contents
     a container                           what it holds, and what that holds
-    a function, a module                  nothing yet: what it reads is seen when it runs
-    another object                        those of its attributes whose names some followed code mentions
+    a function                            nothing yet: what it reads is seen when it runs
+    an object, a torch module             those of its attributes whose names some followed code mentions
 
 The names that code mentions are complete only when all of it has run: attributes whose names are unknown so far
 wait until then. Code that computes names (`getattr`, `vars`) is *dynamic*: it may read all attributes, and those that
@@ -22,7 +22,8 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,8 +39,21 @@ from .tokens import CONTAINERS, class_attributes, is_plain, is_users_class
 Tensor = torch.Tensor
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-_DEEPEST = 6
+_DEEPEST = 24
 _LARGEST = 1 << 12  # elements of a container whose elements are looked into
+
+
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+
+
+class _Later(NamedTuple):
+    """An attribute that is read if some followed code mentions its name, which is known at the end."""
+
+    path: str
+    owner: Any
+    name: str
+    fetch: Fetch
+    depth: int
 
 
 class Values(Steps):
@@ -53,7 +67,7 @@ class Values(Steps):
     def __init__(self, notes: Notes, closures: Closures):
         super().__init__(notes)
         self._closures = closures
-        self._waiting: list[tuple[str, Any, str, Fetch, int]] = []
+        self._waiting: list[_Later] = []
 
     def found(self, path: str, value: Any, fetch: Fetch) -> None:
         """A step has found a value: a function may run, a tensor is an input."""
@@ -73,13 +87,11 @@ class Values(Steps):
     ) -> None:
         """A value was read, and may be used in any way."""
         notes = self.notes
-        if is_plain(value) or isinstance(
-            value, torch.nn.Module | types.FunctionType | types.ModuleType
-        ):
+        if is_plain(value) or isinstance(value, types.FunctionType | types.ModuleType):
             if dynamic and isinstance(value, types.ModuleType):
                 for name in notes.strings:
                     self.item(vars(value), name, f"{path}.{name}", strong(vars(value)))
-            return  # what a function or a module reads is seen when it runs
+            return  # what a function reads is seen when it runs
         if isinstance(value, Tensor):
             notes.tensor(path, value)
         elif isinstance(value, torch.optim.Optimizer):
@@ -112,7 +124,7 @@ class Values(Steps):
             if dynamic and is_users_class(value):
                 for name in [*(name for name, _ in class_attributes(value)), *notes.strings]:
                     self.of_class(value, name, f"{path}.{name}", fetch)
-        elif depth and _has_attributes(value) and notes.is_first((id(value), "deep")):
+        elif depth and _has_attributes(value) and notes.is_first((id(value), "deep", dynamic)):
             self._object(path, value, fetch, dynamic, depth)
 
     def _object(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
@@ -125,25 +137,34 @@ class Values(Steps):
         names = [*_attribute_names(value), *(notes.strings if dynamic else ())]
         for name in dict.fromkeys(names):
             if whole or name in notes.names:
-                self._deep(path, value, name, fetch, depth)
+                self._deep(path, value, name, fetch, dynamic, depth)
             else:
-                self._waiting.append((path, value, name, fetch, depth))
+                self._waiting.append(_Later(path, value, name, fetch, depth))
+        if is_users_class(cls := type(value)):  # by `type(self).k`, which no chain shows
+            for name, found in class_attributes(cls):
+                if is_plain(found):
+                    later = _Later(f"type({path})", cls, name, ref(cls), depth)
+                    self._waiting.append(later)
 
     def read_later(self, path: str, owner: Any, name: str) -> None:
         """An attribute is read, if some followed code mentions it."""
-        self._waiting.append((path, owner, name, ref(owner), 2))
+        self._waiting.append(_Later(path, owner, name, ref(owner), 2))
 
-    def _deep(self, path: str, owner: Any, name: str, fetch: Fetch, depth: int) -> None:
+    def _deep(
+        self, path: str, owner: Any, name: str, fetch: Fetch, dynamic: bool, depth: int
+    ) -> None:
         known = self.attribute(owner, name, path, fetch)
         if known is not None:
-            self.expect(*known, depth=depth - 1)
+            # Code that computes names goes on with them where it names the attribute itself, or copies all of it.
+            goes_on = name in self.notes.strings or is_dataclass(known[1])
+            self.expect(*known, dynamic and goes_on, depth - 1)
 
     def look_into_waiting(self) -> None:
         """All names that the code mentions are known now."""
         while self._waiting:
             path, owner, name, fetch, depth = self._waiting.pop()
             if name in self.notes.names:
-                self._deep(path, owner, name, fetch, depth)
+                self._deep(path, owner, name, fetch, False, depth)
 
     def _container(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
         elements = self.notes.contents(path, value, fetch)
@@ -208,6 +229,8 @@ def _has_attributes(value: Any) -> bool:
 
 def _attribute_names(value: Any) -> list[str]:
     names = list(getattr(value, "__dict__", ()))
+    if isinstance(value, torch.nn.Module):
+        names = [n for n in names if n not in OF_EVERY_MODULE] + list(value._modules)
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
         names += [slots] if isinstance(slots, str) else slots
