@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ... import _torch_private as private
 from ...dispatch import tracing
 from ...storage.buffer import buffer_of
 from ..results import Known
@@ -178,7 +179,9 @@ class Notes:
     def table(self, path: str, module: torch.nn.Module, table: dict[str, Any]) -> None:
         """A module's table of tensors is read: all of it is guarded, at once."""
         if id(table) not in self.tables and id(table) not in self.own.tables:
-            self.tables[id(table)] = Table(path, module, table)
+            values = [v for v in table.values() if isinstance(v, Tensor)]
+            if not any(map(private.is_wrapped, values)):
+                self.tables[id(table)] = Table(path, module, table)
             for name, value in table.items():
                 if isinstance(value, Tensor):
                     self.tensor(f"{path}.{name}", value)
@@ -186,6 +189,8 @@ class Notes:
     def tensor(self, path: str, value: Tensor) -> None:
         """A tensor is read by name; nothing where the trace has made its values."""
         trace = tracing.current()
+        if private.is_wrapped(value):  # a transform's, put there by `functional_call`
+            return
         if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
             return
         if id(value) not in self.tensors:

@@ -221,6 +221,8 @@ def _is_stdlib(cls: type) -> bool:
 
 
 def _has_attributes(value: Any) -> bool:
+    if isinstance(value, torch.nn.Module):
+        return True
     module = type(value).__module__.partition(".")[0]
     if module in ("torch", "jax", "jaxlib", "numpy", "jaxtorch", "builtins"):
         return False

@@ -14,6 +14,7 @@ from . import (
     containers,
     effects,
     functions,
+    indirect,
     modules,
     objects,
     plain_values,
@@ -37,6 +38,7 @@ TABLES = (
     effects,
     aliases,
     sharing,
+    indirect,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CHOSEN = ROWS if os.environ.get("JAXTORCH_CHANGES") == "all" else ROWS[::3]
