@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
+import torch
 
 from ..dispatch.fallback import Untraceable
 from ..dispatch.site import _is_user, _user_file
@@ -44,6 +46,13 @@ _VALUE = (
 )
 
 
+_VALIDATION = (
+    "torch.distributions looks at its arguments: pass validate_args=False, or call "
+    "torch.distributions.Distribution.set_default_validate_args(False)."
+)
+_DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
+
+
 @contextmanager
 def explained(function: Callable[..., Any]) -> Iterator[None]:
     """Turn an error of the trace into a `CaptureError` that teaches."""
@@ -63,10 +72,17 @@ def explained(function: Callable[..., Any]) -> Iterator[None]:
 
 def _of_a_value(what: str, error: BaseException) -> CaptureError:
     place = user_frame(error)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    validates = any(
+        code.co_name in ("__init__", "_validate_sample")
+        and code.co_filename.startswith(_DISTRIBUTIONS)
+        for code in codes
+    )
+    advice = _VALIDATION if validates else _VALUE + "."
     # The new error keeps this one, and with it the frames of torch's printing, where a local variable keeps torch.func
     # off: as long as a shell remembers the error, nested transforms would be wrong.
     traceback.clear_frames(error.__traceback__)
-    return CaptureError(what, _VALUE + ".", *place)
+    return CaptureError(what, advice, *place)
 
 
 def written(what: str) -> CaptureError:

@@ -89,3 +89,25 @@ def test_a_leaf_and_a_tensor_with_a_history_take_turns() -> None:
         captured(w * 2.0).backward()
         captured(w).backward()
         torch.testing.assert_close(w.grad, torch.full_like(w, 10.0 * (k + 1)))
+
+
+@pytest.mark.parametrize("make", [torch.clone, torch.detach, lambda x: x * 1.0])
+def test_a_gradient_by_a_leaf_that_pure_code_makes(
+    make: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+    model = torch.nn.Sequential(*layers).to("jax")
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        z = make(x).requires_grad_(True)
+        (slope,) = grad(model(z).sum(), z, create_graph=True)
+        return (slope.norm(dim=1) - 1).square().mean()
+
+    x = torch.randn(5, 3, device="jax")
+    captured = jaxtorch.pure(penalty)
+    for _ in range(2):
+        expected = grad(penalty(x), list(model.parameters()), allow_unused=True)
+        found = grad(captured(x), list(model.parameters()), allow_unused=True)
+        assert [g is None for g in found] == [g is None for g in expected]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert theirs is None or torch.allclose(ours, theirs, atol=1e-6)

@@ -60,7 +60,8 @@ ROWS = [
     _of_net("getattr with a name that is computed", "x * getattr(self, 'w_' + 'ab'[0])", "net.w_a = 7.0"),
     _of_net("hasattr", "x * (5 if hasattr(self, 'flag') else 2)", "net.flag = 1", "del net.flag"),
     _of_net("vars", "x * vars(self)['gain']", "net.gain = 7.0"),
-    _of_net("its layers in a comprehension", "x * sum(layer.scale for layer in self.layers)", "net.layers[1].scale = 7.0"),
+    _of_net("its layers in a comprehension", "x * sum(layer.scale for layer in self.layers)",
+            "net.layers[1].scale = 7.0"),
     _of_net("all its parts", "x * sum(m.training for m in self.modules())", "net.layers[1].eval()", "net.train()"),
     _of_net("one of two", "x * (self.layers[0] if self.gain else self.layers[1]).scale", "net.layers[0].scale = 7.0",
             "net.gain = 0", "net.layers[1].scale = 5.0"),
@@ -68,28 +69,29 @@ ROWS = [
         doors=CAPTURES),
     Row("getattr of a getattr", "from types import SimpleNamespace as S\nc = S(opt=S())",
         "out = x * getattr(getattr(c, 'opt', None), 'k', 2.0)", ("c.opt.k = 7.0", "c.opt = S()"), doors=CAPTURES),
-    Row("a dataclass that a helper takes apart", "import dataclasses\n@dataclasses.dataclass\nclass C:\n    k: float = 2.0\n"
-        "c = C()\ndef total(o):\n    return sum(dataclasses.asdict(o).values())", "out = x * total(c)", "c.k = 7.0",
+    Row("a dataclass that a helper takes apart",
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    k: float = 2.0\nc = C()\ndef total(o):\n    return sum(dataclasses.asdict(o).values())", "out = x * total(c)", "c.k = 7.0",
         doors=CAPTURES),
-    Row("a descriptor that knows its name", "class Kept:\n    def __set_name__(self, owner, name):\n        self.name = '_' + name\n"
+    Row("a descriptor that knows its name",
+        "class Kept:\n    def __set_name__(self, owner, name):\n        self.name = '_' + name\n"
         "    def __get__(self, o, owner=None):\n        return getattr(o, self.name)\n    def __set__(self, o, value):\n"
-        "        setattr(o, self.name, value)\nclass C:\n    k = Kept()\nc = C()\nc.k = 2.0", "out = x * c.k", "c.k = 7.0",
-        doors=CAPTURES),
+        "        setattr(o, self.name, value)\nclass C:\n    k = Kept()\nc = C()\nc.k = 2.0",
+        "out = x * c.k", "c.k = 7.0", doors=CAPTURES),
     Row("an object's class", "class C:\n    k = 2.0\n    def by(self, x):\n        return x * type(self).k\nc = C()",
         "out = c.by(x)", "C.k = 7.0", doors=CAPTURES),
-    Row("an object's __class__", "class C:\n    k = 2.0\n    def by(self, x):\n        return x * self.__class__.k\nc = C()",
-        "out = c.by(x)", "C.k = 7.0", doors=CAPTURES),
+    Row("an object's __class__",
+        "class C:\n    k = 2.0\n    def by(self, x):\n        return x * self.__class__.k\nc = C()", "out = c.by(x)", "C.k = 7.0", doors=CAPTURES),
     Row("a class pattern", "class C:\n    pass\nc = C()\nc.k = 2.0\ndef f(x):\n    match c:\n        case C(k=by):\n"
         "            return x * by", "out = f(x)", "c.k = 7.0", doors=CAPTURES),
-    Row("a class pattern by position", "class C:\n    __match_args__ = ('k',)\nc = C()\nc.k = 2.0\ndef f(x):\n    match c:\n"
-        "        case C(by):\n            return x * by", "out = f(x)", "c.k = 7.0", doors=CAPTURES),
+    Row("a class pattern by position",
+        "class C:\n    __match_args__ = ('k',)\nc = C()\nc.k = 2.0\ndef f(x):\n    match c:\n        case C(by):\n            return x * by", "out = f(x)", "c.k = 7.0", doors=CAPTURES),
     Row("the end of a chain of objects", _CHAIN, "out = x * last(top)", "deepest.k = 7.0", doors=CAPTURES),
     Row("the innermost of dictionaries", _CHAIN, "out = x * bottom(nested)", "leaf['k'] = 7.0", doors=CAPTURES),
     # -- counters --
     Row("a counter that another method reads", _COUNTER, "meter.update()\nout = x * meter.scale()", ("", "meter.n = 10"),
         watch=("meter.n",), doors=CAPTURES),
-    Row("a counter of a helper, never read", _COUNTER, "count(meter)\nout = x * 2", ("", "meter.n = 10"), watch=("meter.n",),
-        doors=CAPTURES),
+    Row("a counter of a helper, never read", _COUNTER, "count(meter)\nout = x * 2", ("", "meter.n = 10"),
+        watch=("meter.n",), doors=CAPTURES),
     Row("a counter of a helper, read after it", _COUNTER, "count(meter)\nout = x * meter.n", ("", "meter.n = 10"),
         watch=("meter.n",), doors=CAPTURES),
     # -- a slice of the shape of a whole tensor that came before --
