@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import fast_call, step_of, without_lowering
+from .._jax_private import fast_call, stack, step_of, without_lowering
 from . import stats
 from .site import origin, site_of
 from .stats import Trace
@@ -83,9 +83,9 @@ def outermost() -> Phase | None:
 
     JAX says of a step that it is over, and never that one begins: whether it does is seen on the thread's stack.
     """
-    for stack in list(phases.values()):
-        if stack:
-            return stack[0]
+    for running in list(phases.values()):
+        if running:
+            return running[0]
     frames = sys._current_frames()
     for thread, own in list(_heard.items()):
         if thread not in frames:
@@ -102,12 +102,15 @@ def here() -> Phase | None:
 
 
 class Handle:
-    """What it takes to look at a program: its executable, and the trace that it was compiled from."""
+    """What it takes to look at a program: its executable, the trace that it was compiled from, and the stack there.
 
-    __slots__ = ("__weakref__", "executable", "traced")
+    JAX names the lines of a program by the stack that the trace was lowered at.
+    """
 
-    def __init__(self, executable: jax.stages.Compiled, traced: Any):
-        self.executable, self.traced = executable, traced
+    __slots__ = ("__weakref__", "executable", "stack", "traced")
+
+    def __init__(self, executable: jax.stages.Compiled, traced: Any, stack: Any = None):
+        self.executable, self.traced, self.stack = executable, traced, stack
 
 
 _MOST_BYTES = 2**63 - 1
@@ -161,7 +164,7 @@ def finish(
     call = fast_call(executable)
     if isinstance(call, jax.stages.Compiled):  # takes no attribute
         call = functools.partial(call)
-    handle = call.program = Handle(executable, without_lowering(traced))  # type: ignore[attr-defined]  # JAX's callable takes any
+    handle = call.program = Handle(executable, without_lowering(traced), stack())  # type: ignore[attr-defined]  # JAX's callable takes any
     found = None if cause.site else origin(None)
     record = stats.Compiled(
         name,

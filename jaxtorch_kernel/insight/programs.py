@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import compile_with_own_lines, hlo_proto, without_lowering
+from .._jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
 from ..dispatch import stats
 from ..dispatch.compiling import phase
 from .hlo.module import read_module
@@ -310,7 +310,7 @@ def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> 
 
 
 def _lowered(handle: Any) -> Any:
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), as_if_at(handle.stack):
         return without_lowering(handle.traced).lower()  # which goes when it was looked at
 
 
