@@ -66,8 +66,8 @@ class Frame:
 
     def __init__(self, page: Page, view: View, dark: bool):
         self.page = page
-        self.connection = live.Connection(view, self)
         self.place = "nowhere"
+        self.connection = live.Connection(view, self)
         self._waiting: list[tuple[Any, Any]] = []
         page.expose_function("toKernel", self.receive)
         page.set_content(f"<html><body class='vscode-{'dark' if dark else 'light'}'></body></html>")
