@@ -42,7 +42,7 @@ def stack() -> Any:
 
 @contextmanager
 def as_if_at(frames: Any) -> Iterator[None]:
-    """What is traced in here is noted with frames of `stack`'s.
+    """What is traced or lowered in here is noted with frames of `stack`'s; None leaves those of now.
 
     JAX's own manager would rewrite the exceptions that pass through.
     """

@@ -75,11 +75,11 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except jax.errors.JaxRuntimeError as error:
             tensors = (a for a in args if isinstance(a, torch.Tensor))
-            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # hung on it by us
+            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # we set `buffer`
             raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]  # hung on it by us
+        result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]  # we set `buffer`
             out, leaf.spec, origin(leaf)
         )
         return result
