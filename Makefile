@@ -51,6 +51,10 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
+	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(BIN)/pytest tests/capture/test_training_fuzz.py --timeout 7200
+
+changes: .venv/test.stamp ## every change between two runs of captured code, through every front door
+	$(CACHE) JAXTORCH_CHANGES=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/capture/changes -n 2 --dist worksteal
 
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet

@@ -258,3 +258,7 @@ def hlo_text(proto: bytes) -> str:
     from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # a C module, without types
 
     return str(HloModule.from_serialized_hlo_module_proto(proto).to_string())
+
+
+# What JAX itself keys what it has traced by: its configuration in this thread.
+trace_context: Callable[[], Any] = getattr(config, "trace_context", lambda: None)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch.autograd import forward_ad
 
 from .replaced import Replaced
 
@@ -135,6 +136,30 @@ def default_device() -> torch.device | None:
     return None if context is None else context.device
 
 
+_stack_size: Any = torch._C._len_torch_function_stack
+_stack_at: Any = torch._C._get_function_stack_at
+
+
+_only_mode: tuple[Any, tuple[Any, ...]] = (None, ())
+
+
+def open_modes() -> tuple[Any, ...] | None:
+    """What stands between code and torch's functions in this thread: default devices as such, other modes as objects.
+
+    None for nothing, which costs nothing.
+    """
+    global _only_mode
+    size = _stack_size()
+    if not size:
+        return None
+    if size == 1:  # a default device, as a rule: the same object for long
+        mode = _stack_at(0)
+        if mode is not _only_mode[0]:
+            _only_mode = mode, (getattr(mode, "device", mode),)
+        return _only_mode[1]
+    return tuple([getattr(mode, "device", mode) for mode in map(_stack_at, range(size))])
+
+
 def device_block() -> torch.device | None:
     """The device of the innermost `with torch.device(...)` block that is open in this thread."""
     from torch.overrides import _get_current_function_mode_stack
@@ -153,16 +178,18 @@ _NOT_PLAIN: Any = DispatchKeySet(DispatchKey.Python)
 for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor"):
     _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
 _dispatch_keys: Any = torch._C._dispatch_keys
+_interpreters: Any = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+
+
+def transformed() -> bool:
+    """Whether a transform of torch's is open, or a mode below autograd, which must see what a composite consists of."""
+    return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
 
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether something stands between a call above autograd and the device, which must see a composite's parts."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch.autograd.forward_ad._current_level >= 0
-        or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
-    )
+    return transformed() or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
 
 
 next_sequence_number = torch._C._autograd._get_sequence_nr

@@ -1,8 +1,7 @@
 """One cell under `%%pure` or `%%jit`: its programs, and the run of each.
 
-A run looks at everything the cell can reach (`capture/dependencies.py`). A program that was traced in the same
-state is run on the tensors that the names hold now; else the cell is traced in this state. Tensors are handed over by
-name; what else the cell reads is compared.
+A cell is a function under `pure` or `jit`: its arguments are the tensors that its names hold, and what else it reads is
+recorded and guarded as for any other function (`capture/dependencies/`).
 
 While the cell is traced its code runs in the user's namespace, where the names of tensors stand for what is handed
 over. A name that the cell sets before it reads it is hidden meanwhile: if the code does ask for it (a loop that ran no
@@ -14,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import types
-import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,20 +21,20 @@ import torch
 from torch.utils import _pytree as pytree
 
 import jaxtorch
-from jaxtorch.capture import dependencies
-from jaxtorch.capture.dependencies import Walk
+from jaxtorch.capture.dependencies.notes import Own
+from jaxtorch.capture.dependencies.tokens import token
 from jaxtorch.capture.errors import CaptureError
-from jaxtorch.capture.reasons import nearest_reasons
+from jaxtorch.capture.modes import Modes
+from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
 from jaxtorch.dispatch import stats, tracing
-from jaxtorch.dispatch.stats import Reason, Source
 from jaxtorch.storage.buffer import buffer_of
 
 from .cells import SHOWN, CellCode
-from .namespace import Before, Modes, remove, surely
+from .namespace import Before, remove, surely
 
 Tensor = torch.Tensor
-_MOST_STATES = 8  # whose programs a cell keeps
+WARNED = "__warningregistry__"  # where Python notes that a warning was given
 
 
 class Options(NamedTuple):
@@ -62,19 +61,26 @@ class Outcome(NamedTuple):
     xla_seconds: float
 
 
-class Version:
-    """The programs of one state of what the cell depends on."""
+class Static:
+    """A tensor that is a part of the program, by its value."""
 
-    def __init__(self, program: Any, walk: Walk):
-        self.program = program
-        self.tokens, self.kept = walk.tokens, walk.kept
+    def __init__(self, name: str, tensor: Tensor):
+        self.name = name
+        self._value = tensor.detach().cpu()
+        self._key = name, token(tensor), self._value.numpy().tobytes()
 
+    def __hash__(self) -> int:
+        return hash(self._key)
 
-class Handed:
-    """An output that is the tensor handed over, at this place among them."""
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._key == other._key
 
-    def __init__(self, place: int):
-        self.place = place
+    def __repr__(self) -> str:
+        return f"the value of {self.name}"
+
+    def tensor(self) -> Tensor:
+        """On the device, with a value that traced code may ask for."""
+        return torch.tensor(self._value.tolist(), dtype=self._value.dtype, device="jax")
 
 
 class Program:
@@ -85,14 +91,10 @@ class Program:
         self.options = options
         self.code: CellCode
         self.promoted: set[str] = set()  # names that turned out to be read before they are set
-        self.versions: list[Version] = []
-        self.states: list[dict[str, Any]] = []  # that were traced
         self.traces = 0
         self.seconds = 0.0
-        self.source = Source(options.name, "cell")  # of all its programs
-        self._state: dict[str, Any] = {}  # that is being traced, and why
-        self._reasons: list[Reason] = []
-        self._walk: Walk
+        self._compiled = self._new_program()
+        self._reach: Reach
         self._before: Before
         self._borrowed = False
 
@@ -102,18 +104,18 @@ class Program:
         try:
             return self._run_or_restore()
         finally:
-            for name in ("_walk", "_before"):  # they hold what may be dropped now
+            for name in ("_reach", "_before"):  # they hold what may be dropped now
                 vars(self).pop(name, None)  # Ctrl-C may have come before they were there
 
     def _run_or_restore(self) -> Outcome:
         while True:
-            walk = self._walk = self._reach()
-            before = self._before = Before(self.namespace, walk, self.options.effects)
+            reach = self._reach = self._look()
+            before = self._before = Before(self.namespace, reach, self.options.effects)
             try:
-                return self._run(walk)
+                return self._run(reach)
             except NameError as error:
                 surely(before.restore)
-                hidden = set(walk.hidden) & before.names.keys()
+                hidden = set(reach.hidden) & before.names.keys()
                 if error.name not in hidden:
                     raise
                 self.promoted.add(error.name)
@@ -121,59 +123,64 @@ class Program:
                 surely(before.restore)
                 raise
 
-    def _reach(self) -> Walk:
+    def _look(self) -> Reach:
         code = self.code
         reads = [*code.reads, *self.promoted]
-        walk = Walk(self.namespace, set(code.sets) - set(reads), code.attributes)
-        for name in self.options.static:
-            value = self.namespace.get(name)
-            if isinstance(value, Tensor):
-                walk.fixed(name, value)
+        reach = Reach(self.namespace, set(code.sets) - set(reads))
         for name in reads:
-            walk.name(name)
-        return walk
+            reach.name(name, name not in self.options.static)
+        reach.leave_filled(code.code)
+        return reach
 
-    def _run(self, walk: Walk) -> Outcome:
-        options = self.options
-        version = next((v for v in self.versions if v.tokens == walk.tokens), None)
-        if version is None:
-            version = Version(self._new_program(), walk)
-        self._borrowed = self._borrows(walk)
+    def _statics(self) -> tuple[Static, ...]:
+        """The tensors that are compared by value, which the code may then ask for."""
+        values = {name: self.namespace.get(name) for name in self.options.static}
+        return tuple(Static(n, v) for n, v in values.items() if isinstance(v, Tensor))
+
+    def _run(self, reach: Reach) -> Outcome:
+        options, program = self.options, self._compiled
+        statics = self._statics()
+        names = {*reach.hidden, *reach.inputs, *(static.name for static in statics)}
+        own = Own(self.namespace, frozenset(names), {id(table) for _, table, _ in reach.lent})
+        vars(program._function)["own"] = own
+        self._borrowed = self._borrows(reach)
         traces, compiled = self.traces, len(stats.compiled)
         with contextlib.ExitStack() as scope:
             if options.no_grad:
                 scope.enter_context(torch.no_grad())
             if options.precision is not None:
                 scope.enter_context(jaxtorch.config(matmul_precision=options.precision))
-            replay, arguments, cells = version.program.find((), walk.inputs)
+            scope.enter_context(program.exclusive())
+            given = {static.name: static for static in statics} | reach.inputs
+            replay, arguments, cells, now = program.find((), given)
             replay.compile()
             with interrupts.later():  # between a step's writes and its names
-                result = replay.run(arguments.leaves, cells, arguments.borrowed)
-                values, deleted, shown = _resolved(result, walk.inputs)
+                values, deleted, shown = replay.run(arguments.leaves, cells, arguments)
                 self.namespace.update(values)
                 remove(self.namespace, {*deleted, *options.donate} - values.keys())
+                for again in () if now else replay.again:
+                    again()
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
-        reasons = self._remember(version) if traced else []
         return Outcome(
             shown,
             sum(
                 "." not in p and "[" not in p
-                for p in [*walk.inputs, *walk.modules, *walk.optimizers]
+                for p in [*reach.inputs, *reach.modules, *reach.optimizers]
             ),
             len(values),
             traced,
             self.traces,
-            reasons,
+            [reason.what for reason in program.source.history[-1].reasons] if traced else [],
             self.seconds,
             sum(c.lowering + c.xla for c in stats.compiled[compiled:]),
         )
 
-    def _borrows(self, walk: Walk) -> bool:
+    def _borrows(self, reach: Reach) -> bool:
         """Whether tensors come from the CPU; refuses those that a step would write to there."""
         borrowed = False
-        for name, value in walk.inputs.items():
+        for name, value in reach.inputs.items():
             for leaf in pytree.tree_leaves(value):
                 if not isinstance(leaf, Tensor) or leaf.device.type != "cpu":
                     continue
@@ -188,81 +195,65 @@ class Program:
 
     def _new_program(self) -> Any:
         def cell(**given: Any) -> Any:
-            return self._traced(given)
+            statics = [value for value in given.values() if isinstance(value, Static)]
+            return self._traced(statics, {n: v for n, v in given.items() if type(v) is not Static})
 
         vars(cell)["reached"] = self._reached  # where gradients may appear
-        vars(cell)["why"] = self._why
         vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
         make = jaxtorch.jit if self.options.effects else jaxtorch.pure
         made = make(cell, name=self.options.name, donate=self.options.donate)
-        made.source = self.source
-        self.source.caches.add(made)
+        made.source.kind = "cell"
         return made
 
     def _reached(self) -> list[Any]:
-        walk = self._walk
-        return [*walk.modules.values(), *walk.optimizers.values(), *walk.tensors]
-
-    def _why(self) -> list[Reason]:
-        """Why the cell must be traced now."""
-        self._state = self._walk.tokens | _looks(self._walk.inputs)
-        reasons = nearest_reasons(self.states, self._state)
-        if self.options.effects and self.states and not reasons:
-            reasons = [Reason("what its first run made (optimizer state) is an input now")]
-        self._reasons = reasons
-        return reasons
-
-    def _remember(self, version: Version) -> list[str]:
-        """Keep the program; returns why it had to be traced."""
-        self.versions = [version, *(v for v in self.versions if v is not version)][:_MOST_STATES]
-        self.states = [*self.states[-_MOST_STATES:], self._state]
-        return [reason.what for reason in self._reasons]
+        reach = self._reach
+        return [*reach.modules.values(), *reach.optimizers.values(), *reach.tensors]
 
     # -- in the trace -----------------------------------------------------------------------------------------
 
-    def _traced(self, given: dict[str, Any]) -> Any:
+    def _traced(self, statics: Sequence[Static], given: dict[str, Any]) -> Any:
         """The cell's code over what is handed over; see the module's text."""
         started = time.perf_counter()
-        namespace, before, walk = self.namespace, self._before, self._walk
+        namespace, before, reach = self.namespace, self._before, self._reach
         before.code_runs()
         modes = Modes()
-        leaves = pytree.tree_leaves(given)
         structure = {name: _contents(value) for name, value in given.items()}
         try:
             namespace.update({n: v for n, v in given.items() if n in before.names})
-            for path, table, name in walk.lent:
+            for path, table, name in reach.lent:
                 table[name] = given[path]
-            for name, value in walk.statics.items():
-                namespace[name] = torch.tensor(value.tolist(), dtype=value.dtype, device="jax")
-            remove(namespace, walk.hidden & namespace.keys())
+            for static in statics:
+                namespace[static.name] = static.tensor()
+            remove(namespace, reach.hidden & namespace.keys())
             with torch.device("jax") if self._borrowed else contextlib.nullcontext():
                 exec(self.code.code, namespace)
             shown = namespace.pop(SHOWN, None)
-            self._check(given, structure, modes)
-            places = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+            known = {*given, *(static.name for static in statics)}
+            self._check(given, structure, modes, known)
             sets = self.code.sets
             if self.code.star:
                 sets = [n for n, v in namespace.items() if before.names.get(n, before) is not v]
             values = {n: namespace[n] for n in sets if n in namespace}
-            deleted = [n for n in sets if n not in namespace and n not in walk.hidden]
+            deleted = [n for n in sets if n not in namespace and n not in reach.hidden]
             trace = tracing.current()
             assert trace is not None
             self._check_outputs(values, trace)
-            return pytree.tree_map(lambda x: _output(x, places, trace), (values, deleted, shown))
+            return values, deleted, shown
         finally:
             surely(before.restore_names)
-            for path, table, name in walk.lent:
-                table[name] = walk.inputs[path]
+            for path, table, name in reach.lent:
+                table[name] = reach.inputs[path]
             self.traces += 1
             self.seconds = time.perf_counter() - started
 
-    def _check(self, given: dict[str, Any], structure: dict[str, Any], modes: Modes) -> None:
+    def _check(
+        self, given: dict[str, Any], structure: dict[str, Any], modes: Modes, known: set[str]
+    ) -> None:
         """Refuse what a cell may not change."""
         magic = "%%jit" if self.options.effects else "%%pure"
-        before, walk = self._before, self._walk
+        before = self._before
         self._check_writes(given)
-        name = next(iter(before.contents.changed()), None)
-        name = name or next((n for n, old in structure.items() if _contents(given[n]) != old), None)
+        name = next((n for n, old in structure.items() if _contents(given[n]) != old), None)
         if name is not None:
             raise CaptureError(
                 f"the cell changes what `{name}` holds, which was there before it",
@@ -271,9 +262,8 @@ class Program:
                 *self._place(name),
             )
         for name, value in self.namespace.items():
-            known = name in self.code.sets or name in given or name in walk.statics
-            known = known or self.code.star
-            if not known and name != SHOWN and before.names.get(name, before) is not value:
+            own = name in self.code.sets or name in known or self.code.star or name == WARNED
+            if not own and name != SHOWN and before.names.get(name, before) is not value:
                 raise CaptureError(
                     f"a function assigns the global `{name}`",
                     f"The Python of a {magic} cell runs once, when it is traced: return the value, and assign it "
@@ -284,7 +274,7 @@ class Program:
 
     def _check_writes(self, given: dict[str, Any]) -> None:
         filled = [t for t, grad in self._before.grads if t.grad is not grad]  # none under %%jit
-        known = {id(t) for t in self._walk.tensors}
+        known = {id(t) for t in self._reach.tensors}
         filled += [
             t
             for t in pytree.tree_leaves(given)
@@ -300,7 +290,7 @@ class Program:
         assert trace is not None
         written = {id(cell): cell for cell in trace.written()}
         for name, value in given.items():
-            own = pytree.tree_leaves(self._walk.inputs[name])
+            own = pytree.tree_leaves(self._reach.inputs[name])
             for leaf, tensor in zip(pytree.tree_leaves(value), own, strict=False):
                 if not isinstance(leaf, Tensor) or id(buffer_of(leaf)) not in written:
                     continue
@@ -343,26 +333,6 @@ def _contents(value: Any) -> list[int]:
     return [id(leaf) for leaf in pytree.tree_leaves(value)]
 
 
-def _looks(inputs: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in inputs.items():
-        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-            if isinstance(leaf, Tensor):
-                found[name + pytree.keystr(path)] = dependencies.look(leaf)
-    modes = (torch.is_grad_enabled(), torch.get_default_dtype(), jaxtorch.config.matmul_precision)
-    names = ("torch.is_grad_enabled()", "torch.get_default_dtype()", "matmul_precision")
-    return found | {n: dependencies.Value(type(m), m) for n, m in zip(names, modes, strict=True)}
-
-
-def _output(leaf: Any, places: dict[int, int], trace: tracing.Trace) -> Any:
-    """An output: a tensor that was handed over and a parameter stay what they are."""
-    if id(leaf) in places:
-        return Handed(places[id(leaf)])
-    if isinstance(leaf, torch.nn.Parameter) and not _made_in(trace, leaf):
-        return weakref.ref(leaf)
-    return leaf
-
-
 def _kept_tensors(value: Any) -> list[Tensor]:
     """The tensors that an object keeps in itself."""
     if isinstance(value, torch.nn.Module):
@@ -379,17 +349,3 @@ def _is_traced(tensor: Tensor) -> bool:
 
 def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:
     return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
-
-
-def _resolved(result: Any, inputs: dict[str, Any]) -> Any:
-    """What a program returned, with the tensors themselves where it says which they are."""
-    leaves = pytree.tree_leaves(inputs)
-
-    def resolve(leaf: Any) -> Any:
-        if isinstance(leaf, Handed):
-            return leaves[leaf.place]
-        if isinstance(leaf, weakref.ref):
-            return leaf()
-        return leaf
-
-    return pytree.tree_map(resolve, result)

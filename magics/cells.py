@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from jaxtorch.capture.dependencies import names_read
+from jaxtorch.capture.dependencies.reads import names_read
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

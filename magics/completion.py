@@ -12,7 +12,7 @@ from IPython.core.completer import (
     context_matcher,
 )
 
-from jaxtorch.capture.dependencies import names_read
+from jaxtorch.capture.dependencies.reads import names_read
 
 from .cell_magics import OPTIONS, PRECISIONS
 from .words import WORDS

@@ -1,7 +1,7 @@
 """Whether a cell's code has effects that a program must write back: read from the code, before it runs.
 
 A cell fills gradients, steps an optimizer, or writes into a tensor that was there before it. The first two are looked
-for in everything of the user's that the cell can reach by name, as `capture/dependencies.py` follows it; writes into a
+for in everything of the user's that the cell can reach by name, as `capture/reach.py` follows it; writes into a
 tensor in the cell itself, where its name says which tensor is meant.
 
 This is a guess from names, and both mistakes are harmless. An effect that is hidden (in a library, behind `getattr`) is
@@ -12,24 +12,24 @@ have no gradient.
 from __future__ import annotations
 
 import ast
-from types import CodeType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from jaxtorch.capture.dependencies import Walk, names_read
+from jaxtorch.capture.dependencies.reads import names_read
+from jaxtorch.capture.reach import Reach
 
 from .cells import CellCode
 
 
 def has_effects(code: CellCode, names: dict[str, Any]) -> bool:
     """Whether a cell seems to write, in a namespace."""
-    walk = Walk(names, set(code.sets) - set(code.reads), code.attributes)
+    reach = Reach(names, set(code.sets) - set(code.reads))
     for name in code.reads:
-        walk.name(name)
-    reached = [code.code, *(t for t in walk.tokens.values() if isinstance(t, CodeType))]
-    if walk.optimizers or any("backward" in names_read(c).attributes for c in reached):
+        reach.name(name)
+    reached = [code.code, *reach.codes]
+    if reach.optimizers or any("backward" in names_read(c).attributes for c in reached):
         return True
     read = {n for n in code.reads if _holds_tensor(names.get(n))}
     return any(_root(place) in read for node in ast.walk(code.tree) for place in _written(node))

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from jaxtorch import _torch_private as private
-from jaxtorch.capture import dependencies
-from jaxtorch.capture.contents import Contents
+from jaxtorch.capture.modes import Modes
+from jaxtorch.capture.reach import Reach
 from jaxtorch.device import rng
 from jaxtorch.storage.buffer import buffer_of
 
@@ -25,23 +24,22 @@ class Before:
 
     Args:
         namespace: the user's.
-        walk: what the cell can reach.
+        reach: what the cell can reach.
         effects: whether the program itself puts back what it writes (it takes the memory of what was there).
     """
 
-    def __init__(self, namespace: dict[str, Any], walk: dependencies.Walk, effects: bool):
+    def __init__(self, namespace: dict[str, Any], reach: Reach, effects: bool):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.walk = walk
+        self.reach = reach
         self.effects = effects
         self.modes = Modes()
-        self.contents = Contents([])
         self.grads: list[tuple[torch.Tensor, Any]] = []
         self.cells: list[tuple[Any, Any, Any]] = []
         if not effects:
             buffers = [
                 buffer_of(b)
-                for m in walk.modules.values()
+                for m in reach.modules.values()
                 for b in m._buffers.values()
                 if b is not None and b.device.type == "jax"
             ]
@@ -50,9 +48,8 @@ class Before:
 
     def code_runs(self) -> None:
         """Look at what only the cell's code could change, and no program: called before it is traced."""
-        self.contents = Contents(self.walk.containers)
         if not self.effects:
-            tensors = (t for t in self.walk.tensors if t.is_leaf and t.requires_grad)
+            tensors = (t for t in self.reach.tensors if t.is_leaf and t.requires_grad)
             self.grads = [(t, t.grad) for t in tensors]
 
     def restore_names(self) -> None:
@@ -62,37 +59,12 @@ class Before:
     def restore(self) -> None:
         """Give everything back."""
         self.restore_names()
-        self.contents.restore()
         for cell, array, spec in self.cells:
             cell.array, cell.spec = array, spec
         for tensor, grad in self.grads:
             if tensor.grad is not grad:
                 tensor.grad = grad
         self.modes.restore()
-
-
-class Modes:
-    """torch's global settings, as they were when this was made."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    def restore(self) -> list[str]:
-        """Give the settings back; returns which had changed."""
-        found = []
-        for (name, now, _), (_, old, set_back) in zip(self._now(), self._before, strict=True):
-            if now != old:
-                set_back(old)
-                found.append(name)
-        return found
-
-    @staticmethod
-    def _now() -> list[tuple[str, Any, Callable[[Any], Any]]]:
-        return [
-            ("torch's default device", private.default_device(), torch.set_default_device),
-            ("torch's default dtype", torch.get_default_dtype(), torch.set_default_dtype),
-            ("whether gradients are recorded", torch.is_grad_enabled(), torch.set_grad_enabled),
-        ]
 
 
 def replace(namespace: dict[str, Any], names: dict[str, Any]) -> None:

@@ -22,16 +22,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device import rng
-from ..dispatch import tracing
+from ..dispatch import pausing, tracing
 from ..dispatch.read import contiguous_array
 from ..interop.bridge import Bridge, avals_of
 from ..interop.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
-from .captured import Output, _escaped
+from .captured import _escaped
 from .errors import CaptureError
 from .flow import Edge, Flow, edge_of, ends_of
+from .results import Output
 
 Tensor = torch.Tensor
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
@@ -103,21 +104,25 @@ def trace_body(
                 _put(trace, tensor, array)
             inputs = [_input(trace, a) for a in arrays[: len(avals)]]
             edges = [edge_of(t) if t.requires_grad else None for t in (*inputs, *cells)]
-            leaves, structure = pytree.tree_flatten(function(*inputs))
-            results, outputs = _results(leaves)
-            kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
-            flow, outside = _flow(leaves, edges, trace.readers.values())
-            del inputs, edges, leaves
-            written = [cell for cell in trace.written() if cell is not source]
-            if any(isinstance(cell, rng.Source) for cell in written):
-                raise _generator_refused(what)
-            if any(id(cell) not in own for cell in written):
-                raise _write_refused(what)
-            if _escaped(trace, kept):
-                raise _escape_refused(what)
-            changed = [own[id(cell)] for cell in written]
-            found.extend((structure, outputs, flow, changed, outside))
-            return [*results, *map(contiguous_array, changed), source.array]
+            result = function(*inputs)
+            # With the hook on, Python keeps the variables of this function as they once were.
+            with pausing.paused():
+                leaves, structure = pytree.tree_flatten(result)
+                del result
+                results, outputs = _results(leaves)
+                kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
+                flow, outside = _flow(leaves, edges, trace.readers.values())
+                del inputs, edges, leaves
+                written = [cell for cell in trace.written() if cell is not source]
+                if any(isinstance(cell, rng.Source) for cell in written):
+                    raise _generator_refused(what)
+                if any(id(cell) not in own for cell in written):
+                    raise _write_refused(what)
+                if _escaped(trace, kept):
+                    raise _escape_refused(what)
+                changed = [own[id(cell)] for cell in written]
+                found.extend((structure, outputs, flow, changed, outside))
+                return [*results, *map(contiguous_array, changed), source.array]
 
     closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
     structure, outputs, flow, changed, outside = found
@@ -234,9 +239,7 @@ def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
 
 def _put(trace: tracing.Trace, tensor: Tensor, array: Any) -> None:
     """Let reads of the tensor give this array."""
-    cell = buffer_of(tensor)
-    trace.touch(cell)
-    cell.array = trace.substitutes[id(cell)] = _in_memory_order(tensor, array)
+    trace.substitute(buffer_of(tensor), _in_memory_order(tensor, array))
 
 
 def _in_memory_order(tensor: Tensor, array: Any) -> Any:

@@ -8,10 +8,12 @@ signature has a program for training and one for evaluating: one whose modules o
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -21,11 +23,13 @@ from ..dispatch import tracing
 from ..dispatch.compiling import phase
 from ..dispatch.site import origin, site_of
 from ..dispatch.stats import Reason, Source, Trace, tracing_as
+from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, explained
 from .named import Named
 from .numbers import Numbers
 from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
+from .sharing import NeedsPlace
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
@@ -71,48 +75,71 @@ class Cached(ABC, Generic[R]):
         self._programs: OrderedDict[Any, list[R]] = OrderedDict()
         self._quick: dict[Any, R] = {}
         self._numbers = Numbers()
+        self._parts: dict[
+            Any, set[int]
+        ] = {}  # structure -> arguments whose place in their memory counts
         self.source = Source(name, self.kind)  # of its programs, and counts its calls
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
+        self._lock = threading.RLock()  # of a trace, and of the table of programs
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if private.interposed(()) or tracing.active():
+        if private.transformed() or (tracing.depth and tracing.active()):
             # Part of a larger program, or under a transform of torch's, which sees through it.
             return self._function(*args, **kwargs)
         if not kwargs:
             replay = self._quick.get(quick_key(args))
-            if replay is not None and (cells := replay.live_cells()) is not None:
+            if (
+                replay is not None
+                and (cells := replay.live_cells()) is not None
+                and replay.sharing.arguments_agree(args, cells)
+            ):
                 self.source.hits += 1
-                return replay.run(args, cells)
-        replay, arguments, cells = self.find(args, kwargs)
-        return replay.run(arguments.leaves, cells, arguments.borrowed)
+                result = replay.run(args, cells)
+                for again in replay.again:
+                    again()
+                return result
+        with self.exclusive():
+            replay, arguments, cells, traced = self.find(args, kwargs)
+            result = replay.run(arguments.leaves, cells, arguments)
+        if not traced:
+            for again in replay.again:
+                again()
+        return result
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[R, Arguments, list[Any]]:
-        """The program of a call, traced if need be, and what `Replay.run` takes."""
-        arguments = Arguments(args, kwargs, self._numbers, self._static)
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Held while a call may be traced."""
+        return self._lock
+
+    def find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[R, Arguments, list[Any], bool]:
+        """The program of a call, traced if need be, what `Replay.run` takes, and whether it was traced now."""
+        arguments = Arguments(args, kwargs, self._numbers, self._static, self._parts)
         key = key_of(arguments)
         kept = self._programs.get(key, [])
-        replay, cells = _holding(kept)
+        replay, cells = _holding(kept, arguments)
+        traced = replay is None
         if replay is None or cells is None:
+            _check_leaves(arguments.leaves)
             try:
                 replay = self._traced(arguments, key, kept[0] if kept else None)
+            except NeedsPlace as need:
+                self._parts.setdefault(arguments.structure, set()).update(need.places)
+                return self.find(args, kwargs)
             except CaptureError:
                 if not self._numbers.fix(arguments.structure):
                     raise
                 return self.find(args, kwargs)  # with every number static
-            cells = replay.live_cells()
-            if cells is None:
-                raise CaptureError(
-                    "the captured code changed what it depends on (a constant, a module) while it ran",
-                    "Change it outside.",
-                )
+            cells = replay.take_first()
         else:
             self.source.hits += 1
         if not kwargs and arguments.plain and not replay.provisional:
             quick = quick_key(args)
             if quick is not None:
                 self._quick[quick] = replay
-        return replay, arguments, cells
+        return replay, arguments, cells, traced
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
         trace = self._opened(arguments, previous)
@@ -128,6 +155,7 @@ class Cached(ABC, Generic[R]):
             raise
         trace.seconds = time.perf_counter() - started
         warn_if_often(self.source)
+        replay.state = trace.state
         self._keep(key, replay)
         return replay
 
@@ -148,6 +176,13 @@ class Cached(ABC, Generic[R]):
             if not programs:
                 del self._programs[oldest]
 
+    def _kept(self) -> list[R]:
+        return [replay for programs in self._programs.values() for replay in programs]
+
+    def _latest(self) -> list[R]:
+        """Every program, the latest first."""
+        return [replay for programs in reversed(self._programs.values()) for replay in programs]
+
     def _count(self) -> int:
         return sum(map(len, self._programs.values()))
 
@@ -157,16 +192,18 @@ class Cached(ABC, Generic[R]):
         found = origin(None)
         state = state_of(function, arguments)
         trace = Trace(source, None if found is None else site_of(found), state)
-        if hasattr(function, "why"):  # it knows better, as a cell does
-            trace.site, trace.reasons = function.site(), function.why()
-        elif previous is None:
-            trace.reasons = why(source, state)
-        elif previous.provisional:
+        if hasattr(function, "site"):  # it knows better, as a cell does
+            trace.site = function.site()
+        if previous is not None and previous.provisional and not Replay.changes(previous):
             trace.reasons = [Reason("what its first run made (optimizer state) is an input now")]
         else:
-            trace.reasons = previous.changes()
-        if source.history and not trace.reasons:
-            trace.reasons = [Reason("its program was no longer kept (max_entries)")]
+            trace.reasons = why(source, state, self._latest())
+        was_dropped = previous is None and any(t.state == state for t in source.history)
+        if source.history and (was_dropped or not trace.reasons):
+            cause = "another tensor shares memory with an argument, or no longer does"
+            if previous is None:
+                cause = "its program was no longer kept (max_entries)"
+            trace.reasons = [Reason(cause)]
         source.traces += 1
         source.history.append(trace)
         forget_old_states(source)
@@ -194,12 +231,20 @@ class Cached(ABC, Generic[R]):
         self.source.history.clear()
 
 
-def _holding(kept: list[R]) -> tuple[R | None, list[Any] | None]:
+def _holding(kept: list[R], call: Arguments) -> tuple[R | None, list[Any] | None]:
     """The program that holds now, with its cells."""
     for replay in kept:
-        if not replay.provisional and (cells := replay.live_cells()) is not None:
+        if replay.provisional or (cells := replay.live_cells()) is None:
+            continue
+        if replay.sharing.arguments_agree(call.leaves, cells, call):
             return replay, cells
     return None, None
+
+
+def _check_leaves(leaves: list[Any]) -> None:
+    for leaf in leaves:
+        if is_iterator(leaf):
+            refuse_iterator(f"an argument of type {type(leaf).__name__}", None, None)
 
 
 def name_of(function: Any) -> str:

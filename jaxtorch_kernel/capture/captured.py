@@ -18,7 +18,7 @@ import gc
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,21 +31,11 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
-from ..storage.buffer import buffer_of
 from .flow import edge_of, ends_of
+from .results import Known, Results
 from .scopes import named
 
 Tensor = torch.Tensor
-
-
-@dataclass
-class Output:
-    """A tensor that the code returned."""
-
-    size: tuple[int, ...]
-    dtype: torch.dtype
-    differentiable: bool
-    position: int = 0  # among the outputs of its kind
 
 
 @dataclass
@@ -58,7 +48,9 @@ class Captured:
     avals: list[jax.ShapeDtypeStruct]
     specs: list[Any]
     structure: Any  # of the result
-    leaves: list[Any]  # of the result: an Output, or the value itself
+    leaves: list[
+        Any
+    ]  # of the result: an Output, a Part, an Alias (`results.py`), or the value itself
     outputs: int  # differentiable ones
     others: int  # results that are not
     written: list[int]  # cells rewritten, in the order of the last outputs
@@ -115,17 +107,25 @@ class Session:
         self.flow: list[frozenset[int]] = []
 
 
-def capture(function: Callable[[], Any], differentiable: bool) -> tuple[Captured, Session]:
+def capture(
+    function: Callable[[], Any],
+    differentiable: bool,
+    gradients: dict[int, tuple[weakref.ref[Tensor], Any]] | None = None,
+    known: Callable[[], Iterable[Known]] = tuple,
+) -> tuple[Captured, Session]:
     """Run `function` over tracers.
 
     Args:
         function: torch code; its arguments are bound already.
         differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
+        gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
+        known: gives, at the end of the trace, the tensors that the caller has.
     """
     session = Session(differentiable)
+    session.trace.gradients = {} if gradients is None else gradients
     started = time.perf_counter()
     with jax.enable_x64(True):
-        closed = jax.make_jaxpr(lambda: _run(function, session))()
+        closed = jax.make_jaxpr(lambda: _run(function, session, known))()
     seconds = time.perf_counter() - started
     trace = session.trace
     by_constant = {
@@ -167,7 +167,9 @@ def placement_of(captured: Captured) -> Any:
     return captured.specs[0].placement if captured.specs else placement.current()
 
 
-def _run(function: Callable[[], Any], session: Session) -> list[Any]:
+def _run(
+    function: Callable[[], Any], session: Session, known: Callable[[], Iterable[Known]]
+) -> list[Any]:
     """The code under the trace; returns the tracers of everything that leaves it."""
     from .functions import intercepted  # whose bodies are captured by this file
 
@@ -182,42 +184,32 @@ def _run(function: Callable[[], Any], session: Session) -> list[Any]:
     ):
         result = function()
         leaves, session.structure = pytree.tree_flatten(result)
-        smooth, rest = _read_outputs(leaves, session)
+        results = Results(leaves, trace, known())
+        session.leaves = results.leaves
+        session.outputs, session.others = len(results.smooth), len(results.rest)
+        smooth, rest = map(contiguous_array, results.smooth), map(contiguous_array, results.rest)
+        read = [*smooth, *rest]
         if trace.differentiable:
-            _find_leaves(leaves, session)
-        own = {id(buffer_of(t)) for t in leaves if isinstance(t, Tensor) and t.device.type == "jax"}
-        del result, leaves
+            elsewhere = [t for t in leaves if isinstance(t, Tensor) and t.device.type != "jax"]
+            _find_leaves([*results.smooth, *elsewhere], session)
+        del result, results, leaves
         session.written = trace.written()
         session.new_specs = [cell.spec for cell in session.written]
         # A cell with a new value must be an input, though nothing read it.
         finals = [cell.array for cell in session.written]
-        session.escaped = _escaped(trace, own)
+        session.escaped = _escaped(trace)
         born = [reference().array for reference, _ in session.escaped]
-    return [*smooth, *rest, *finals, *born]
+    return [*read, *finals, *born]
 
 
-def _read_outputs(leaves: list[Any], session: Session) -> tuple[list[Any], list[Any]]:
-    smooth: list[Any] = []
-    rest: list[Any] = []
-    for leaf in leaves:
-        if not isinstance(leaf, Tensor) or leaf.device.type != "jax":
-            session.leaves.append(leaf)
-            continue
-        array = contiguous_array(leaf)
-        kind = smooth if leaf.requires_grad else rest
-        session.leaves.append(Output(tuple(leaf.shape), leaf.dtype, leaf.requires_grad, len(kind)))
-        kind.append(array)
-    session.outputs, session.others = len(smooth), len(rest)
-    return smooth, rest
-
-
-def _find_leaves(outputs: list[Any], session: Session) -> None:
+def _find_leaves(outputs: list[Tensor], session: Session) -> None:
     """Note where torch's graph of the outputs ends, and which of them lead there."""
-    smooth = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
-    ends = ends_of([edge_of(t) for t in smooth])
+    smooth = [t for t in outputs if t.requires_grad]
+    outer = session.trace.outer
+    ends = ends_of([edge_of(t) for t in smooth], outer)
     reached: list[list[int]] = [[] for _ in smooth]
-    for (node, _), starts in ends.items():
-        variable = getattr(node, "variable", None)
+    for edge, starts in ends.items():
+        variable = outer.get(edge, getattr(edge[0], "variable", None))
         if variable is not None:
             for i in starts:
                 reached[i].append(len(session.differentiated))
@@ -227,18 +219,13 @@ def _find_leaves(outputs: list[Any], session: Session) -> None:
     ]
 
 
-def _escaped(trace: tracing.Trace, outputs: set[int]) -> list[tuple[Any, Any]]:
-    """Cells with a tracer that were made inside and that somebody still holds."""
+def _escaped(trace: tracing.Trace, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
+    """Cells with a tracer that were made inside and that somebody still holds; `but` these, by identity."""
 
     def alive() -> list[Any]:
         cells = [reference() for reference in trace.born.values()]
-        return [
-            cell
-            for cell in cells
-            if cell is not None
-            and id(cell) not in outputs
-            and isinstance(cell.array, jax.core.Tracer)
-        ]
+        kept = [c for c in cells if c is not None and id(c) not in but]
+        return [c for c in kept if isinstance(c.array, jax.core.Tracer)]
 
     if alive():
         gc.collect()  # a cycle may hold them, and then nobody does

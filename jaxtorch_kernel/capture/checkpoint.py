@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .bodies import aval_of, call_bodies, trace_body
-from .captured import Output
+from .results import Output
 
 Tensor = torch.Tensor
 # Of `torch.utils.checkpoint.checkpoint`: how to recompute, which is JAX's business here.

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 from ..dispatch import tracing
 from ..interop.jax_view import ViewTrace
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
-from .captured import Output
 from .errors import CaptureError
 from .flow import over_iterations
 from .held import Held, eager
+from .results import Output
 from .scan import as_carry, as_tensor, check_carry, scan
 
 Tensor = torch.Tensor

@@ -29,6 +29,7 @@ from ..options import config
 from ..storage.buffer import buffer_of
 from .errors import CaptureError
 from .graphs import DeviceGraph
+from .numbers import Number
 from .pure import Pure
 
 Tensor = torch.Tensor
@@ -53,8 +54,9 @@ def _codes(module: ModuleType) -> Iterator[CodeType]:
     while pending:
         value = pending.pop()
         if isinstance(value, CodeType):
-            yield value
-            pending.extend(value.co_consts)
+            if value.co_filename == module.__file__:  # some modules name code of torch's
+                yield value
+                pending.extend(value.co_consts)
         elif isinstance(value, dict):  # of a module or a class
             pending.extend(value.values())
         elif getattr(value, "__module__", None) == module.__name__ and id(value) not in seen:
@@ -123,7 +125,7 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> Any:
         graph = self.graph
         inputs: list[Any] = [*args, *(_attribute(self.original, n) for n in graph.attributes)]
-        if tracing.active() or private.interposed(()) or self._needs_eager(inputs):
+        if tracing.active() or private.transformed() or self._needs_eager(inputs):
             return self.original(*args)
         operands = list(inputs)
         for i in graph.floats:
@@ -159,6 +161,8 @@ class CompiledGraph:
         operands: list[Any] = list(args)
         own: dict[int, tuple[Tensor, Any]] = {}
         for i, a in enumerate(args):
+            if type(a) is Number:  # a float, which the graph uses as one
+                continue
             if isinstance(a, Static):
                 operands[i] = a.value
             elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):

@@ -10,14 +10,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch.atomic import give_up, own, store
+from ..dispatch.atomic import TAKEN, give_up, own, replaced, store
 from ..interop.bridge import Bridge, layouts
 from ..storage.buffer import buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
+from .dependencies.record import Record, recording
+from .dependencies.recorder import Recorder
 from .errors import CaptureError, written
-from .guards import Guards
+from .reach import reachable
 from .replay import Replay
 from .signature import Arguments
 
@@ -28,7 +30,7 @@ class Entry(Replay):
     """A replay whose outputs have gradients, by one node in torch's graph.
 
     Args:
-        captured, places, guards: as `Replay`'s.
+        captured, places, record: as `Replay`'s.
         inputs: the tensors that gradients flow to: a place among the leaves, or a weak reference.
         bridge: runs the program.
     """
@@ -37,11 +39,12 @@ class Entry(Replay):
         self,
         captured: Captured,
         places: list[int],
-        guards: Guards,
+        record: Record,
         inputs: list[Any],
         bridge: Bridge,
     ):
-        super().__init__(captured, places, guards)
+        super().__init__(captured, places, record, bridge.compiled.donated)
+        self.landings = record.landings(captured.escaped)
         self.inputs = inputs
         self.bridge = bridge
 
@@ -52,18 +55,21 @@ class Entry(Replay):
         else:
             compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
-        for i in bridge.compiled.donated:
-            own(buffers[i])
-        operands = [buffer.array for buffer in buffers]
-        operands += [cell.array for cell in cells]
-        if self.inputs:
-            tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
-            outputs, others = bridge.record(tensors, operands)
-        else:
-            outputs, others = bridge.run(operands)
+        tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
+        while True:
+            for i in bridge.compiled.donated:
+                own(buffers[i])
+            operands = [cell.array for cell in (*buffers, *cells)]
+            try:
+                ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
+                break
+            except TAKEN:
+                if not replaced((*buffers, *cells), operands):
+                    raise
+        outputs, others = ran
         for i in bridge.compiled.donated:
             give_up(buffers[i])
         if captured.written:
@@ -72,7 +78,9 @@ class Entry(Replay):
             store(targets, others[captured.others :])
             for cell, spec in zip(targets, captured.new_specs, strict=True):
                 cell.spec = spec
-        if self.single and not borrowed:
+        for landing in self.landings:
+            landing(others[captured.others + len(captured.written) + landing.output])
+        if self.single and (call is None or not call.borrowed):
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
         return self._result(
             lambda leaf: (
@@ -80,7 +88,8 @@ class Entry(Replay):
                 if leaf.differentiable
                 else bridge.wrap_other(others, leaf.position)
             ),
-            borrowed,
+            leaves,
+            call,
         )
 
 
@@ -89,27 +98,51 @@ def trace_entry(
 ) -> Entry:
     """Trace a call for its signature. `donated`: leaves whose memory a run without gradients takes."""
     grad = torch.is_grad_enabled()
-    leaves = [_stand_in(leaf, grad) for leaf in arguments.leaves]
+    leaves = arguments.given(lambda leaf: _stand_in(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
-    guards = Guards(function)
-    with guards.watching(), untouched([*leaves, *guards.reachable]):
-        captured, session = capture(lambda: function(*args, **kwargs), grad)
+    recorder = Recorder(function)
+    with recording(recorder), untouched([*arguments.leaves, *reachable(function)]):
+        captured, session = capture(
+            lambda: recorder.run(args, kwargs),
+            grad,
+            recorder.gradients,
+            known=lambda: [*arguments.known(leaves), *recorder.known()],
+        )
+        _check_gradients(recorder)
+        record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+        return _entry(arguments, leaves, captured, session, record, name, donated)
+
+
+def _entry(
+    arguments: Arguments,
+    leaves: list[Any],
+    captured: Captured,
+    session: Session,
+    record: Record,
+    name: str,
+    donated: set[int],
+) -> Entry:
     place = {
         id(buffer_of(leaf)): i
-        for i, leaf in enumerate(leaves)
+        for i, leaf in enumerate(arguments.leaves)
         if isinstance(leaf, Tensor) and leaf.device.type == "jax"
     }
-    # The arguments first, in their order.
-    own = [place.get(id(cell())) for cell in captured.cells]
-    order = sorted(range(len(own)), key=lambda i: (own[i] is None, own[i] or 0))
+    # The arguments first, in their order; then what is read by name.
+    cells = [cell() for cell in captured.cells]
+    own = [place.get(id(cell)) for cell in cells]
+    order = sorted(
+        range(len(own)), key=lambda i: (own[i] is None, own[i] or 0, not record.is_named(cells[i]))
+    )
     captured = captured.reordered(order)
     places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), guards)
+    _check_effects(captured, len(places), record)
     inputs, positions = _inputs(captured, session, leaves)
     given = captured.reusable([i for i, place in enumerate(places) if place in donated])
     compiled = hoisting.compiled(captured, positions, given, name)
     bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated), session.flow)
-    return Entry(captured, places, guards, inputs, bridge)
+    entry = Entry(captured, places, record, inputs, bridge)
+    record.forget()
+    return entry
 
 
 def _stand_in(leaf: Any, grad: bool) -> Any:
@@ -119,13 +152,27 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
     return leaf
 
 
-def _check_effects(captured: Captured, arguments: int, guards: Guards) -> None:
-    allowed = guards.module_buffers()
+def _check_gradients(recorder: Recorder) -> None:
+    for reference, gradient in list(recorder.gradients.values()):
+        leaf = reference()
+        if leaf is not None and recorder.set_gradient(leaf, gradient):
+            raise CaptureError(
+                "pure code fills .grad, by backward() or by setting it",
+                "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
+            )
+
+
+def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
+    allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()
         if i < arguments or (not isinstance(cell, Source) and id(cell) not in allowed):
             raise written("an argument" if i < arguments else "a tensor")
-    if captured.escaped:
+    # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
+    for binding in record.bindings:
+        if binding.before is None or not binding.slot.is_buffer:
+            raise binding.refusal
+    if len(captured.escaped) > len(record.bindings):
         raise CaptureError(
             "a tensor made inside the captured code was kept outside it (an attribute, a list or a global)",
             "It has no value after the trace: return it instead.",

@@ -54,6 +54,8 @@ def explained(function: Callable[..., Any]) -> Iterator[None]:
             error.place(*user_frame(error))
         raise
     except Untraceable as error:
+        if error.advice:
+            raise CaptureError(str(error), error.advice, *user_frame(error)) from None
         raise _of_a_value(str(error).rstrip("."), error) from None
     except jax.errors.ConcretizationTypeError as error:
         raise _of_a_value("the code asked for the value of a tensor", error) from None

@@ -20,8 +20,8 @@ from ..interop.jax_view import jax_view
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import to_device
 from .cached import name_of
+from .dependencies.recorder import read_whole
 from .errors import CaptureError
-from .guards import note
 from .pure import Pure
 
 Tensor = torch.Tensor
@@ -42,7 +42,7 @@ class ExportedModule(torch.nn.Module):
         self._pure = Pure(self._program, "exported", None)
 
     def _program(self, *args: Any, **kwargs: Any) -> Any:
-        note(self.module)  # it reads its parts by name, without calling them
+        read_whole(self.module)  # it reads its parts by name, without calling them
         return self.module(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

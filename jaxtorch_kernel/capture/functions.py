@@ -46,7 +46,7 @@ def _differentiable() -> bool:
         trace is not None
         and trace.differentiable
         and torch.is_grad_enabled()
-        and not private.interposed(())
+        and not private.transformed()
     )
 
 

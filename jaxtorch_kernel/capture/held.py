@@ -10,6 +10,7 @@ plain globals they name are. It refers to all that weakly once the call is over,
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 import weakref
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .guards import _GUARDED, _contents, _named_values
+from .dependencies.recorder import handed_over
 from .pure import Pure
+from .reach import _contents
 
+_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, torch.Generator, type(None))
 _BY_VALUE = (*(t for t in _GUARDED if t not in (tuple, torch.Tensor)), pytree.TreeSpec)
 
 
@@ -48,6 +51,8 @@ class Held:
     def reading(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """The values with these tensors in the place of their own."""
         own = dict(zip(map(id, self.tensors), tensors, strict=True))
+        for value in self.values:
+            handed_over(value)
         return tuple(_replaced(value, own, set()) for value in self.values)
 
 
@@ -129,6 +134,38 @@ def _replaced(value: Any, tensors: dict[int, torch.Tensor], seen: set[int]) -> A
         k: _replaced(v, tensors, seen) for k, v in (value.__kwdefaults__ or {}).items()
     } or None
     return made
+
+
+def _named_values(function: Any) -> list[tuple[Callable[[Any], Any], Any, Any]]:
+    """(how to read it, its name, its value) of the plain values and functions that a function names."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found: list[tuple[Callable[[Any], Any], Any, Any]] = []
+    own = _assigned(code)
+    for name in code.co_names:
+        if name in own:
+            continue
+        value = function.__globals__.get(name)
+        if isinstance(value, _GUARDED) or callable(value):
+            found.append((function.__globals__.get, name, value))
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        value = _contents(cell)
+        if name in own:
+            continue
+        if isinstance(value, _GUARDED) or callable(value):
+            found.append((_contents, cell, value))
+    return found
+
+
+def _assigned(code: types.CodeType) -> set[str]:
+    """Names outside the function that it assigns itself (a counter): they are not what it depends on."""
+    return {
+        i.argval
+        for i in dis.get_instructions(code)
+        if i.opname in ("STORE_DEREF", "STORE_GLOBAL", "STORE_NAME")
+    }
 
 
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,13 +10,17 @@ those exist; if it is the same program, the compiled one is kept.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..dispatch import tracing
 from . import saving
 from .cached import Cached, checked, name_of
 from .signature import Arguments
 from .step import Step, same_program, trace_step
+
+_steps = threading.RLock()
 
 
 class Jit(Cached[Step]):
@@ -25,14 +29,17 @@ class Jit(Cached[Step]):
     kind = "jit"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if tracing.depth and tracing.active():
+            return self._function(*args, **kwargs)
         saving.check_none(self._name)
-        return super().__call__(*args, **kwargs)
+        # Steps of several threads on the same parameters run one after another: each donates what it reads.
+        with _steps:
+            return super().__call__(*args, **kwargs)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
+        again = previous is not None and previous.provisional
         with saving.open_trace():
-            step = trace_step(self._function, arguments, self._name)
-        step.provisional = previous is None and step.provisional
-        step.prepare(donated)
+            step = trace_step(self._function, arguments, self._name, donated, again)
         if previous is not None and same_program(previous, step):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records

@@ -7,8 +7,7 @@ one node, whose inputs are the layers' own parameters: gradients arrive where th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,9 +20,9 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..interop.stacking import counter
 from ..storage.buffer import buffer_of, spec_of, wrap
-from . import guards
-from .bodies import aval_of, call_bodies, trace_body, whole
-from .errors import CaptureError
+from .alike import State, check_same, state_of
+from .bodies import aval_of, call_bodies, trace_body
+from .dependencies.recorder import read_whole
 from .flow import over_iterations
 from .held import Held, eager
 from .hoisting import stack
@@ -75,7 +74,7 @@ def scan_layers(
     modules = list(layers)
     if not modules:
         return x
-    if private.interposed(()):  # a transform of torch.func must see each call
+    if private.transformed():  # a transform of torch.func must see each call
         for layer in modules:
             x = layer(x, *shared, **keywords)
         return x
@@ -93,11 +92,11 @@ def _scan_layers(
     remat: Any,
     ignore: tuple[str, ...],
 ) -> Any:
-    states = [_state(layer) for layer in layers]
+    states = [state_of(layer) for layer in layers]
     template = states[0]
     for i, layer in enumerate(layers):
-        guards.note(layer)
-        _check_same(layers[0], layer, template, states[i], i, ignore)
+        read_whole(layer)
+        check_same(layers[0], layer, template, states[i], i, ignore)
     first, structure = pytree.tree_flatten(x)
     carry = [as_tensor(leaf) for leaf in first]
     leaves, shared_structure = pytree.tree_flatten((shared, keywords))
@@ -174,107 +173,3 @@ def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:
         remat = getattr(jax.checkpoint_policies, remat)
     # The loop keeps XLA from merging the two runs.
     return jax.checkpoint(function, prevent_cse=False, policy=None if remat is True else remat)
-
-
-# -- what a layer consists of -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class State:
-    """A layer's parameters and buffers: `names` has all their names, `tensors` each tensor once."""
-
-    names: dict[str, int]
-    tensors: list[Tensor]
-
-    @property
-    def size(self) -> int:
-        """The number of tensors."""
-        return len(self.tensors)
-
-
-def _state(layer: nn.Module) -> State:
-    names: dict[str, int] = {}
-    places: dict[int, int] = {}
-    tensors: list[Tensor] = []
-    for name, tensor in _named(layer):
-        if id(tensor) not in places:
-            places[id(tensor)] = len(tensors)
-            tensors.append(tensor)
-        names[name] = places[id(tensor)]
-    return State(names, tensors)
-
-
-def _named(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from layer.named_parameters(remove_duplicate=False)
-    yield from layer.named_buffers(remove_duplicate=False)
-
-
-def _check_same(
-    template: nn.Module, layer: nn.Module, old: State, new: State, i: int, ignore: tuple[str, ...]
-) -> None:
-    """Raise where a layer is not like the first.
-
-    Raises:
-        CaptureError: it is not.
-    """
-    if type(template) is not type(layer):
-        raise _differ(i, "class", type(layer).__name__, type(template).__name__)
-    for name in [*old.names, *new.names]:
-        a, b = _describe(old, name), _describe(new, name)
-        if a != b:
-            raise _differ(i, name, b, a)
-    for name, place in new.names.items():
-        if not whole(new.tensors[place]):
-            raise CaptureError(
-                f"layer {i}'s {name} is a part of a larger tensor",
-                "Give each layer tensors of its own.",
-            )
-    modules, others = list(template.named_modules()), list(layer.named_modules())
-    if [name for name, _ in modules] != [name for name, _ in others]:
-        names = {n for n, _ in modules} ^ {n for n, _ in others}
-        odd = sorted(names)[0]
-        has, lacks = ("there", "missing") if odd in dict(others) else ("missing", "there")
-        raise _differ(i, f"submodule {odd}", has, lacks)
-    for (name, first), (_, other) in zip(modules, others, strict=True):
-        _check_attributes(first, other, i, f"{name}." if name else "", ignore)
-
-
-def _describe(state: State, name: str) -> str:
-    place = state.names.get(name)
-    if place is None:
-        return "missing"
-    tensor = state.tensors[place]
-    gradient = ", requires_grad" if tensor.requires_grad else ""
-    shape = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device.type}{gradient}"
-    tied = [other for other, p in state.names.items() if p == place]
-    return shape if len(tied) == 1 else f"{shape}, tied: {' and '.join(tied)}"
-
-
-def _check_attributes(
-    first: nn.Module, other: nn.Module, i: int, prefix: str, ignore: tuple[str, ...]
-) -> None:
-    if type(first) is not type(other):
-        raise _differ(i, prefix.rstrip(".") or "class", type(other).__name__, type(first).__name__)
-    old, new = (_plain_attributes(m) for m in (first, other))
-    for name in sorted(old.keys() | new.keys()):
-        a, b = old.get(name), new.get(name)
-        if a != b and name not in ignore:
-            raise _differ(i, f"{prefix}{name}", b, a)
-
-
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    plain = (bool, int, float, complex, str, torch.dtype, torch.Size)
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, plain)
-        or (isinstance(value, tuple) and all(isinstance(v, plain) for v in value))
-    }
-
-
-def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:
-    return CaptureError(
-        f"scan_layers needs layers of one shape, and {name} is {new} in layer {i}, {old} in layer 0",
-        "One layer's code runs for all: call those that differ apart, or use a Python loop. An attribute that the code "
-        "does not use may be named in ignore=(...).",
-    )

@@ -51,7 +51,9 @@ class Pure(Cached[Entry]):
         """
         from .lowering import forward_of, with_gradients_of
 
-        entry, _, _ = self.find(args, kwargs)
+        entry, _, _, traced = self.find(args, kwargs)
+        if traced:
+            entry.take_back()
         lower = with_gradients_of if gradients else forward_of
         return lower(entry.bridge.compiled, target)
 

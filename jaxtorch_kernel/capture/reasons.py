@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import types
 from typing import Any
 
-import numpy as np
-import torch
-
 from ..dispatch.stats import Reason
-from .dependencies import Held, Same, TensorLook, Value
+from .dependencies.guard import Change
+from .dependencies.tokens import Code, Said, Same, Structure, TensorLook, Value
 
 State = dict[str, Any]  # path -> what stands there
 
@@ -23,41 +20,74 @@ def differences(before: State, after: State) -> list[str]:
     """What changed, one phrase each, the outermost first; what lies inside of something changed is not repeated.
 
     Example:
-        >>> from jaxtorch.capture.dependencies import Value
-        >>> differences({"p": Value(float, "0.5")}, {"p": Value(float, "0.3")})
+        >>> from jaxtorch.capture.dependencies.tokens import token
+        >>> differences({"p": token(0.5)}, {"p": token(0.3)})
         ['p 0.5 -> 0.3']
     """
     return list(dict.fromkeys(_phrase(*change) for change in changes(before, after)))
 
 
-def changes(before: State, after: State) -> list[tuple[str, Any, Any]]:
-    """(path, what stood there, what stands there) of what `differences` tells."""
-    found = []
-    told: list[str] = []
-    for path in [*after, *(p for p in before if p not in after)]:
-        old, new = before.get(path), after.get(path)
-        if old == new or any(path.startswith(t) and path[len(t)] in ".[" for t in told):
+def changes(before: State, after: State) -> list[Change]:
+    """What differs between two states."""
+    paths = [*after, *(p for p in before if p not in after)]
+    looks = ((path, before.get(path), after.get(path)) for path in paths)
+    return outermost([Change(path, old, new) for path, old, new in looks if old != new])
+
+
+def outermost(found: list[Change]) -> list[Change]:
+    """Without what lies inside of something else that changed; of a tuple, its elements."""
+    kept: list[Change] = []
+    said: list[str] = []
+    for change in sorted(found, key=_depth):
+        path, new = change.path, change.new
+        if any(path.startswith(t) and path[len(t) :][:1] in (".", "[") for t in said):
             continue
-        found.append((path, old, new))
+        kept += _elements(change)
         if not isinstance(new, TensorLook):
-            told.append(path)
-    return found
+            said.append(path)
+    return kept
 
 
-def reasons(before: State, after: State) -> list[Reason]:
-    """`differences` with what to do about each: one sentence for all names to which it applies.
+def _depth(change: Change) -> int:
+    return len(_WITHIN.findall(change.path))
+
+
+def _elements(change: Change) -> list[Change]:
+    path, old, new = change
+    if not isinstance(old, Structure) or not isinstance(new, Structure):
+        return [change]
+    if (old.kind, len(old.parts)) != ("tuple", len(new.parts)) or new.kind != "tuple":
+        return [change]
+    pairs = enumerate(zip(old.parts, new.parts, strict=True))
+    return [Change(f"{path}[{i}]", a, b) for i, (a, b) in pairs if a != b]
+
+
+def reasons(found: list[Change]) -> list[Reason]:
+    """Changes in words, with what to do about each: one sentence for all names to which it applies.
 
     Example:
-        >>> from jaxtorch.capture.dependencies import Value
-        >>> old, new = Value(float, "0.5"), Value(float, "0.3")
-        >>> {reason.advice for reason in reasons({"p": old, "q": old}, {"p": new, "q": new})}
+        >>> from jaxtorch.capture.dependencies.tokens import token
+        >>> old, new = token(0.5), token(0.3)
+        >>> {r.advice for r in reasons(changes({"p": old, "q": old}, {"p": new, "q": new}))}
         {'Pass `p` and `q` in a tensor: those are operands of the program.'}
     """
-    found = {_phrase(*change): (change[0], _advice(*change)) for change in changes(before, after)}
+    phrases = {_phrase(*change): (change.path, _advice(*change)) for change in found}
     names: dict[str, dict[str, None]] = {}
-    for path, advice in found.values():
+    for path, advice in phrases.values():
         names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
-    return [Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in found.items()]
+    return [
+        Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in phrases.items()
+    ]
+
+
+def distance(found: list[Change]) -> int:
+    """How much changed: of a tensor its dtype, shape, device and gradient count each."""
+    return sum(
+        sum(a != b for a, b in zip(old, new, strict=True))
+        if isinstance(old, TensorLook) and isinstance(new, TensorLook)
+        else 1
+        for _, old, new in found
+    )
 
 
 def _said(advice: str, names: list[str]) -> str:
@@ -68,27 +98,6 @@ def _said(advice: str, names: list[str]) -> str:
     return advice.replace("{}", several + names[-1])
 
 
-def nearest(states: list[State], now: State) -> list[str]:
-    """The differences from the state that is most like this one, the later of two."""
-    return [reason.what for reason in nearest_reasons(states, now)]
-
-
-def nearest_reasons(states: list[State], now: State) -> list[Reason]:
-    """As `nearest`, with advice."""
-    near = min(reversed(states), key=lambda state: _distance(state, now), default=None)
-    return [] if near is None else reasons(near, now)
-
-
-def _distance(before: State, after: State) -> int:
-    """In how much two states differ: of a tensor its dtype, shape, device and gradient count each."""
-    return sum(
-        sum(a != b for a, b in zip(old, new, strict=True))
-        if isinstance(old, TensorLook) and isinstance(new, TensorLook)
-        else 1
-        for _, old, new in changes(before, after)
-    )
-
-
 def _phrase(path: str, old: Any, new: Any) -> str:
     hook = _HOOK.search(path)
     if hook is not None:
@@ -96,23 +105,29 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         if old is None:
             return f"a hook was added to {where}"
         return f"a hook of {where} was {'removed' if new is None else 'changed'}"
+    if isinstance(new, Said):
+        return f"{path} {new.phrase}"
     if old is None or new is None:
         return f"{path} {'is new' if old is None else 'is gone'}"
-    if isinstance(old, types.CodeType) or isinstance(new, types.CodeType):
+    if isinstance(old, Code) and isinstance(new, Code):
+        if old.code is new.code or old.code == new.code:
+            return f"function {path} has other defaults, or another closure"
         return f"function {path} was defined anew"
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         return _tensors(path, old, new)
     if isinstance(old, Value) and isinstance(new, Value):
-        return _values(path, old, new)
-    if isinstance(old, Held) and isinstance(new, Held) and old.same == new.same:
-        if old.version != new.version:
-            return f"{path}, a tensor on the CPU, was written to"
-        return f"{path} {_gradient(new)}"
+        return f"{path} {_shown(old)} -> {_shown(new)}"
     if isinstance(new, TensorLook) and isinstance(old, Value):
         return f"{path} is no longer {_shown(old)}: a number that changes is an operand from now on"
     if isinstance(new, Value) and isinstance(old, TensorLook):
         return f"{path} is {_shown(new)}, no tensor"
-    kind = new.kind if isinstance(new, Same) else "tensor" if isinstance(new, Held) else "object"
+    if isinstance(old, str) or isinstance(new, str):
+        return f"{path} is another one"
+    if isinstance(new, Structure):
+        return f"{path} has other contents"
+    kind = (
+        new.kind if isinstance(new, Same) else "tensor" if isinstance(new, TensorLook) else "object"
+    )
     return f"{path} is another {kind}"
 
 
@@ -131,14 +146,14 @@ def _advice(path: str, old: Any, new: Any) -> str:
         return "Place {} the same way before each call."
     if isinstance(new, TensorLook) and isinstance(old, Value):
         return "This happens once for each number."
-    if isinstance(new, types.CodeType):
+    if isinstance(new, Code):
         return "Define the function once, in a cell of its own."
-    if path.startswith("torch.is_") or path in ("autocast", "torch.get_default_dtype()"):
+    if path.startswith("torch.") or path == "autocast" or path.endswith(".training"):
         return "Each mode is a program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
         return "Pass {} in a tensor: those are operands of the program."
-    if isinstance(old, Value) and isinstance(new, Value) and new.type in (list, tuple, dict):
-        return "Let {} have the same length at each call, or pass one tensor."
+    if isinstance(old, Structure) or isinstance(new, Structure):
+        return "Let {} hold the same at each call, or pass one tensor."
     if isinstance(old, Same) or isinstance(new, Same):
         return "Make {} once and use the same object at each call."
     if old is None or new is None:
@@ -146,7 +161,7 @@ def _advice(path: str, old: Any, new: Any) -> str:
     return "Keep {} the same between calls."
 
 
-def _gradient(tensor: Held | TensorLook) -> str:
+def _gradient(tensor: TensorLook) -> str:
     return f"requires {'a' if tensor.requires_grad else 'no'} gradient now"
 
 
@@ -163,19 +178,11 @@ def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
         found.append(f"{path} {old.device} -> {new.device}")
     if old.requires_grad != new.requires_grad:
         found.append(f"{path} {_gradient(new)}")
-    return ", ".join(found)
-
-
-def _values(path: str, old: Value, new: Value) -> str:
-    if old.type in (list, tuple, dict) and old.type is new.type:
-        return f"{path} has {new.value} items where it had {old.value}"
-    if {np.ndarray, torch.Tensor, set, frozenset} & {old.type, new.type}:
-        return f"{path} has other contents"
-    return f"{path} {_shown(old)} -> {_shown(new)}"
+    return ", ".join(found) or f"{path} is another tensor"
 
 
 def _shown(value: Value) -> str:
-    text = str(value.value) if value.type is float else repr(value.value)
+    text = value.value if value.type in (float, complex) else repr(value.value)
     return text if len(text) <= 30 else text[:27] + "..."
 
 

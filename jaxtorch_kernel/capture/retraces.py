@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..ambient import NAMES, ambient
 from ..dispatch.site import describe, origin, site_of
 from ..dispatch.stats import Reason, Source
 from ..options import config
-from . import dependencies
-from .dependencies import Same, Value
-from .reasons import State, nearest_reasons
-from .signature import Arguments, context
+from .dependencies.guard import Change
+from .dependencies.tokens import Same, Structure, look, token
+from .reasons import State, changes, distance, outermost, reasons
+from .signature import Arguments
 
 _MOST_STATES = 8  # of one function, that a new one is compared with
 _KINDS = ("pure", "jit", "cell", "compile")  # that warn
@@ -33,16 +34,12 @@ def state_of(function: Callable[..., Any], arguments: Arguments) -> State:
     state: State = {}
     for name, value in _by_name(function, args, kwargs).items():
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-            looked = dependencies.look if isinstance(leaf, torch.Tensor) else _static
+            looked = look if isinstance(leaf, torch.Tensor) else _static
             state[name + pytree.keystr(path)] = looked(leaf)
-    options, dtype, grad, inference, autocast = context()
-    state |= {f.name: _plain(getattr(options, f.name)) for f in fields(options)}
-    return state | {
-        "torch.get_default_dtype()": _plain(dtype),
-        "torch.is_grad_enabled()": _plain(grad),
-        "torch.is_inference_mode_enabled()": _plain(inference),
-        "autocast": _plain(autocast),
-    }
+    named = dict(zip(NAMES, ambient(), strict=True))
+    options = named.pop("jaxtorch.config")
+    state |= {f.name: token(getattr(options, f.name)) for f in fields(options)}
+    return state | {name: token(value) for name, value in named.items()}
 
 
 def _by_name(
@@ -61,22 +58,30 @@ def _by_name(
     return bound
 
 
-def _plain(value: Any) -> Value:
-    return Value(type(value), value)
-
-
 def _static(leaf: Any) -> Any:
     """As `signature._static` has it: by value, or by identity."""
     kind: Any = type(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return Same(kind.__name__, id(leaf))
-    return Value(kind, leaf)
+    known = token(leaf)
+    return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Same) else known
 
 
-def why(source: Source, state: State) -> list[Reason]:
-    """What differs from the trace of the source that is most like this one; nothing for its first."""
-    states = [t.state for t in source.history if t.state is not None]
-    return nearest_reasons(states, state)
+def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
+    """What differs from the trace of the source that is most like this one; nothing for its first.
+
+    Args:
+        state: what the call looks like.
+        kept: the programs that there are, latest first, each of which says what does not hold for it.
+    """
+    candidates = [
+        outermost(changes(r.state, state) + r.changes()) for r in kept if r.state is not None
+    ]
+    if not candidates:
+        states = [t.state for t in source.history if t.state is not None]
+        candidates = [changes(old, state) for old in reversed(states)]
+    near: list[Change] = min(candidates, key=distance, default=[])
+    return reasons(near)
 
 
 def forget_old_states(source: Source) -> None:

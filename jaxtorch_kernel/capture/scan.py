@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 from .. import _torch_private as private
 from ..dispatch import tracing
 from .bodies import Body, aval_of, call_bodies, trace_body
-from .captured import Output
 from .flow import over_iterations
 from .held import Held, eager
+from .results import Output
 
 Tensor = torch.Tensor
 
@@ -63,7 +63,7 @@ def scan(
         tensor([0., 1., 3., 6.], device='jax:0')
     """
     length = _length(xs, length)
-    if private.interposed(()):
+    if private.transformed():
         return _loop(function, init, xs, length, reverse)
     if tracing.active():
         return _scan((function,), init, xs, length, reverse)

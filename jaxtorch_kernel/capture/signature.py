@@ -6,38 +6,44 @@ Tensors count by geometry and by whether they require a gradient, everything els
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ..options import config
+from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
+from .dependencies.tokens import token
+from .errors import CaptureError
 from .named import Named
-from .numbers import Numbers
+from .numbers import Number, Numbers, number
+from .results import Known
 
 Tensor = torch.Tensor
-_default_dtype = torch.get_default_dtype
-_grad_enabled = torch.is_grad_enabled
-_inference = torch.is_inference_mode_enabled
-_autocast_enabled = torch.is_autocast_enabled
-_autocast_dtype = torch.get_autocast_dtype
 
 
 class Arguments:
     """The arguments of one call, flat."""
 
-    __slots__ = ("borrowed", "copied", "leaves", "plain", "structure")
+    __slots__ = ("borrowed", "copied", "leaves", "numbers", "own", "parts", "plain", "structure")
 
     def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers, static: Named
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: Numbers,
+        static: Named,
+        parts: dict[Any, set[int]],
     ):
-        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
-        numbers.substitute(self.structure, self.leaves, static.places(self))
+        self.own, self.structure = pytree.tree_flatten((args, kwargs))
+        self.leaves = list(self.own)  # as the program takes them
+        self.numbers = numbers.substitute(self.structure, self.leaves, static.places(self))
         self.borrowed = False  # some came from the CPU
         self.copied: set[int] = set()
+        self.parts = False  # some are taken as parts of larger tensors
         for i, leaf in enumerate(self.leaves):
             if not isinstance(leaf, Tensor):
                 continue
@@ -45,6 +51,9 @@ class Arguments:
                 self.leaves[i] = _borrowed(leaf)
                 self.borrowed = True
             elif leaf.device.type == "jax" and _is_part(leaf):
+                if i in parts.get(self.structure, ()):
+                    self.parts = True
+                    continue
                 # A part of a larger tensor is read here: its place in it is no part of the program.
                 self.leaves[i] = leaf.clone()
                 self.copied.add(i)
@@ -52,9 +61,44 @@ class Arguments:
         self.plain = (
             not self.borrowed
             and not self.copied
+            and not self.parts
             and len(self.leaves) == len(args)
             and all(map(isinstance, args, repeat(Tensor)))
         )
+
+    def given(self, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> list[Any]:
+        """The leaves as the traced code sees them; `tensor` makes a tensor's stand-in."""
+        found = []
+        for i, leaf in enumerate(self.leaves):
+            if i in self.numbers:
+                leaf = number(leaf)
+            elif isinstance(leaf, Tensor):
+                leaf = tensor(leaf)
+            found.append(leaf)
+        return found
+
+    def check_written(self, places: set[int]) -> None:
+        """Refuse writes to arguments that are not on the device.
+
+        Raises:
+            CaptureError: the code writes to one.
+        """
+        for i in places:
+            if self.own[i].device.type != "jax":
+                raise CaptureError(
+                    "the captured code writes to an argument on the CPU, of which it has a copy",
+                    "Move it to the device: `x = x.jax()`.",
+                )
+
+    def known(self, given: list[Any]) -> list[Known]:
+        """The caller's tensors, which the code may give back. `given`: the leaves as the code saw them."""
+        return [
+            Known(tensor, i, i in self.copied or self.borrowed)
+            for i, tensor in enumerate(given)
+            if type(tensor) is not Number
+            and isinstance(tensor, Tensor)
+            and tensor.device.type == "jax"
+        ]
 
 
 def _is_part(tensor: Tensor) -> bool:
@@ -72,17 +116,6 @@ def _borrowed(tensor: Tensor) -> Tensor:
     return tensor.to("jax") if tensor.requires_grad else to_device(tensor)
 
 
-def context() -> tuple[Any, ...]:
-    """What else decides how torch code runs: options, dtypes, autograd's mode, autocast."""
-    return (
-        config._base if not config._open else config.options(),
-        _default_dtype(),
-        _grad_enabled(),
-        _inference(),
-        _autocast_dtype("jax") if _autocast_enabled("jax") else None,
-    )
-
-
 def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """A key for positional tensors of the device; None for anything else, and where two of them share memory or one is
     lazily conjugated or negated.
@@ -90,11 +123,11 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     Geometry tells a whole tensor from a part, whose place is no part of a geometry: only whole ones get such a key
     (`Arguments.plain`), and no part has the geometry of a whole.
     """
-    key: list[Any] = [context()]
+    key: list[Any] = [ambient()]
     buffers = []
     try:
         for a in args:
-            if a.is_conj() or a.is_neg():
+            if a.is_conj() or a.is_neg() or a.__dict__:
                 return None
             buffer = a.untyped_storage().buffer
             buffers.append(buffer)
@@ -109,7 +142,7 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def key_of(arguments: Arguments) -> tuple[Any, ...]:
     """The key of a call."""
-    key: list[Any] = [context(), arguments.structure]
+    key: list[Any] = [ambient(), arguments.structure]
     buffers = []
     for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):
@@ -120,6 +153,10 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
             buffers.append(id(buffer))
             key.append(geometry(leaf, buffer))
             key.append(leaf.requires_grad)
+            if leaf.__dict__:  # what the user hung on it
+                key.append(token(leaf.__dict__))
+            if arguments.parts:
+                key.append((leaf.storage_offset(), leaf.is_conj(), leaf.is_neg()))
         else:
             key.append(_static(leaf))
     if len(set(buffers)) < len(buffers):  # which arguments share memory
@@ -129,6 +166,8 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
 
 def _static(leaf: Any) -> Any:
     kind: Any = type(leaf)
+    if isinstance(leaf, float | complex):  # by its digits: 0.0 is not -0.0, and nan is nan
+        return kind, repr(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return ByIdentity(leaf)
     return (kind, leaf)

@@ -4,37 +4,85 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from ..dispatch import watching
-from ..dispatch.atomic import give_up, own, run_into
+from ..dispatch.atomic import TAKEN, give_up, own, replaced, run_into
+from ..dispatch.fallback import Untraceable
 from ..dispatch.results import Fresh, wrap_result
-from ..dispatch.stats import Reason
 from ..interop.bridge import result_leaf
 from ..interop.compiled import Compiled
 from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, Output, capture, placement_of
+from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
+from .dependencies.guard import Change
+from .dependencies.record import Landing, Record, recording
+from .dependencies.recorder import Recorder
 from .errors import CaptureError
-from .guards import Guards
 from .optimizers import Optimizers
+from .reach import reachable, tensors_in_reach
 from .replay import Replay
+from .results import Output
+from .sharing import NeedsPlace, check_parts
 from .signature import Arguments
 
 Tensor = torch.Tensor
 
 
 class Grad:
-    """A leaf whose `.grad` the code set: whether there was one before, and what it was after."""
+    """A leaf whose `.grad` the code set.
 
-    def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None):
+    Attributes:
+        leaf: a weak reference.
+        had: whether there was one before.
+        after: what it was after, where the code did not make it: None, or a tensor that was there before.
+        exchanged: the code put `after` in the place of what was there. What it made, each run makes anew.
+    """
+
+    def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
         self.leaf = weakref.ref(leaf)
         self.had = before is not None
-        self.after = after
+        self.exchanged = not made and after is not before
+        self.after = after if self.exchanged else None
+        self.hooks = hooks_of(leaf)
+
+    def set(self, gradient: Tensor | None) -> None:
+        """Give the leaf its gradient."""
+        leaf = self.leaf()
+        if leaf is not None:
+            leaf.grad = gradient
+
+
+class GradCell:
+    """The buffer of a leaf's `.grad` that the program reads: of the one that the leaf has now."""
+
+    __slots__ = ("geometry", "leaf")
+
+    def __init__(self, leaf: Tensor, gradient: Tensor):
+        self.leaf = weakref.ref(leaf)
+        self.geometry = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
+
+    def __call__(self) -> Any:
+        gradient = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: it is gone
+        if (tuple(gradient.shape), gradient.stride(), gradient.storage_offset()) != self.geometry:  # type: ignore[union-attr]
+            return None
+        return gradient.untyped_storage().buffer  # type: ignore[union-attr]
+
+
+def hooks_of(leaf: Tensor) -> tuple[int, ...]:
+    """The hooks that torch's engine runs for a leaf, by identity."""
+    tables = leaf._backward_hooks, leaf._post_accumulate_grad_hooks
+    return tuple(id(hook) for table in tables if table for hook in table.values())
+
+
+_backward_hooks = attrgetter("_backward_hooks")
+_accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 class Constant:
@@ -42,6 +90,10 @@ class Constant:
 
     def __init__(self, cell: Any, value: Any):
         self.cell, self.value = cell, value
+
+    def target(self) -> Any:
+        """The cell that the program writes; another one where nobody holds it any more."""
+        return self.cell() or Buffer(None, None)  # type: ignore[arg-type]  # set by the run
 
 
 class Step(Replay):
@@ -51,12 +103,13 @@ class Step(Replay):
         self,
         captured: Captured,
         places: list[int],
-        guards: Guards,
+        record: Record,
         constants: list[Constant],
         name: str,
     ):
         self.alive = len(captured.cells) - len(constants)  # arguments and cells
-        super().__init__(captured, places, guards, self.alive)
+        super().__init__(captured, places, record, cells=self.alive)
+        self.landings = record.landings(captured.escaped)
         self.constants = constants
         self.name = name
         self.optimizers = Optimizers()
@@ -67,6 +120,8 @@ class Step(Replay):
         self._respecified = True  # whether a write changes a cell's dtype or size
         self._given: list[int] = []
         self._looks: list[Fresh] = []
+        self._had: list[bool] = []
+        self._is_hooked = False
 
     def prepare(self, donated: set[int]) -> None:
         """Choose what is donated: all that is written, but for first values that further runs need.
@@ -77,63 +132,99 @@ class Step(Replay):
         captured = self.captured
         self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
         self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
+        self.sharing.written = self._owned
         firsts = [i for i in captured.written if self.provisional and i >= self.alive]
         # A cell that lives has the spec that it was traced with (`live_cells`).
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
+        self._had = [grad.had for grad in self.grads]
+        self._is_hooked = any(grad.hooks for grad in self.grads)
         self.compiled = Compiled(
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
 
-    def holds(self) -> bool:
-        for grad in self.grads:
-            if (grad.leaf().grad is not None) is not grad.had:  # type: ignore[union-attr]  # caught in `live_cells`
-                return False
-        return self.guards.hold() and self.optimizers.hold()
+    def settle(self) -> None:
+        """Traced again with what its first run had made: it makes nothing more that lasts.
 
-    def changes(self) -> list[Reason]:
+        Raises:
+            CaptureError: it does.
+        """
+        if len({landing.output for landing in self.landings}) < len(self.captured.escaped):
+            raise CaptureError(
+                "the captured code makes a tensor at each run that is kept outside of it (in an object, a list)",
+                "Return it, and keep it outside.",
+            )
+        self.provisional = False
+
+    def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
+        leaves: list[Any] = [grad.leaf() for grad in self.grads]
+        # AttributeError, of a leaf that is gone, is caught in `live_cells`.
+        if [leaf.grad is not None for leaf in leaves] != self._had:
+            return False
+        hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
+        if not (hooked or self._is_hooked):
+            same = True
+        else:
+            same = list(map(hooks_of, leaves)) == [grad.hooks for grad in self.grads]
+        return same and self.guards.hold(in_tables) and self.optimizers.hold()
+
+    def changes(self) -> list[Change]:
         found = super().changes()
-        leaves = [(grad.leaf(), grad.had) for grad in self.grads]
-        if any(leaf is not None and (leaf.grad is not None) is not had for leaf, had in leaves):
-            what = "a tensor had a .grad where it has none, or the reverse"
-            found.append(Reason(what, "Call zero_grad() inside the step, as its first line."))
-        if not self.optimizers.hold():
-            what = "a number of an optimizer's group (weight decay, betas) changed"
-            found.append(Reason(what, "Of these numbers the learning rate alone is an operand."))
-        return found
+        for grad in self.grads:
+            leaf = grad.leaf()
+            if leaf is None:
+                continue
+            path = self.paths.get(id(leaf), "a tensor")
+            if (leaf.grad is not None) is not grad.had:
+                old, new = ("there", None) if grad.had else (None, "there")
+                found.append(Change(f"{path}.grad", old, new))
+            elif hooks_of(leaf) != grad.hooks:
+                found.append(Change(f"a hook of {path}", "other", "new"))
+        return found + self.optimizers.changes()
 
     def compile(self) -> None:
         self.compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], borrowed: bool) -> Any:
+    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured = self.captured
-        for rate in self.optimizers.rates:
-            rate.refresh()
+        self.optimizers.refresh()
         inputs = [leaves[place].untyped_storage().buffer for place in self.places]
         inputs += cells
-        for i in self._owned:
-            own(inputs[i])
-        operands = [cell.array for cell in inputs]
-        operands += [constant.value for constant in self.constants]
         execute = self.compiled.forward or self.compiled.compile()
         count = captured.outputs + captured.others
-        fresh = [Buffer(None, None) for _ in range(count)]  # type: ignore[arg-type]  # set by the run
+        # Set by the run: results, and what the code made and left somewhere.
+        fresh = [Buffer(None, None) for _ in range(count)]  # type: ignore[arg-type]
+        born = [Buffer(None, None) for _ in captured.escaped]  # type: ignore[arg-type]
         written = [
-            inputs[i] if i < self.alive else self.constants[i - self.alive].cell()
+            inputs[i] if i < self.alive else self.constants[i - self.alive].target()
             for i in captured.written
         ]
         watching.launching(self.compiled.records[""])
-        run_into(execute, operands, [*fresh, *written, *self.kept])
+        targets = [*fresh, *written, *born]
+        while True:
+            for i in self._owned:
+                own(inputs[i])
+            operands = [cell.array for cell in inputs]
+            operands += [constant.value for constant in self.constants]
+            try:
+                run_into(execute, operands, targets)
+                break
+            except TAKEN:
+                if not replaced(inputs, operands):
+                    raise
         self.compiled.records[""].calls += 1
         if self._respecified:
             for cell, spec in zip(written, captured.new_specs, strict=True):
                 cell.spec = spec
         for i in self._given:
             give_up(inputs[i])
+        for cell, buffer in zip(self.kept, born, strict=False):
+            cell.array = buffer.array
         for grad in self.grads:
-            leaf = grad.leaf()
-            if leaf is not None:
-                leaf.grad = grad.after
+            if grad.exchanged:
+                grad.set(grad.after)
+        for landing in self.landings:
+            landing(born[landing.output].array)
         arrays = [buffer.array for buffer in fresh]
         if not self._looks:
             self._looks = [result_leaf(array, placement_of(captured)) for array in arrays]
@@ -142,75 +233,121 @@ class Step(Replay):
             place = output.position + (0 if output.differentiable else captured.outputs)
             return wrap_result(self._looks[place], arrays[place], self)
 
-        return self._result(tensor, borrowed)
+        return self._result(tensor, leaves, call)
 
 
-def trace_step(function: Callable[..., Any], arguments: Arguments, name: str) -> Step:
-    """Trace a call for its signature."""
-    leaves = arguments.leaves
-    args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
-    guards = Guards(function)
-    optimizers = Optimizers()
-    before = _gradients(guards.tensors(arguments.leaves))
+def trace_step(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    name: str,
+    donated: set[int],
+    again: bool = False,
+    rates: bool = True,
+) -> Step:
+    """Trace a call for its signature.
+
+    Args:
+        donated: leaves of the call that are given up besides what is written.
+        again: what its first run had made is there now.
+        rates: learning rates are operands, where the optimizers can take them.
+    """
+    given = arguments.given()
+    args, kwargs = pytree.tree_unflatten(given, arguments.structure)
+    recorder = Recorder(function)
+    optimizers = Optimizers(recorder, rates)
+    before = recorder.gradients
+    for tensor in tensors_in_reach(function, arguments.leaves):
+        if tensor.is_leaf:
+            before[id(tensor)] = weakref.ref(tensor), tensor.grad
+    reached = [*arguments.leaves, *reachable(function)]
     try:
-        reached = [*leaves, *guards.reachable]
-        with guards.watching(), optimizers.prepared(), untouched(reached):
-            captured, session = capture(lambda: function(*args, **kwargs), False)
-        optimizers.check_rates(session.written)
-        after = _gradients(
-            [leaf for reference, _ in before.values() if (leaf := reference()) is not None]
-        )
-    finally:
-        for reference, grad in before.values():
-            leaf = reference()
-            if leaf is not None:
-                leaf.grad = grad
+        with recording(recorder), optimizers.prepared(), untouched(reached):
+            captured, session = capture(
+                lambda: recorder.run(args, kwargs),
+                False,
+                before,
+                known=lambda: [*arguments.known(given), *recorder.known()],
+            )
+            optimizers.check(session.written)
+            record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+            step = _step(arguments, captured, session, record, optimizers, recorder, name)
+            if step.provisional and again:
+                step.settle()
+            step.prepare(donated)
+    except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError) as error:
+        if not optimizers.rates or isinstance(error, NeedsPlace):
+            raise
+    else:
+        return step
+    return trace_step(function, arguments, name, donated, again, rates=False)
+
+
+def _step(
+    arguments: Arguments,
+    captured: Captured,
+    session: Session,
+    record: Record,
+    optimizers: Optimizers,
+    recorder: Recorder,
+    name: str,
+) -> Step:
+    before = recorder.gradients
+    # One that the code made, over memory from outside, is gone by now.
+    leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
+    after = {key: leaf.grad for key, leaf in leaves_of.items()}
+    recorder.give_gradients_back()  # the step's cells are looked up now
     place = {
         id(buffer_of(t)): i
-        for i, t in enumerate(leaves)
+        for i, t in enumerate(arguments.leaves)
         if isinstance(t, Tensor) and t.device.type == "jax"
     }
-    captured, places, constants = _in_order(captured, session.trace, place)
-    if any(i < len(places) and places[i] in arguments.copied for i in captured.written):
-        raise CaptureError(
-            "the step writes to an argument that is a part of a larger tensor",
-            "Pass the whole tensor and take the part inside.",
-        )
-    step = Step(captured, places, guards, constants, name)
+    captured, places, constants = _in_order(captured, session.trace, place, record)
+    check_parts(arguments, captured.cells, places, captured.written)
+    arguments.check_written({places[i] for i in captured.written if i < len(places)})
+    for key, leaf in leaves_of.items():
+        gradient = before[key][1]
+        if gradient is not None and gradient.device.type == "jax":
+            record.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
+    step = Step(captured, places, record, constants, name)
     step.optimizers = optimizers
-    step.grads = _changed(before, after)
+    made = {id(reference()) for reference, _ in captured.escaped}
+    for key, leaf in leaves_of.items():
+        gradient, new = before[key][1], after[key]
+        is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
+        if new is gradient and not (
+            leaf.requires_grad and (gradient is not None or optimizers.known)
+        ):
+            continue
+        grad = Grad(leaf, gradient, new, is_made)
+        step.grads.append(grad)
+        if is_made and new is not None:
+            step.landings.append(Landing(grad.set, new, captured.escaped))
+    landed = {landing.output for landing in step.landings}
     step.kept = [reference() for reference, _ in captured.escaped]
     for buffer, (_, spec) in zip(step.kept, captured.escaped, strict=True):
         buffer.spec = spec
-    step.provisional = bool(step.kept or constants)
+    # What each run makes anew from its first value is no state that lasts.
+    remade = {id(captured.escaped[i][0]()) for i in landed}
+    lasting = [c for c in constants if id(c.cell()) not in remade]
+    step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
+    record.forget()
     return step
 
 
 def _in_order(
-    captured: Captured, trace: Any, place: dict[int, int]
+    captured: Captured, trace: Any, place: dict[int, int], record: Record
 ) -> tuple[Captured, list[int], list[Constant]]:
     """The inputs sorted: arguments (with their places), cells, first values of what the code made."""
     cells = [reference() for reference in captured.cells]
     own = [place.get(id(cell)) for cell in cells]
     born = [trace.bore(cell) for cell in cells]
-    order = sorted(range(len(own)), key=lambda i: (born[i], own[i] is None, own[i] or 0))
+    order = sorted(
+        range(len(own)),
+        key=lambda i: (born[i], own[i] is None, own[i] or 0, not record.is_named(cells[i])),
+    )
     constants = [Constant(captured.cells[i], cells[i].array) for i in order if born[i]]
     places = [p for i in order if (p := own[i]) is not None and not born[i]]
     return captured.reordered(order), places, constants
-
-
-def _gradients(leaves: list[Tensor]) -> dict[int, tuple[Any, Any]]:
-    return {id(t): (weakref.ref(t), t.grad) for t in leaves if t.is_leaf and t.requires_grad}
-
-
-def _changed(before: dict[int, tuple[Any, Any]], after: dict[int, tuple[Any, Any]]) -> list[Grad]:
-    found = []
-    for key, (reference, old) in before.items():
-        new = after[key][1] if key in after else None
-        leaf = reference()
-        if leaf is not None and new is not old:
-            found.append(Grad(leaf, old, new))
-    return found
 
 
 def same_program(first: Step, second: Step) -> bool:
@@ -220,7 +357,7 @@ def same_program(first: Step, second: Step) -> bool:
         first.compiled.forward is not None
         and first.compiled.donated == second.compiled.donated
         and a.written == b.written
-        and len(first.kept) == len(second.kept)
+        and len(a.escaped) == len(b.escaped)
         and [(x.shape, x.dtype) for x in a.avals] == [(x.shape, x.dtype) for x in b.avals]
         and str(a.jaxpr) == str(b.jaxpr)
         and _same_constants(a.constants, b.constants)
@@ -229,6 +366,11 @@ def same_program(first: Step, second: Step) -> bool:
 
 def _same_constants(first: list[Any], second: list[Any]) -> bool:
     return all(
-        x == y if type(x) is int or type(y) is int else np.array_equal(x, y)
+        x == y if type(x) is int or type(y) is int else _same_bytes(np.asarray(x), np.asarray(y))
         for x, y in zip(first, second, strict=True)
     )
+
+
+def _same_bytes(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    """Equal to the last bit: 0.0 is not -0.0."""
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

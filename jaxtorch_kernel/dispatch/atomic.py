@@ -2,14 +2,19 @@
 
 A program that writes takes its inputs' memory (donation): between XLA's call and the last store the data is nowhere but
 in the outputs. Python looks for signals between bytecodes; here one call in C does all of it, so that there are none.
+
+Another thread may read a buffer in that time, and gets an array that XLA then refuses. It asks `replaced`, which waits
+for the write, and reads again. So reading needs no lock.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, starmap
+from threading import get_ident
 from typing import Any
 
 import jax
@@ -18,13 +23,54 @@ from ..storage.buffer import Buffer
 
 _set_array = vars(Buffer)["array"].__set__
 _consume = deque[Any](maxlen=0).extend
+_POLL = 50e-6  # seconds between two looks at a write of another thread
+_writing: dict[int, Sequence[Buffer]] = {}  # thread -> what its program will give new arrays
+
+# What XLA and JAX raise for an array whose memory a program has taken. Both also raise them for other reasons.
+TAKEN = (RuntimeError, ValueError)
 
 
 def run_into(execute: Callable[..., Any], operands: list[Any], buffers: list[Buffer]) -> None:
     """Call `execute(*operands)` and store its outputs in `buffers`, in order."""
     if not buffers:  # `map` would end before it runs the program, which may print
         execute(*operands)
-    _consume(map(_set_array, buffers, chain.from_iterable(starmap(execute, (operands,)))))
+    thread = get_ident()
+    outer = _writing.get(thread)  # of a program that calls Python, which runs this one
+    _writing[thread] = buffers if outer is None else [*outer, *buffers]
+    try:
+        _consume(map(_set_array, buffers, chain.from_iterable(starmap(execute, (operands,)))))
+    finally:
+        if outer is None:
+            _writing.pop(thread, None)
+        else:
+            _writing[thread] = outer
+
+
+def replaced(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> bool:
+    """Whether a call failed because another thread wrote to a buffer after its array was read: to be made again.
+
+    Waits for a write that is under way.
+    """
+    found = False
+    for buffer, array in zip(buffers, arrays, strict=False):
+        if isinstance(array, jax.core.Tracer | _GivenUp) or not array.is_deleted():
+            continue
+        while buffer.array is array and _is_written(buffer):
+            time.sleep(_POLL)
+        if buffer.array is array:  # its data is lost
+            return False
+        found = True
+    return found
+
+
+def _is_written(buffer: Buffer) -> bool:
+    own = get_ident()
+    return any(
+        target is buffer
+        for thread, targets in list(_writing.items())
+        if thread != own
+        for target in targets
+    )
 
 
 def store(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> None:
@@ -37,7 +83,13 @@ def own(buffer: Buffer) -> None:
     array = buffer.array
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
-        buffer.array = array.copy()
+        try:
+            buffer.array = array.copy()
+        except TAKEN:
+            if not replaced([buffer], [array]):
+                raise
+            del array
+            own(buffer)
 
 
 class _GivenUp:

@@ -17,6 +17,7 @@ from ..storage.dtypes import to_numpy
 from ..storage.layout import contiguous_strides, memory_is
 from ..storage.transfer import zeros
 from . import tracing
+from .fallback import Untraceable
 from .operation import Operation
 from .registry import kernel
 
@@ -172,6 +173,12 @@ def _grow(tensor: Tensor, count: int) -> None:
     dtype = to_numpy(tensor.dtype)
     if spec.nbytes >= count * dtype.itemsize:
         return
+    trace = tracing.current()
+    if trace is not None and not trace.made(buffer):
+        raise Untraceable(
+            "`resize_` grows the memory of a tensor that was there before the captured code",
+            "Make a new tensor of that size.",
+        )
     elements = -(-count * dtype.itemsize // spec.dtype.itemsize)
     if spec.numel == 0:
         array, new = zeros((count,), dtype)

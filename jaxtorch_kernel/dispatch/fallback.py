@@ -111,7 +111,15 @@ class _Decomposed:
 
 
 class Untraceable(RuntimeError):
-    """Torch code under a trace asked for a value that only a run can give."""
+    """Torch code under a trace asked for a value that only a run can give, or for what no program can do.
+
+    Attributes:
+        advice: what to write instead, where it is not about a value.
+    """
+
+    def __init__(self, what: str, advice: str = ""):
+        super().__init__(what)
+        self.advice = advice
 
 
 def over_tensors(

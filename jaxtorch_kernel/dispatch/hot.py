@@ -18,6 +18,7 @@ from .. import _torch_private as private
 from ..options import config
 from ..storage.buffer import geometry
 from . import tracing
+from .atomic import TAKEN, replaced
 from .errors import explain_call
 from .program import Program
 from .site import origin
@@ -26,6 +27,7 @@ from .site import origin
 _LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
 _letter_of = _LETTERS.get
 _default_dtype = torch.get_default_dtype
+_precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 
 
@@ -51,7 +53,11 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             special = getattr(operation, "special", True)
         if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
-        key: list[Any] = [config._base if not config._open else config.options(), _default_dtype()]
+        key: list[Any] = [
+            config._base if not config._open else config.options(),
+            _default_dtype(),
+            _precision(),
+        ]
         operands = []
         # By its type, before an attribute is asked of it: an AttributeError costs 2 µs.
         letter = _letter_of(args[-1].__class__)
@@ -73,9 +79,13 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return general(*args)
         try:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
-        except jax.errors.JaxRuntimeError as error:
+        except TAKEN as error:
             tensors = (a for a in args if isinstance(a, torch.Tensor))
             held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # we set `buffer`
+            if replaced(held, operands):
+                return kernel(*args)
+            if not isinstance(error, jax.errors.JaxRuntimeError):
+                raise
             raise explain_call(error, program.name, held) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
+from .. import ambient
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
-from ..options import Options, config
+from ..options import Options
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
 from . import kept, outputs, overlap, tracing, values, watching
 from . import program as program_module
 from .asked import asking, check_dtypes, cpu_error, raise_asked
-from .atomic import own, run_into
+from .atomic import TAKEN, own, replaced, run_into
 from .call import (
     Call,
     Positions,
@@ -145,7 +146,11 @@ class Operation:
         watching.launching(program.record)
         try:
             outputs = execute(*operands)
-        except jax.errors.JaxRuntimeError as error:
+        except TAKEN as error:
+            if replaced(call.buffers, operands):
+                return self.run_now(call)
+            if not isinstance(error, jax.errors.JaxRuntimeError):
+                raise
             raise explain_call(error, self.name, call.buffers) from None
         return results_of(program, outputs, call.tensors)
 
@@ -165,10 +170,7 @@ class Operation:
 
     def _described(self, args: tuple[Any, ...]) -> Call:
         # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
-        key: list[Any] = [
-            config._base if not config._open else config.options(),
-            torch.get_default_dtype(),
-        ]
+        key = ambient.eager()
         tensors: list[Tensor] = []
         buffers: list[Buffer] = []
         numbers: list[tuple[str, Any]] = []
@@ -195,14 +197,20 @@ class Operation:
         targets = [call.buffers[i] for i in program.targets]
         for buffer in targets:
             own(buffer)
-        operands = [call.buffers[i].array for i in program.unique]
+        sources = [call.buffers[i] for i in program.unique]
+        operands = [buffer.array for buffer in sources]
         program = self.prepare(program, call, operands)
-        if not self.lowering.random:
-            fresh = self._run_into(program, call, operands, targets)
-        else:
-            source = self.source(call, program)
-            with source.drawing() as key:
-                fresh = self._run_into(program, call, [key, *operands], targets)
+        try:
+            if not self.lowering.random:
+                fresh = self._run_into(program, call, operands, targets)
+            else:
+                source = self.source(call, program)
+                with source.drawing() as key:
+                    fresh = self._run_into(program, call, [key, *operands], targets)
+        except TAKEN:
+            if not replaced(sources, operands):
+                raise
+            return self.run_special(program, call)
         for buffer in targets:
             buffer.origin = origin(program.writes)
             if watching.watcher is not None:
@@ -319,7 +327,7 @@ class Operation:
                 structure,
             )
             program = make() if self.lowering.decomposed else self._checked(make, args)
-            program.by_hot_path = self.checking is None or not self.checking.wanted(options)
+            program.by_hot_path = self.checking is None or not self.checking.wanted_eagerly(options)
             if keep:
                 self.kept.add(frozen, program)
             return program

@@ -13,6 +13,7 @@ from ..storage.buffer import buffer_of
 from ..storage.layout import plan
 from ..storage.transfer import host_values
 from . import tracing, values, watching
+from .atomic import TAKEN, replaced
 from .errors import explain_buffer
 
 
@@ -62,15 +63,18 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
         Untraceable: the tensor is inside a trace.
         RuntimeError: what computes them failed; the message names the operator and the line that asked for it.
     """
+    array: Any = None
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
         found = host_values(array) if watching.watcher is None else watching.fetched(array)
         values.raise_noted()
         return found
-    except jax.errors.JaxRuntimeError as error:
-        raise explain_buffer(error, buffer_of(tensor)) from None
-    except RuntimeError as error:
+    except TAKEN as error:
+        if array is not None and replaced([buffer_of(tensor)], [array]):
+            return host_array(tensor, what)
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise explain_buffer(error, buffer_of(tensor)) from None
         if isinstance(error.__context__, jax.errors.JaxRuntimeError):
             raise explain_buffer(error.__context__, buffer_of(tensor)) from None
         raise

@@ -7,12 +7,15 @@ call that depends on no input runs at once, on values.
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
 
+from .. import _torch_private as private
+from . import pausing
 from .call import Call
 from .numbers import check_limits, number_operands
 from .results import results_of
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
 
 def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     """The call over tracers; see the module's text."""
+    hook = pausing.pause()
+    try:
+        return _run_traced(operation, call, trace)
+    finally:
+        pausing.resume(hook)
+
+
+def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
         return _run_fresh(operation, call, trace)
     program = operation.lookup(call)
@@ -101,8 +112,14 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
-        if t.requires_grad and not trace.is_constant(t):
-            trace.add_reader(t)
+        if t.requires_grad:
+            if not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+                if t.is_leaf:
+                    trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
+                elif private.sequence_number(t.grad_fn) < trace.root.first_node:
+                    trace.root.outer.setdefault((t.grad_fn, t.output_nr), t)
+            if not trace.is_constant(t):
+                trace.add_reader(t)
     return operands
 
 

@@ -1,8 +1,9 @@
 """Traces: torch code run over tracers instead of values.
 
-Tracing is substitution. While a trace is open, a cell (a Buffer, or a random source) that is read gets a tracer in
+Tracing is substitution. While a trace is open, a cell (a Buffer, or a random source) that is read shows a tracer in
 place of its array, the torch code runs unchanged, and every alias sees the tracer, because all aliases share the
-cell. When the trace closes, every cell gets back what it held before.
+cell. Only the thread of the trace sees it: the trace keeps the tracer, and the cell itself keeps its array, which
+every other thread goes on reading and writing (`local.py`). When the trace closes, its tracers go with it.
 
 A `Trace` keeps the books of one such run:
 
@@ -28,10 +29,14 @@ from typing import Any
 import jax
 import torch
 
+from .. import _torch_private as private
+from . import local
+from .local import Local
 from .site import line_of, origin
 
 depth = 0
-_own = threading.local()
+_own = local.own
+_lock = threading.Lock()  # of `depth`: `+=` is no single step among threads
 
 
 class Trace:
@@ -48,8 +53,7 @@ class Trace:
         self.eager = eager
         self.parent: Trace | None = None
         # Cells are held weakly: one that the code made and dropped must not count as kept.
-        self.before: dict[int, tuple[Any, Any, Any]] = {}  # id -> cell, its array and spec before
-        self.substitutes: dict[int, Any] = {}  # id -> the tracer that a read put there
+        self.locals: dict[int, Local] = {}  # id of a touched cell -> what it holds in this trace
         self.captured: list[tuple[Any, Any]] = []  # cell and its constant (outermost only)
         self.place: dict[int, int] = {}  # id of a cell -> its place in `captured` (outermost only)
         self.constants: set[int] = set()  # ids of the constants
@@ -62,6 +66,11 @@ class Trace:
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
         )
+        # Leaves from outside that a gradient may flow to (weak), each with its `.grad` before (outermost only).
+        self.gradients: dict[int, tuple[Any, Any]] = {}
+        # (node, output) of torch's graph -> a tensor from outside that it computed (outermost only).
+        self.first_node = private.next_sequence_number()  # torch numbers the nodes of its graph
+        self.outer: dict[tuple[Any, int], Any] = {}
         self.kept: list[Any] = []  # cells that only the trace holds so far (outermost only)
         self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
         self.readers: dict[
@@ -81,9 +90,16 @@ class Trace:
         constant = self.root.constant_of(cell)
         tracer = tracer_of(constant)
         if not self.is_fresh(cell):  # whose value the code may still ask for
-            self.touch(cell)
-            cell.array = self.substitutes[id(cell)] = tracer
+            self.substitute(cell, tracer)
         return tracer
+
+    def substitute(self, cell: Any, tracer: Any) -> None:
+        """Let reads of the cell give this tracer. It does not count as a write."""
+        mine = self.touch(cell)
+        if mine is None:
+            cell.array = tracer
+        else:
+            mine.array = mine.read = tracer
 
     def constant_of(self, cell: Any) -> Any:
         """The array that stands for the cell in the outermost jaxpr."""
@@ -97,14 +113,18 @@ class Trace:
             self.captured.append((weakref.ref(cell), array))
         return self.captured[place][1]
 
-    def touch(self, cell: Any) -> None:
-        """Remember what the cell holds, for the end. A tracer of a cell that was born here is nothing to go back to."""
-        known = self.before.get(id(cell))
-        if known is not None and known[0]() is cell:
-            return
-        if not (isinstance(cell.array, jax.core.Tracer) and self.bore(cell)):
-            self.before[id(cell)] = weakref.ref(cell), cell.array, cell.spec
-            self.substitutes.pop(id(cell), None)
+    def touch(self, cell: Any) -> Local | None:
+        """Keep what the cell holds from now on in this trace. A tracer of a cell that was made here stays in the cell:
+        there is nothing to go back to.
+        """
+        known = self.locals.get(id(cell))
+        if known is not None and known.cell() is cell:
+            return known
+        if isinstance(cell.array, jax.core.Tracer) and self.bore(cell):
+            return None
+        mine = self.locals[id(cell)] = Local(cell)
+        local.share(cell)
+        return mine
 
     def overwrite(self, cell: Any, array: Any) -> None:
         """Give a cell a value that does not depend on the one before. It is an input all the same, as all that is
@@ -118,6 +138,10 @@ class Trace:
         """Whether the cell was made in this trace."""
         reference = self.born.get(id(cell))
         return reference is not None and reference() is cell
+
+    def made(self, cell: Any) -> bool:
+        """Whether the cell was made in this trace or in one around it."""
+        return self.bore(cell) or (self.parent is not None and self.parent.made(cell))
 
     def is_fresh(self, cell: Any) -> bool:
         """Whether the cell was made in a trace and depends on no input so far."""
@@ -180,17 +204,17 @@ class Trace:
         self.views.clear()
         return [
             cell
-            for key, (reference, array, _) in self.before.items()
-            if (cell := reference()) is not None
-            and cell.array is not self.substitutes.get(key, array)
+            for mine in self.locals.values()
+            if (cell := mine.cell()) is not None and mine.array is not mine.read
         ]
 
-    def restore(self) -> None:
-        """Give every cell back what it held."""
-        for reference, array, spec in self.before.values():
-            cell = reference()
+    def close(self) -> None:
+        """Let go of every cell: what it held before is what it holds again."""
+        for mine in self.locals.values():
+            cell = mine.cell()
             if cell is not None:
-                cell.array, cell.spec = array, spec
+                local.unshare(cell)
+        self.locals.clear()
 
 
 def tracer_of(constant: Any) -> Any:
@@ -218,25 +242,29 @@ def tracing(trace: Trace | None = None) -> Iterator[Trace]:
     global depth
     trace = Trace() if trace is None else trace
     trace.parent = current()
-    depth += 1
+    with _lock:
+        depth += 1
     _own.trace = trace
     try:
         yield trace
     finally:
-        depth -= 1
+        trace.close()
         _own.trace = trace.parent
-        trace.restore()
+        with _lock:
+            depth -= 1
 
 
 @contextmanager
 def aside() -> Iterator[None]:
     """Hold while every call takes the general path, though nothing may be traced."""
     global depth
-    depth += 1
+    with _lock:
+        depth += 1
     try:
         yield
     finally:
-        depth -= 1
+        with _lock:
+            depth -= 1
 
 
 def current() -> Trace | None:

@@ -49,8 +49,12 @@ class Checking:
         self.run = make(op, Lowering(self._first_failure, meta=False))
 
     def wanted(self, options: Options) -> bool:
-        """Whether these options ask for it."""
-        return options.check == "indices" or (self.always and not tracing.depth)
+        """Whether these options ask for it, of a call that is made now."""
+        return options.check == "indices" or (self.always and not tracing.active())
+
+    def wanted_eagerly(self, options: Options) -> bool:
+        """Whether these options ask for it outside of traces."""
+        return options.check == "indices" or self.always
 
     def check(self, args: tuple[Any, ...]) -> None:
         """Raise the CPU's error for values that it does not take; in captured code let the program note it."""

@@ -89,7 +89,7 @@ class Bridge:
     def run(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], list[Any]]:
         """As a call, without a graph."""
         compiled = self.compiled
-        if tracing.active():
+        if tracing.depth and tracing.active():
             outs, others = compiled.function(*arrays)
             return [self.wrap(o) for o in outs], others
         try:

@@ -1,28 +1,59 @@
 """JAX functions in torch code: `call_jax` and `torch_view`.
 
-Eagerly the function is one compiled program a signature, as under `jax.jit`, and a node of torch's autograd graph.
-Inside captured code it is traced with everything else.
+Eagerly the function is one compiled program a signature, as under `jax.jit`, and a node of torch's autograd graph. What
+its Python reads beside its arguments is guarded, as in captured code: where a global or an attribute has changed since,
+the function is traced again. Inside captured code it is traced with everything else.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import torch
 
+from ..capture.dependencies.guards import Guards
+from ..capture.dependencies.recorder import Recorder, users_only
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
+from ..storage.buffer import buffer_of
 from .bridge import Bridge, avals_of
 from .compiled import Compiled
 
 Tensor = torch.Tensor
-_bridges: WeakKeyDictionary[Any, dict[Any, tuple[Bridge, list[Any]]]] = WeakKeyDictionary()
+_MOST = 8  # programs of one signature, which differ in what they read
+
+
+class _Call(NamedTuple):
+    """A function with one signature.
+
+    Attributes:
+        bridge: runs it.
+        out_tree: structure of its results, and which of them are differentiable; known when it has been traced.
+        guards: what else its Python read; None inside captured code, which has its own.
+        arrays: the tensors that it read by name, and the arrays that they had, which are constants of its program.
+    """
+
+    bridge: Bridge
+    out_tree: list[Any]
+    guards: Guards | None = None
+    arrays: Sequence[tuple[weakref.ref[Tensor], Any]] = ()
+
+    def holds(self) -> bool:
+        """Whether what it read is as it was."""
+        for reference, array in self.arrays:
+            tensor = reference()
+            if tensor is None or buffer_of(tensor).array is not array:
+                return False
+        return self.guards is None or self.guards.hold()
+
+
+_calls: weakref.WeakKeyDictionary[Any, dict[Any, list[_Call]]] = weakref.WeakKeyDictionary()
 
 
 def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,14 +90,16 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
     if tracing.active():
-        bridge, out_tree = _make(function, leaves, tree, arrays, inputs)
+        bridge, out_tree, *_ = _make(function, leaves, tree, arrays, inputs)
     else:
         key = _key(leaves, tree, arrays)
-        known = _bridges.setdefault(function, {}) if _weakly(function) else {}
-        found = known.get(key)
+        known = _calls.setdefault(function, {}) if _weakly(function) else {}
+        kept = known.setdefault(key, [])
+        found = next((call for call in kept if call.holds()), None)
         if found is None:
-            found = known[key] = _make(function, leaves, tree, arrays, inputs)
-        bridge, out_tree = found
+            found = _traced(function, leaves, tree, arrays, inputs)
+            kept[:] = [found, *kept][:_MOST]
+        bridge, out_tree = found.bridge, found.out_tree
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
     return _rebuild(out_tree[0], outputs, others, bridge)
 
@@ -92,7 +125,7 @@ def torch_view(function: Callable[..., Any]) -> Callable[..., Any]:
 def _weakly(function: Any) -> bool:
     try:
         hash(function)
-        _bridges.setdefault(function, {})
+        _calls.setdefault(function, {})
     except TypeError:
         return False
     return True
@@ -105,7 +138,35 @@ def _key(leaves: list[Any], tree: Any, arrays: list[Any]) -> Any:
 
 def _make(
     function: Any, leaves: list[Any], tree: Any, arrays: list[Any], inputs: list[int]
-) -> tuple[Bridge, list[Any]]:
+) -> _Call:
+    """A call whose function is traced where its programs are compiled."""
+    flat, out_tree = _flattened(function, leaves, tree)
+    return _Call(_bridge(function, flat, arrays, inputs), out_tree)
+
+
+def _traced(
+    function: Any, leaves: list[Any], tree: Any, arrays: list[Any], inputs: list[int]
+) -> _Call:
+    """A call whose function is traced now, once for all of its programs, and watched."""
+    recorder = Recorder(function)
+    flat, out_tree = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), leaves, tree)
+    with jax.enable_x64(True):
+        jaxpr = jax.make_jaxpr(flat)(*avals_of(arrays))
+    _, smooth = out_tree[0]
+
+    def again(*operands: Any) -> tuple[list[Any], list[Any]]:
+        results = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *operands)
+        return results[: sum(smooth)], results[sum(smooth) :]
+
+    read = [reference for _, reference in recorder.tensors.values() if reference() is not None]
+    known = [(reference, buffer_of(cast(Tensor, reference())).array) for reference in read]
+    return _Call(_bridge(function, again, arrays, inputs), out_tree, recorder.finish(), known)
+
+
+def _flattened(
+    function: Any, leaves: list[Any], tree: Any
+) -> tuple[Callable[..., tuple[list[Any], list[Any]]], list[Any]]:
+    """The function of the arrays alone, and a box for the structure of its results."""
     is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
     statics = [None if t else leaf for t, leaf in zip(is_tensor, leaves, strict=True)]
     out_tree: list[Any] = [None]
@@ -114,7 +175,8 @@ def _make(
         own = iter(operands)
         filled = [next(own) if t else s for t, s in zip(is_tensor, statics, strict=True)]
         args, kwargs = jax.tree.unflatten(tree, filled)
-        results, structure = jax.tree.flatten(function(*args, **kwargs))
+        with users_only():
+            results, structure = jax.tree.flatten(function(*args, **kwargs))
         results = [jnp.asarray(r) for r in results]
         smooth = [jnp.issubdtype(r.dtype, jnp.inexact) for r in results]
         out_tree[0] = structure, smooth
@@ -123,11 +185,17 @@ def _make(
             [r for r, s in zip(results, smooth, strict=True) if not s],
         )
 
+    return flat, out_tree
+
+
+def _bridge(
+    function: Any, flat: Callable[..., Any], arrays: list[Any], inputs: list[int]
+) -> Bridge:
     name = getattr(function, "__name__", type(function).__name__)
     where = placement.current()
     if arrays and not isinstance(arrays[0], jax.core.Tracer):
         where = arrays[0].sharding
-    return Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), where), out_tree
+    return Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), where)
 
 
 def _rebuild(out_tree: Any, outputs: Sequence[Tensor], others: list[Any], bridge: Bridge) -> Any:

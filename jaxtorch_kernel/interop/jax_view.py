@@ -25,10 +25,11 @@ from .._jax_private import uncommitted
 from ..capture import saving
 from ..capture.errors import CaptureError, explained
 from ..capture.functions import intercepted
-from ..capture.guards import Guards
+from ..capture.reach import tensors_in_reach
 from ..capture.scopes import named
 from ..device.rng import Source
 from ..dispatch import tracing
+from ..dispatch.local import Local
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
@@ -112,10 +113,9 @@ class ViewTrace(tracing.Trace):
         """What the cell holds, to be placed where the arrays of the call are."""
         return uncommitted(super().constant_of(cell))
 
-    def touch(self, cell: Any) -> None:
-        """Remember what the cell holds, for the end: nothing to go back to if it was made here."""
-        if not self.bore(cell):
-            super().touch(cell)
+    def touch(self, cell: Any) -> Local | None:
+        """Keep what the cell holds from now on in this trace, unless it was made here."""
+        return None if self.bore(cell) else super().touch(cell)
 
     def overwrite(self, cell: Any, array: Any) -> None:
         """Give a cell a value that does not depend on the one before: a seed needs no key."""
@@ -123,8 +123,8 @@ class ViewTrace(tracing.Trace):
         cell.array = array
 
     def _touched(self, cell: Any) -> bool:
-        known = self.before.get(id(cell))
-        return known is not None and known[0]() is cell
+        known = self.locals.get(id(cell))
+        return known is not None and known.cell() is cell
 
     def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
         """Refuse what a JAX function cannot do.
@@ -170,7 +170,7 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
         enter(torch.device("jax"))
         inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
-        gradients = [(t, t.grad) for t in Guards(function).tensors([]) if t.is_leaf]
+        gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
         result = jax.tree.map(_to_array, function(*args, **kwargs))
         trace.check_writes(gradients)
     return result

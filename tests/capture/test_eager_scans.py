@@ -145,12 +145,6 @@ def layers_replaced() -> Calls:
     )
 
 
-def _unseen(case: Callable[[], Calls]) -> Any:
-    """An eager scan tells its functions apart by code, closure and the plain globals they name (`capture/held.py`)."""
-    reason = "held.py takes an object or module of a closure by its identity, not by its contents"
-    return pytest.param(case, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
 CASES: list[Any] = [
     closure,
     closure_tensor,
@@ -158,13 +152,13 @@ CASES: list[Any] = [
     global_value,
     redefined,
     in_a_list,
-    _unseen(attribute),
-    _unseen(parameter),
+    attribute,
+    parameter,
     requires_grad,
     layers_parameter,
     layers_mode,
     layers_frozen,
-    _unseen(layers_replaced),
+    layers_replaced,
 ]
 
 

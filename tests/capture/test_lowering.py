@@ -26,12 +26,12 @@ def layer() -> nn.Module:
 
 
 def test_every_form_of_a_program(layer: nn.Module) -> None:
-    traces = 0
+    calls = 0
 
     @jaxtorch.pure
     def f(x: torch.Tensor) -> torch.Tensor:
-        nonlocal traces
-        traces += 1
+        nonlocal calls
+        calls += 1
         return layer(x).relu()
 
     x = torch.randn(2, 8, device="jax")
@@ -44,8 +44,10 @@ def test_every_form_of_a_program(layer: nn.Module) -> None:
     assert compiled.memory_analysis()["argument_size_in_bytes"] == 4 * (2 * 8 + 8 * 4 + 4)
     assert compiled.memory_analysis()["output_size_in_bytes"] == 4 * 2 * 4
     assert compiled.device == jax.devices()[0].device_kind
+    assert calls == 0  # nothing has run
     torch.testing.assert_close(f(x), layer(x).relu())
-    assert traces == 1  # the call runs what was lowered
+    assert calls == 1
+    assert f.cache_info().misses == 1  # the call runs what was lowered
 
 
 def test_gradients_are_one_program_with_the_forward(layer: nn.Module) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
+from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -395,6 +397,29 @@ class Indexed(nn.Linear):
         self.layer_idx = index
 
 
+class Holding(nn.ReLU):
+    """A layer with an attribute."""
+
+    def __init__(self, held: Any):
+        super().__init__()
+        self.held = held
+
+
+def times(factor: int) -> Callable[[Any], Any]:
+    """Functions of one code, which differ in what their closures hold."""
+    return lambda x: x * factor
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda m, i, o: o * 2)
+    return layer
+
+
+def with_forward(layer: nn.Module) -> nn.Module:
+    layer.forward = lambda x: x  # type: ignore[method-assign]
+    return layer
+
+
 def two(one: nn.Module, other: nn.Module) -> list[nn.Module]:
     return [one.to("jax"), other.to("jax")]
 
@@ -413,6 +438,18 @@ def two(one: nn.Module, other: nn.Module) -> list[nn.Module]:
             "submodule 1 is there in layer 1, missing in layer 0",
         ),
         (two(Indexed(0), Indexed(1)), r"layer_idx is 1 in layer 1.*ignore="),
+        (
+            two(Holding([1, 2]), Holding([1, 3])),
+            r"held is \[1, 3\] in layer 1, \[1, 2\] in layer 0",
+        ),
+        (two(Holding({"a": 1}), Holding({"a": 2})), "held is another dict in layer 1"),
+        (two(Holding(times(2)), Holding(times(3))), "held is another function in layer 1"),
+        (two(Holding(partial(torch.add, 1)), Holding(partial(torch.add, 2))), "another partial"),
+        (two(Holding(Namespace(a=1)), Holding(Namespace(a=2))), "another Namespace in layer 1"),
+        (two(Holding(torch.ones(3)), Holding(torch.ones(3))), "held is another Tensor in layer 1"),
+        (two(hooked(nn.ReLU()), nn.ReLU()), "_forward_hooks is None in layer 1"),
+        (two(nn.ReLU(), hooked(nn.ReLU())), "_forward_hooks is .*function.* in layer 1"),
+        (two(nn.ReLU(), with_forward(nn.ReLU())), "forward is function in layer 1"),
     ],
 )
 def test_layers_that_differ(layers: list[nn.Module], words: str) -> None:
@@ -428,3 +465,36 @@ def test_an_attribute_that_does_not_matter_and_no_layers() -> None:
     assert jaxtorch.scan_layers([], x) is x
     with pytest.raises(TypeError, match=r"stack of layers must keep shape"):
         jaxtorch.scan_layers([nn.Flatten(0).to("jax")], x)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: [1, 2], lambda: {"a": [1]}, lambda: times(2), lambda: Namespace(a=1)]
+)
+def test_layers_whose_attributes_mean_the_same(make: Callable[[], Any]) -> None:
+    x = torch.ones(2, 3, device="jax")
+    assert torch.equal(jaxtorch.scan_layers(two(Holding(make()), Holding(make())), x), x)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda layer: hooked(layer), "_forward_hooks"),
+        (lambda layer: with_forward(layer), "forward is"),
+        (lambda layer: layer.held.append(3), "held is"),
+        (lambda layer: setattr(layer, "held", [7]), "held is"),
+    ],
+)
+def test_a_change_of_another_layer_than_the_first_is_seen(
+    change: Callable[[Any], Any], words: str
+) -> None:
+    class Layer(Holding):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.held[0]
+
+    layers = two(Layer([2]), Layer([2]))
+    x = torch.ones(2, 3, device="jax")
+    pure = jaxtorch.pure(lambda x: jaxtorch.scan_layers(layers, x))
+    assert torch.equal(pure(x), x * 4)
+    change(layers[1])
+    with pytest.raises(CaptureError, match=words):
+        pure(x)

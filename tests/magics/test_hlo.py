@@ -109,21 +109,19 @@ def test_a_cell_with_effects_runs_once(ready: Any, capsys: Any, code: str) -> No
         ready,
         f"{STEP}total = torch.zeros(())\noptimizer = torch.optim.SGD(model.parameters(), 0.1)",
     )
-    run(ready, "batches = iter([images, 2 * images])")
-    view = run(ready, f'%%jax hlo\nbatch = next(batches)\nprint("once")\n{code}')
+    view = run(ready, f'%%jax hlo\nbatch = images * 1\nprint("once")\n{code}')
     assert view.reading.program.kind == "cell"
     assert capsys.readouterr().out.split().count("once") == 1
     assert torch.equal(ready.user_ns["batch"].cpu(), ready.user_ns["images"].cpu())
-    assert next(ready.user_ns["batches"]) is not None  # the second is left
 
 
 def test_an_effect_that_is_not_seen_is_refused_and_the_cell_not_run_again(
     ready: Any, capsys: Any
 ) -> None:
-    run(ready, "total, seen = torch.zeros(()), iter(range(9))\nadd = torch.Tensor.add_")
-    said = fails(ready, capsys, "%%jax hlo\nfirst = next(seen)\nadd(total, images.sum())")
+    run(ready, "total = torch.zeros(())\nadd = torch.Tensor.add_")
+    said = fails(ready, capsys, '%%jax hlo\nprint("once")\nadd(total, images.sum())')
     assert "%%jit" in said
-    assert next(ready.user_ns["seen"]) == 1
+    assert said.split().count("once") == 1
     assert ready.user_ns["total"].item() == 0.0
     run(ready, "%%jax hlo\n%%jit\nadd(total, images.sum())")
     assert ready.user_ns["total"].item() == pytest.approx(ready.user_ns["images"].sum().item())

@@ -174,7 +174,7 @@ def test_it_says_that_it_traced_and_that_it_did_not(shell: Any, capsys: Any) -> 
 CHANGES = [
     ("images = images.double()\nmodel.double()", "images float32 -> float64"),
     ("model[1].p = 0.25", "model.1.p 0.5 -> 0.25"),
-    ("model.eval()", "model.training True -> False"),
+    ("model.eval()", "model.1.training True -> False"),
     ("handle = model[0].register_forward_hook(lambda m, i, o: o * 2)", "a hook was added to model.0"),
     ("model[2] = nn.Linear(8, 3)", "model.2 is another Linear"),
     ("model[0].weight = nn.Parameter(torch.ones(8, 4))", "model.0.weight is another tensor"),
@@ -182,7 +182,7 @@ CHANGES = [
     ("model = nn.Linear(4, 3)", "model is another Linear"),
     ("images = images[:3]\nlabels = labels[:3]", "images[0] 5 -> 3"),
     ("images = [images]\nmodel = nn.Identity()", "model is another Identity"),
-    ("model.requires_grad_(False)", "model.0.weight requires no gradient now"),
+    ("model.requires_grad_(False)", "model.0.bias requires no gradient now, model.0.weight requires no gradient now"),
     ("torch.set_float32_matmul_precision('high')", None),
 ]  # fmt: skip
 
@@ -250,7 +250,7 @@ def test_a_method_defined_anew_on_its_class_is_seen(shell: Any, capsys: Any) -> 
     cell = "%%pure\nout = net(images)"
     says(shell, capsys, cell)
     run(shell, "def forward(self, x):\n    return x * 5\nNet.forward = forward")
-    assert "function Net.forward was defined anew" in says(shell, capsys, cell)
+    assert "function net.forward was defined anew" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 5)
 
 

@@ -74,6 +74,22 @@ def test_one_model_many_threads():
     assert torch.equal(model.weight.grad.cpu(), torch.full((4, 4), 120.0))
 
 
+def test_reads_beside_writes_in_place():
+    """A program that writes takes the memory that another thread is about to read."""
+    x = torch.zeros(1024, device="jax")
+
+    def work(i):
+        for _ in range(400):
+            if i == 0:
+                x.add_(1)
+                continue
+            read = (x if i == 1 else x * 2).cpu()
+            assert (read == read[0]).all()
+
+    run_in_threads(3, work)
+    assert x[0].item() == 400
+
+
 def test_modes_belong_to_their_thread():
     def work(i):
         with (

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.dlpack import from_dlpack
 
-from ...capture.guards import Guards
+from ...capture.reach import tensors_in_reach
 from ...storage.dtypes import to_numpy
 from ..jax_view import key_data
 from .calls import Aval, Call, TorchCall, Traits
@@ -292,7 +292,7 @@ def _locked(function: Callable[..., Any], lock: Any) -> Callable[..., Any]:
 
 def _refuse_tensors_of_the_device(function: Callable[..., Any]) -> None:
     """JAX inside of a callback of JAX waits for itself."""
-    for tensor in Guards(function).tensors([]):
+    for tensor in tensors_in_reach(function, []):
         if tensor.device.type == "jax":
             raise TypeError(
                 "torch2jax runs torch's own kernels, on CPU or CUDA, and the function uses a tensor on the jax device "

@@ -1,0 +1,186 @@
+"""Whether layers are alike, so that one layer's code may run for all of them (`scan_layers`).
+
+They are if they have the same classes, shapes, submodules, hooks, and attributes that mean the same. Their parameters
+and buffers are what may differ.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .bodies import whole
+from .dependencies.tokens import is_plain
+from .errors import CaptureError
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class State:
+    """A layer's parameters and buffers: `names` has all their names, `tensors` each tensor once."""
+
+    names: dict[str, int]
+    tensors: list[Tensor]
+
+    @property
+    def size(self) -> int:
+        """The number of tensors."""
+        return len(self.tensors)
+
+
+def state_of(layer: nn.Module) -> State:
+    """A layer's tensors."""
+    names: dict[str, int] = {}
+    places: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    for name, tensor in _named(layer):
+        if id(tensor) not in places:
+            places[id(tensor)] = len(tensors)
+            tensors.append(tensor)
+        names[name] = places[id(tensor)]
+    return State(names, tensors)
+
+
+def _named(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from layer.named_parameters(remove_duplicate=False)
+    yield from layer.named_buffers(remove_duplicate=False)
+
+
+def check_same(
+    template: nn.Module, layer: nn.Module, old: State, new: State, i: int, ignore: tuple[str, ...]
+) -> None:
+    """Raise where a layer is not like the first.
+
+    Raises:
+        CaptureError: it is not.
+    """
+    if type(template) is not type(layer):
+        raise _differ(i, "class", type(layer).__name__, type(template).__name__)
+    for name in [*old.names, *new.names]:
+        a, b = _describe(old, name), _describe(new, name)
+        if a != b:
+            raise _differ(i, name, b, a)
+    for name, place in new.names.items():
+        if not whole(new.tensors[place]):
+            raise CaptureError(
+                f"layer {i}'s {name} is a part of a larger tensor",
+                "Give each layer tensors of its own.",
+            )
+    modules, others = list(template.named_modules()), list(layer.named_modules())
+    if [name for name, _ in modules] != [name for name, _ in others]:
+        names = {n for n, _ in modules} ^ {n for n, _ in others}
+        odd = sorted(names)[0]
+        has, lacks = ("there", "missing") if odd in dict(others) else ("missing", "there")
+        raise _differ(i, f"submodule {odd}", has, lacks)
+    pairs = [(a, b) for (_, a), (_, b) in zip(modules, others, strict=True)]
+    known = {(id(a), id(b)) for a, b in pairs}
+    for (name, _), (a, b) in zip(modules, pairs, strict=True):
+        _check_attributes(a, b, i, f"{name}." if name else "", ignore, known)
+
+
+def _describe(state: State, name: str) -> str:
+    place = state.names.get(name)
+    if place is None:
+        return "missing"
+    tensor = state.tensors[place]
+    gradient = ", requires_grad" if tensor.requires_grad else ""
+    shape = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device.type}{gradient}"
+    tied = [other for other, p in state.names.items() if p == place]
+    return shape if len(tied) == 1 else f"{shape}, tied: {' and '.join(tied)}"
+
+
+def _check_attributes(
+    first: nn.Module,
+    other: nn.Module,
+    i: int,
+    prefix: str,
+    ignore: tuple[str, ...],
+    known: set[tuple[int, int]],
+) -> None:
+    if type(first) is not type(other):
+        raise _differ(i, prefix.rstrip(".") or "class", type(other).__name__, type(first).__name__)
+    old, new = _attributes(first), _attributes(other)
+    for name in sorted(old.keys() | new.keys()):
+        a, b = old.get(name), new.get(name)
+        if name not in ignore and not _alike(a, b, known):
+            raise _differ(i, f"{prefix}{name}", *_shown(b, a))
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What stands on a module: its own attributes, and its hooks in the order in which they run."""
+    found = {name: value for name, value in vars(module).items() if name not in _TABLES}
+    for name in _TABLES:
+        if "hooks" in name and (hooks := getattr(module, name)):
+            found[name] = [*hooks.values()]
+    return found
+
+
+_TABLES = frozenset(vars(nn.Module())) - {"training"}
+
+
+def _alike(a: Any, b: Any, known: set[tuple[int, int]]) -> bool:
+    """Whether two values mean the same to the code of a layer. `known`: pairs of objects that do, by identity."""
+    if a is b or (id(a), id(b)) in known:
+        return True
+    if type(a) is not type(b) or isinstance(a, Tensor | nn.Module):
+        return False  # of each layer its own, where it is no parameter, buffer or submodule
+    if is_plain(a):
+        return bool(a == b)
+    known.add((id(a), id(b)))
+    return [*_keys(a)] == [*_keys(b)] and all(
+        _alike(x, y, known) for x, y in zip(_parts(a), _parts(b), strict=True)
+    )
+
+
+def _keys(value: Any) -> Iterable[Any]:
+    """The names of what `_parts` gives; a set, whose elements have none, as it is."""
+    if isinstance(value, set | frozenset):
+        return [value]
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | tuple | deque | FunctionType | MethodType | partial):
+        return range(len(_parts(value)))
+    return getattr(value, "__dict__", [id(value)])
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """What an object consists of."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | deque):
+        return list(value)
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, FunctionType):
+        variables = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *variables]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _shown(*values: Any) -> list[str]:
+    """Values for a message: two that read alike are told apart as such."""
+    texts = [repr(v) if is_plain(v) or isinstance(v, list) else type(v).__name__ for v in values]
+    texts = [text if len(text) < 60 else f"{text[:56]} ..." for text in texts]
+    return (
+        texts
+        if len(set(texts)) == len(texts)
+        else [f"another {text}" for text in texts[:1]] + texts[1:]
+    )
+
+
+def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:
+    return CaptureError(
+        f"scan_layers needs layers of one shape, and {name} is {new} in layer {i}, {old} in layer 0",
+        "One layer's code runs for all: call those that differ apart, or use a Python loop. An attribute that the code "
+        "does not use may be named in ignore=(...).",
+    )

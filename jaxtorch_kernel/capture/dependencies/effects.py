@@ -1,0 +1,225 @@
+"""Python state that captured code changes: counters, attributes that it sets, containers that it fills.
+
+The code runs once, when it is traced; its program runs many times. Each run repeats what the trace did to Python
+objects: a counter is increased, a plain value is assigned, a container gets its new contents, a list to which the code
+only appends gets longer, and a place to which the code bound a tensor gets the tensor of that run. A program runs only
+where its guards hold, so that what the code read before is the same at each run, and so is what it assigns. What cannot
+be repeated is refused: a list that the code both reads and fills.
+
+Here is what the code changed, and how Python state is put back. `slots.py` has the places, `repeats.py` what each run
+does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ... import _torch_private as private
+from .slots import Slot
+
+Tensor = torch.Tensor
+
+_REPLACED = object()  # what stood in a place was a container, which is not held any more
+
+
+class Written:
+    """One slot that the code writes, and what stood there before."""
+
+    def __init__(self, slot: Slot):
+        self.slot = slot
+        self.before = slot.get()
+        self.stored = False
+        self.line: int | None = None
+        self.file: str | None = None
+        self.counts = 0  # statements that count it up
+
+
+class Contained(NamedTuple):
+    """A container that the code can reach.
+
+    Attributes:
+        path: as one would write it.
+        now: itself.
+        before: a copy of what it was.
+        fetch: gives what stands in its place.
+        line: file and line of the user's, where it was read first.
+    """
+
+    path: str
+    now: Any
+    before: Any
+    fetch: Callable[[], Any]
+    line: tuple[str | None, int | None]
+
+
+class Watched:
+    """A tensor that was there before the code ran, and what of it the code may change beside its values.
+
+    Attributes:
+        path: as one would write it; empty for an argument.
+        requires_grad: what it was, for a leaf; None otherwise.
+    """
+
+    __slots__ = ("_geometry", "_reference", "_storage", "path", "requires_grad")
+
+    def __init__(self, path: str, tensor: Tensor):
+        self.path = path
+        self._reference = weakref.ref(tensor)
+        self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
+        self._storage = tensor.untyped_storage() if tensor.device.type == "jax" else None
+        self._geometry = _geometry(tensor)
+
+    @property
+    def name(self) -> str:
+        """For a message."""
+        return f"`{self.path}`" if self.path else "an argument"
+
+    def tensor(self) -> Tensor | None:
+        """The tensor, while it lives."""
+        return self._reference()
+
+    def flag(self) -> bool | None:
+        """What its `requires_grad` is now, where the code changed it."""
+        tensor = self._reference()
+        if tensor is None or self.requires_grad in (None, tensor.requires_grad):
+            return None
+        return not self.requires_grad
+
+    def moved(self) -> Tensor | None:
+        """The tensor, where it lies in other memory now or in another way (`.data =`, `resize_`, `t_`)."""
+        tensor = self._reference()
+        if tensor is None or self._storage is None:
+            return None
+        same = tensor.untyped_storage().buffer is self._storage.buffer  # type: ignore[attr-defined]  # ours
+        return None if same and _geometry(tensor) == self._geometry else tensor
+
+    def in_place(self, tensor: Tensor) -> bool:
+        """Whether the tensor has the geometry that this one had."""
+        return _geometry(tensor) == self._geometry
+
+    def put_back(self) -> None:
+        """Give the tensor the memory that it had."""
+        tensor = self.moved()
+        if tensor is not None and self._storage is not None:
+            size, stride, offset, _ = self._geometry
+            with torch.no_grad():  # it may be a leaf
+                private.put_on_storage(tensor, self._storage, offset, size, stride)
+
+    def restore(self) -> None:
+        """Give the tensor back what it had."""
+        self.put_back()
+        tensor = self._reference()
+        if tensor is not None and self.flag() is not None and tensor.is_leaf:
+            tensor.requires_grad_(self.requires_grad)  # type: ignore[arg-type]  # not None
+
+
+def _geometry(tensor: Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+class Effects:
+    """What one trace did to Python state."""
+
+    def __init__(self) -> None:
+        self.written: dict[Any, Written] = {}
+        self.containers: list[Contained] = []
+        self._known: set[int] = set()
+        self.tensors: dict[int, Watched] = {}
+
+    def store(self, slot: Slot, line: int | None, file: str) -> None:
+        """The code is about to assign to the slot, perhaps."""
+        written = self._of(slot)
+        written.stored = True
+        written.line, written.file = line, file
+
+    def count(self, slot: Slot) -> None:
+        """The code is about to count the slot up."""
+        self._of(slot).counts += 1
+
+    def _of(self, slot: Slot) -> Written:
+        known = self.written.get(slot.place)
+        if known is None:
+            known = self.written[slot.place] = Written(slot)
+        return known
+
+    def contain(
+        self,
+        path: str,
+        container: Any,
+        fetch: Callable[[], Any],
+        line: tuple[str | None, int | None],
+    ) -> None:
+        """A container that the code can reach; `fetch` gives what stands in its place, `line` is the user's."""
+        if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
+            self._known.add(id(container))  # which stays its own: the container is held
+            self.containers.append(Contained(path, container, container.copy(), fetch, line))
+
+    def watch(self, path: str, tensor: Tensor) -> None:
+        """A tensor that the code can reach."""
+        if id(tensor) not in self.tensors:
+            self.tensors[id(tensor)] = Watched(path, tensor)
+
+    def changed(self) -> list[Written]:
+        """The slots that hold something else than before."""
+        return [w for w in self.written.values() if w.slot.get() is not w.before]
+
+    def forget_replaced(self) -> None:
+        """Let go of containers that the code put others in the place of: they may hold tensors of the trace."""
+        self.containers = [c for c in self.containers if _stands(c.fetch, c.now)]
+        for written in self.written.values():
+            replaced = isinstance(written.before, list | dict | set | deque)
+            if replaced and written.slot.get() is not written.before:
+                written.before = _REPLACED
+
+    def filled(self) -> list[Contained]:
+        """The containers that hold something else, and are where they were."""
+        return [
+            c
+            for c in self.containers
+            if not same_contents(c.now, c.before) and _stands(c.fetch, c.now)
+        ]
+
+    def restore(self) -> None:
+        """Give everything back."""
+        for c in self.containers:
+            if not same_contents(c.now, c.before):
+                put_contents(c.now, c.before)
+        for written in self.written.values():
+            if written.before is not _REPLACED and written.slot.get() is not written.before:
+                written.slot.set(written.before)
+        for watched in self.tensors.values():
+            watched.restore()
+
+
+def _stands(fetch: Callable[[], Any], container: Any) -> bool:
+    try:
+        return fetch() is container
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return False
+
+
+def same_contents(now: Any, before: Any) -> bool:
+    """Whether a container holds what it held, in that order."""
+    if len(now) != len(before):
+        return False
+    if isinstance(now, dict):
+        if list(now) != list(before):
+            return False
+        now, before = now.values(), before.values()
+    elif isinstance(now, set):
+        return bool(now == before)
+    return all(a is b for a, b in zip(now, before, strict=True))
+
+
+def put_contents(container: Any, contents: Any) -> None:
+    """Make a container hold what another one holds."""
+    if isinstance(container, list):
+        container[:] = contents
+        return
+    container.clear()
+    (container.extend if isinstance(container, deque) else container.update)(contents)

@@ -1,0 +1,70 @@
+"""How a value that was read is found again.
+
+A guard outlives the frame in which its value was read, so it keeps a function without arguments that gives the value
+of now: a *fetch*. The fetch of an attribute calls the fetch of its owner, and so on, up to an object that lives
+by itself. That one is held by a weak reference where Python allows one, so that a program keeps nothing alive.
+A fetch raises, or gives None, where something on the way is gone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from .guard import ATTRIBUTES
+from .tokens import MISSING
+
+Fetch = Callable[[], Any]
+# What reading one value gives: its path as one would write it, the value, and how to find it again.
+Found = tuple[str, Any, Fetch]
+
+
+def strong(value: Any) -> Fetch:
+    """The value itself, which is held: for what lives as long as Python."""
+    return lambda: value
+
+
+def ref(value: Any) -> Fetch:
+    """The value by a weak reference; itself where it can have none."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return strong(value)
+
+
+def element(fetch: Fetch, key: Any) -> Fetch:
+    """What a container holds under a key."""
+    return lambda: fetch()[key]
+
+
+def reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
+    """An attribute or an item, by the kind of its group (`guard.py`); the name of an attribute may have dots."""
+    if kind == ATTRIBUTES:
+        read = attrgetter(key)
+        return lambda: read(fetch())
+    return lambda: fetch()[key]
+
+
+def module_table(module: Fetch, table: str) -> Fetch:
+    """A table of a torch module: its parameters, buffers or submodules."""
+    return lambda: module().__dict__[table]
+
+
+def class_table(cls: Fetch) -> Fetch:
+    """What stands on a class itself."""
+    return lambda: cls().__dict__
+
+
+def variable(cell: Any) -> Fetch:
+    """What a variable of a closure holds, by its cell."""
+    return lambda: cell.cell_contents
+
+
+def contents_of(cell: Any) -> Any:
+    """What a variable of a closure holds now; MISSING where it was not set yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING

@@ -1,0 +1,243 @@
+"""Guards: what a program depends on beside the data of tensors.
+
+A guard says where a value stands (a path that one would write: `cfg.scale`), how to read it now, and what was expected
+there. Those of one object or dictionary are one group. `guards.py` asks whether all of them hold.
+
+Nothing of the user's is kept alive: objects are held by weak references, and when one dies that is expected somewhere,
+the program no longer holds.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+
+from .tokens import CONTAINERS, MISSING, Said, Same, is_plain, token
+
+Tensor = torch.Tensor
+
+
+class Guard:
+    """One value that a program depends on.
+
+    Attributes:
+        path: where it stands, as one would write it.
+        expected: its token.
+        id: the identity of what stands there, or None where only its contents count (a list).
+        value: itself, where it is plain; a weak reference to it otherwise.
+    """
+
+    __slots__ = ("expected", "id", "path", "value")
+
+    def __init__(self, path: str, value: Any):
+        self.path = path
+        self.expected = token(value)
+        self.adopt(value)
+
+    def adopt(self, value: Any) -> None:
+        """Expect this very object from now on."""
+        self.id: int | None = id(value)
+        self.value = value
+        if isinstance(value, CONTAINERS) and not is_plain(value):
+            self.id, self.value = None, None
+        elif not is_plain(value):
+            self.value = _weak(value)
+
+    def is_at(self, value: Any) -> bool:
+        """Whether this is the very object: another one may have got its identity when it died."""
+        alive = not isinstance(self.value, weakref.ref) or self.value() is value
+        return self.id == id(value) and alive
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value means the same to the program."""
+        if isinstance(self.expected, Same):  # whose number another object may have got
+            return self.is_at(value)
+        if self.id is None:  # its contents have a guard of their own
+            return isinstance(value, CONTAINERS)
+        if isinstance(value, Tensor):
+            return False  # another tensor
+        return bool(token(value) == self.expected)
+
+
+def _weak(value: Any) -> Any:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # it has none, and lives as long as the program
+        return value
+
+
+class Group:
+    """The guards of one owner.
+
+    Args:
+        fetch: gives the owner, or None where it is gone.
+        get: takes the owner, gives the values of all guards as a tuple.
+        guards: in that order.
+    """
+
+    __slots__ = ("fetch", "get", "guards", "keys", "kind")
+
+    def __init__(self, fetch: Callable[[], Any], kind: str):
+        self.fetch = fetch
+        self.kind = kind
+        self.keys: list[Any] = []
+        self.guards: list[Guard] = []
+        self.get: Callable[[Any], tuple[Any, ...]] = lambda owner: ()
+
+    def close(self) -> None:
+        """All keys are known: make the getter."""
+        self.get = _getter(self.kind, self.keys, [g.id == id(MISSING) for g in self.guards])
+
+    def now(self) -> Sequence[Any] | None:
+        """What stands at the places of the guards; None where the owner is gone or has lost one of them."""
+        try:
+            return self.get(self.fetch())
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+            return None
+
+    def each_now(self) -> list[Any]:
+        """As `now`, place by place: MISSING for what is gone."""
+        found = []
+        for key in self.keys:
+            try:
+                found += _getter(self.kind, [key], [False])(self.fetch())
+            except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+                found.append(MISSING)
+        return found
+
+
+class ClosureFetch:
+    """A variable of a function's closure. Where the function is gone nobody can call it, and nothing depends on it."""
+
+    __slots__ = ("code", "function", "place")
+
+    def __init__(self, function: types.FunctionType, place: int):
+        self.function = weakref.ref(function)
+        self.code = function.__code__
+        self.place = place
+
+    def __call__(self) -> Any:
+        return self.function().__closure__[self.place]  # type: ignore[union-attr,index]  # AttributeError: gone
+
+
+def is_void(group: Group) -> bool:
+    """Whether the group is of a variable that nobody can reach any more."""
+    return isinstance(group.fetch, ClosureFetch) and group.fetch.function() is None
+
+
+ATTRIBUTES, ITEMS, CONTENTS = "attributes", "items", "contents"
+
+
+def _getter(kind: str, keys: list[Any], missing: list[bool]) -> Callable[[Any], Any]:
+    if kind == CONTENTS:
+        return contents
+    if any(missing):
+        read = attribute_or_missing if kind == ATTRIBUTES else item_or_missing
+        return lambda owner: tuple([read(owner, key) for key in keys])
+    make: Any = attrgetter if kind == ATTRIBUTES else itemgetter
+    get = make(*keys)
+    if len(keys) == 1:
+        return lambda owner: (get(owner),)
+    return get
+
+
+def attribute_or_missing(owner: Any, path: str) -> Any:
+    """An attribute, or MISSING. Raises AttributeError where the owner is gone."""
+    if owner is None:
+        raise AttributeError(path)
+    try:
+        return attrgetter(path)(owner)
+    except AttributeError:
+        return MISSING
+
+
+def item_or_missing(owner: Any, key: Any) -> Any:
+    """An item, or MISSING."""
+    try:
+        return owner[key]
+    except (KeyError, IndexError):
+        return MISSING
+
+
+def contents(container: Any) -> tuple[Any, ...]:
+    """What a container holds, with its type, in order."""
+    if isinstance(container, dict | types.MappingProxyType):
+        return (type(container), *container, *container.values())
+    if isinstance(container, set | frozenset):
+        return (type(container), *sorted(container, key=id))
+    return (type(container), *container)
+
+
+def other_contents(group: Group) -> list[Change]:
+    """What a container has gained and lost; where its order alone is another one, that."""
+    path = group.guards[0].path
+    try:
+        now = group.fetch()
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return [Change(path, "there", None)]
+    if not isinstance(now, dict | types.MappingProxyType):
+        return [Change(path, None, Said("has other contents"))]
+    known = {g.path: g.expected for g in group.guards}
+    found = [(f"{path}[{key!r}]", value) for key, value in now.items()]
+    changes = [Change(where, None, token(value)) for where, value in found if where not in known]
+    there = {where for where, _ in found} | {path}
+    lost = [where for where in known if where not in there and " (its key " not in where]
+    changes += [Change(where, known[where], None) for where in lost]
+    return changes or [Change(path, None, Said("has other contents"))]
+
+
+class Change(NamedTuple):
+    """A guard that does not hold: its path, what was expected, what stands there."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+class Check:
+    """A guard that asks a question: `holds()`. `path` and `what` say what became of it where it does not."""
+
+    __slots__ = ("holds", "path", "what")
+
+    def __init__(self, path: str, what: str, holds: Callable[[], bool]):
+        self.path, self.what, self.holds = path, what, holds
+
+
+class Table:
+    """A module's table of parameters or buffers, guarded as a whole.
+
+    The table is held itself, which keeps its tensors alive: until the module dies (`Guards.release`).
+    """
+
+    __slots__ = ("guards", "module", "path", "table")
+
+    def __init__(self, path: str, module: torch.nn.Module, table: dict[str, Any]):
+        self.path, self.table = path, table
+        self.module = weakref.ref(module)
+        self.guards = [Guard(f"{path}.{name}", value) for name, value in table.items()]
+
+    def changes(self) -> list[Change]:
+        """What stands in the table that did not."""
+        known = {guard.path.rpartition(".")[2]: guard for guard in self.guards}
+        found = []
+        for name in {**known, **self.table}:
+            guard, value = known.get(name), self.table.get(name, MISSING)
+            if guard is None:
+                found.append(Change(f"{self.path}.{name}", None, token(value)))
+            elif guard.id != id(value):
+                found.append(Change(guard.path, guard.expected, token(value)))
+        return found
+
+
+def users_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
+    """Those of a table that are not this project's."""
+    return {
+        key: hook
+        for key, hook in list(hooks.items())
+        if not str(getattr(hook, "__module__", "")).startswith("jaxtorch.")
+    }

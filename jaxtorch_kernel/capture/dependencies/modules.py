@@ -1,0 +1,95 @@
+"""What is read of a torch module beside what its code mentions.
+
+A call of a module looks into its tables of hooks and those of all modules, and takes the `forward` of the module itself
+or of its class. Hooks of this project are there only while code is traced, and do not count. A method such as
+`state_dict` reads all of a module's tree.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_modules
+
+from .fetch import module_table, ref, strong
+from .guard import Check, users_hooks
+from .tokens import is_users_class
+from .values import Values
+
+# A module's tables of hooks that its call looks into, and those of all modules.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TABLES = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
+_GLOBAL_HOOKS = tuple(
+    name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
+)
+
+
+class Modules:
+    """Notes what is read of torch modules.
+
+    Args:
+        values: where it is noted.
+    """
+
+    def __init__(self, values: Values):
+        self._values = values
+        self._notes = values.notes
+
+    def called(self, module: torch.nn.Module) -> None:
+        """A module is called: it has hooks or none, and a `forward` of its class or of its own."""
+        notes = self._notes
+        if not notes.is_first((id(module), "called")):
+            return
+        reference = notes.modules[id(module)] = weakref.ref(module)
+        path = notes.module_path(module)
+        own = vars(module)
+        for name in _HOOKS:
+            self._hooks(own[name], f"{path}.{name}", reference)
+        if notes.is_first("hooks of all modules"):
+            for name in _GLOBAL_HOOKS:
+                self._hooks(vars(torch_modules)[name], name, None)
+        if "forward" not in own and not own["_modules"] and not is_users_class(type(module)):
+            notes.attributes.append((reference, path, own))
+        else:
+            self._values.attribute(module, "forward", path, ref(module))
+
+    def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
+        notes = self._notes
+        users = users_hooks(hooks)
+        if not users:
+            notes.hookless.append((module, path, hooks))  # ours are there only while code is traced
+            return
+        for hook in hooks.values():
+            self._values.may_run(hook)
+        fetch, expected = strong(hooks), tuple(map(id, users.values()))
+        notes.checks[id(hooks)] = Check(
+            path,
+            "has other hooks",
+            lambda: tuple(map(id, users_hooks(fetch()).values())) == expected,
+        )
+
+    def read_whole(self, module: torch.nn.Module) -> None:
+        """All of a module's tree is read."""
+        notes = self._notes
+        if not notes.is_first((id(module), "whole")):
+            return
+        notes.modules[id(module)] = weakref.ref(module)
+        path = notes.module_path(module)
+        own = vars(module)
+        notes.table(path, module, own["_parameters"])
+        notes.table(path, module, own["_buffers"])
+        children = module_table(ref(module), "_modules")
+        notes.contents(f"{path}._modules", own["_modules"], children)
+        for child in own["_modules"].values():
+            if child is not None:
+                self.read_whole(child)
+
+    def read_unseen(self, module: torch.nn.Module) -> None:
+        """All of a module's tree is read, and what a call of it would read: another module is called for it."""
+        self.read_whole(module)
+        for path, part in module.named_modules(prefix=self._notes.module_path(module)):
+            self.called(part)
+            for name in vars(part).keys() - _TABLES:
+                self._values.read_later(path, part, name)

@@ -1,0 +1,265 @@
+"""What was noted of one trace: what the code read, what it met, what it may change. Becomes the guards of its program.
+
+The notes decide nothing about where to look (`steps.py`, `values.py` do); they only see to it that each thing is noted
+once, under the path by which it was read first:
+
+    groups        what stands at an attribute or key of an owner, what a container holds
+    checks        questions: a tensor on the CPU, an array, the hooks of a module
+    tables        parameters and buffers of modules; `hookless`, `attributes`: modules that got nothing of their own
+    absent        globals that would hide a builtin
+    tensors, gradients, modules, optimizers      that the code used
+
+*Met* objects are those that were there before the code ran. What the code makes is nothing to depend on, so no chain of
+reads begins at an argument that was not met.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from ...dispatch import tracing
+from ...storage.buffer import buffer_of
+from ..results import Known
+from . import outside
+from .effects import Effects
+from .fetch import Fetch
+from .guard import CONTENTS, Check, Group, Guard, Table
+from .guards import Guards
+from .slots import Slot
+
+Tensor = torch.Tensor
+
+_MOST = 1 << 14  # groups of one program
+
+
+class Own(NamedTuple):
+    """What traced code is handed in the place of what was there: nothing of it is a dependency.
+
+    Attributes:
+        namespace: a dictionary that the code runs in.
+        names: there.
+        tables: of modules whose tensors are lent, by identity.
+    """
+
+    namespace: dict[str, Any] | None
+    names: frozenset[str]
+    tables: set[int]
+
+
+NOTHING = Own(None, frozenset(), set())
+
+
+class Notes:
+    """The notes of one trace.
+
+    Args:
+        own: what the code is handed, or sets itself before it reads it.
+
+    Attributes:
+        effects: Python state that the code may change.
+        arguments: tensors by identity -> their place among the leaves of the call.
+        modules: that were called or read whole, by identity.
+        tensors: that were read by name, by identity: path, weak reference.
+        gradients: leaves, with their `.grad` when they were met first.
+        names: that followed code mentions.
+        strings: constants of followed code that may be names of attributes or globals.
+        warned: what the code does that a program cannot repeat: what, file, line.
+        line: file and line of the user's, that reads.
+    """
+
+    def __init__(self, own: Own):
+        self.own = own
+        self.effects = Effects()
+        self.groups: dict[Any, Group] = {}
+        self.checks: dict[Any, Check] = {}
+        self.tables: dict[int, Table] = {}
+        self.absent: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self.hookless: list[tuple[Any, str, dict[Any, Any]]] = []  # of a module, or of all (None)
+        # Of modules whose `forward` is their class's.
+        self.attributes: list[tuple[Any, str, dict[str, Any]]] = []
+        self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        self.arguments: dict[int, int] = {}
+        self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
+        self.gradients: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+        self.warned: list[tuple[str, str, int]] = []
+        self.names: set[str] = set()
+        self.strings: set[str] = set()
+        self.line: tuple[str | None, int | None] = None, None
+        # With the path by which each was met first. What the code makes is not held: it may hold tensors of the trace.
+        self._met: dict[int, tuple[Any, str]] = {}
+        self._seen: set[Any] = set()
+
+    # -- what was there -------------------------------------------------------------------------------------------
+
+    def is_first(self, key: Any) -> bool:
+        """Whether this is asked for the first time: what is looked into once has a key."""
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def meet(self, value: Any, path: str) -> None:
+        """An object that was there before the code ran."""
+        if id(value) not in self._met or not self._met[id(value)][1]:
+            self._met[id(value)] = value, path
+            if isinstance(value, torch.nn.Module) and path:
+                for name, child in vars(value).get("_modules", {}).items():
+                    self.meet(child, f"{path}.{name}")
+
+    def is_met(self, value: Any) -> bool:
+        """Whether an object was there before the code ran."""
+        return id(value) in self._met
+
+    def path_of(self, value: Any, otherwise: str) -> str:
+        """The path by which an object was met."""
+        return (self._met.get(id(value)) or (None, ""))[1] or otherwise
+
+    def module_path(self, module: torch.nn.Module) -> str:
+        """The path of a module, or the name of its class."""
+        return self.path_of(module, type(module).__name__)
+
+    def let_go(self) -> None:
+        """The code has run: hold what was met no longer."""
+        self._met.clear()
+        self.effects.forget_replaced()
+
+    # -- what is read ---------------------------------------------------------------------------------------------
+
+    def guard(
+        self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch
+    ) -> tuple[Fetch, bool]:
+        """Guard one value of an owner: how the owner is found, and whether the guard is new. The first one stays."""
+        # A container may stand in two places, and be two later: each place has its own guard.
+        place = (id(owner), kind, path if isinstance(owner, list) else "")
+        group = self.groups.get(place)
+        if group is None:
+            group = self.groups[place] = Group(fetch, kind)
+            self.meet(owner, path.rpartition(".")[0])
+        is_new = key not in group.keys
+        if is_new:
+            group.keys.append(key)
+            group.guards.append(Guard(path, value))
+        return group.fetch, is_new
+
+    def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[Any, Any]]:
+        """Guard what a container holds: (key, element) of each; nothing where that was done before."""
+        # One container in two places may be two later.
+        place = (id(container), CONTENTS, path)
+        if place in self.groups or len(self.groups) > _MOST:
+            return []
+        group = self.groups[place] = Group(fetch, CONTENTS)
+        self.meet(container, path)
+        self.effects.contain(path, container, fetch, self.line)
+        is_map = isinstance(container, dict | types.MappingProxyType)
+        elements = list(container.values()) if is_map else list(container)
+        if isinstance(container, set | frozenset):
+            elements = sorted(container, key=id)
+        keys = list(container) if is_map else list(range(len(elements)))
+        group.keys.append(type)
+        group.guards.append(Guard(path, type(container)))
+        if is_map:
+            group.guards += [Guard(f"{path} (its key {k!r})", k) for k in keys]
+        found = list(zip(keys, elements, strict=True))
+        group.guards += [Guard(f"{path}[{key!r}]", value) for key, value in found]
+        return found
+
+    def table(self, path: str, module: torch.nn.Module, table: dict[str, Any]) -> None:
+        """A module's table of tensors is read: all of it is guarded, at once."""
+        if id(table) not in self.tables and id(table) not in self.own.tables:
+            self.tables[id(table)] = Table(path, module, table)
+            for name, value in table.items():
+                if isinstance(value, Tensor):
+                    self.tensor(f"{path}.{name}", value)
+
+    def tensor(self, path: str, value: Tensor) -> None:
+        """A tensor is read by name; nothing where the trace has made its values."""
+        trace = tracing.current()
+        if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
+            return
+        if id(value) not in self.tensors:
+            self.effects.watch(path, value)
+            self.tensors[id(value)] = path, weakref.ref(value)
+            if value.is_leaf:
+                self.gradients.setdefault(id(value), (weakref.ref(value), value.grad))
+        if value.device.type != "jax" and id(value) not in self.checks:
+            self.checks[id(value)] = outside.unwritten(path, value)
+
+    def optimizer(self, optimizer: torch.optim.Optimizer, path: str = "") -> None:
+        """An optimizer is used: its parameters are read."""
+        if id(optimizer) not in self.optimizers:
+            self.optimizers[id(optimizer)] = optimizer
+            for i, group in enumerate(optimizer.param_groups):
+                for j, p in enumerate(group["params"]):
+                    where = path or type(optimizer).__name__
+                    self.tensor(f"{where}.param_groups[{i}]['params'][{j}]", p)
+
+    def check(self, value: Any, check: Check) -> None:
+        """A question about an object is asked before each run."""
+        self.checks.setdefault(id(value), check)
+        self.meet(value, check.path)
+
+    def warn(self, what: str, file: str, line: int | None) -> None:
+        """The code does what a program cannot repeat."""
+        found = what, file, line or 0
+        if found not in self.warned:
+            self.warned.append(found)
+
+    # -- afterwards -----------------------------------------------------------------------------------------------
+
+    def known(self) -> list[Known]:
+        """The tensors of the device that the code read by name."""
+        return [
+            Known(tensor, reference)
+            for _, reference in self.tensors.values()
+            if (tensor := reference()) is not None and tensor.device.type == "jax"
+        ]
+
+    def reads_contents(self, container: Any) -> bool:
+        """Whether the code reads what a container holds."""
+        return any(key[0] == id(container) for key in self.groups)
+
+    def reads(self, slot: Slot) -> bool:
+        """Whether the code reads what stands at a place that it writes."""
+        group = self._group_of(slot)
+        return group is not None and slot.key in group.keys
+
+    def drop(self, slot: Slot) -> None:
+        """Forget the guard of a place."""
+        group = self._group_of(slot)
+        if group is not None and slot.key in group.keys:
+            i = group.keys.index(slot.key)
+            del group.keys[i], group.guards[i]
+
+    def _group_of(self, slot: Slot) -> Group | None:
+        owner, kind, _ = slot.place
+        return self.groups.get((owner, kind, "")) or self.groups.get((owner, kind, slot.path))
+
+    def finish(self) -> Guards:
+        """The guards."""
+        self._seen.clear()
+        groups = []
+        for group in self.groups.values():
+            if group.guards and _is_there(group):
+                group.close()
+                groups.append(group)
+        return Guards(
+            groups,
+            list(self.checks.values()),
+            [t for t in self.tables.values() if t.module() is not None],
+            [(path, hooks) for m, path, hooks in self.hookless if m is None or m() is not None],
+            [(path, own) for module, path, own in self.attributes if module() is not None],
+            list(self.absent.values()),
+            [m for reference in self.modules.values() if (m := reference()) is not None],
+        )
+
+
+def _is_there(group: Group) -> bool:
+    try:
+        return group.fetch() is not None
+    except (AttributeError, KeyError, IndexError, TypeError, ReferenceError):
+        return False

@@ -1,0 +1,333 @@
+"""What code reads and writes, from its bytecode: chains such as `cfg.model.scale` or `table['lr']`.
+
+A chain begins at a name outside of the code (a global, a variable of the closure, an imported module) or at an
+argument, and continues through attributes and items with constant keys. Any other use (an item whose key is computed, a
+call) ends the chain, and the object at its end counts as read as a whole.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from typing import Any, NamedTuple
+
+ATTRIBUTE, ITEM = "attribute", "item"
+GLOBAL, CLOSURE, ARGUMENT, IMPORT = "global", "closure", "argument", "import"
+
+_SKIPPED = {"CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME", "NOT_TAKEN"}
+_ARGUMENTS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
+_PAIRS = {"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"}
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_CLOSURES = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
+# With one of these names in it, code reads attributes that its bytecode does not say.
+_DYNAMIC = frozenset(
+    (
+        "getattr",
+        "hasattr",
+        "vars",
+        "dir",
+        "globals",
+        "__dict__",
+        "asdict",
+        "astuple",
+        "fields",
+        "attrgetter",
+        "deepcopy",
+        "copy",
+        "dumps",
+    )
+)
+
+
+class Chain(NamedTuple):
+    """One path that code reads.
+
+    Attributes:
+        root: GLOBAL, CLOSURE, ARGUMENT or IMPORT.
+        name: of the root.
+        steps: (ATTRIBUTE, name) or (ITEM, key), in order.
+        line: in the file of the code.
+    """
+
+    root: str
+    name: str
+    steps: tuple[tuple[str, Any], ...]
+    line: int | None
+
+    def __str__(self) -> str:
+        return self.name + "".join(f".{s}" if k is ATTRIBUTE else f"[{s!r}]" for k, s in self.steps)
+
+
+class Increment(NamedTuple):
+    """`target += by`, and the value is not used otherwise in this statement."""
+
+    target: Chain
+    by: Any
+
+
+class Reads(NamedTuple):
+    """What one code object does with the world.
+
+    Attributes:
+        chains: what it reads.
+        stores: what it assigns or deletes: `global n`, `self.n = ...`, `table['n'] = ...`.
+        increments: what it counts up by a constant.
+        names: every name and attribute that it mentions.
+        dynamic: whether it reads attributes whose names it computes.
+        strings: its constants that could be names of attributes or globals, if it is dynamic.
+    """
+
+    chains: tuple[Chain, ...]
+    stores: tuple[Chain, ...]
+    increments: tuple[Increment, ...]
+    names: frozenset[str]
+    dynamic: bool
+    strings: tuple[str, ...]
+
+
+@functools.lru_cache(8192)
+def reads_of(code: types.CodeType) -> Reads:
+    """What a code object reads and writes; the code inside it (lambdas, comprehensions) is not looked into.
+
+    Example:
+        >>> from jaxtorch.capture.dependencies.reads import reads_of
+        >>> def f(x):
+        ...     return x * cfg.scale + table["lr"]
+        >>> [str(chain) for chain in reads_of(f.__code__).chains]
+        ['x', 'cfg.scale', "table['lr']"]
+    """
+    return _Scan(code).result()
+
+
+class _Scan:
+    def __init__(self, code: types.CodeType):
+        self.code = code
+        self.instructions = _instructions(code)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        extra = bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
+        names += code.co_varnames[len(names) : len(names) + extra]
+        stored = {i.argval for i in self.instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
+        self.arguments = frozenset(names) - stored
+        # Variables that are set once, to the end of a chain: reading them goes on with that chain.
+        once = [i.argval for i in self.instructions if i.opname == "STORE_FAST"]
+        self.once = {name for name in once if once.count(name) == 1} - set(names)
+        self.aliases: dict[str, Chain] = {}
+        self.chains: dict[Chain, None] = {}
+        self.stores: dict[Chain, None] = {}
+        self.increments: list[Increment] = []
+        self.assigned: set[str] = set()  # at the level of a module: names it has set so far
+
+    def result(self) -> Reads:
+        i = 0
+        while i < len(self.instructions):
+            i = self._statement(i)
+        mentioned = {*self.code.co_names, *self.code.co_freevars}
+        dynamic = not _DYNAMIC.isdisjoint(mentioned)
+        return Reads(
+            tuple(self.chains),
+            tuple(self.stores),
+            tuple(self.increments),
+            frozenset(mentioned),
+            dynamic,
+            tuple(
+                c
+                for c in self.code.co_consts
+                if dynamic and isinstance(c, str) and c.isidentifier()
+            ),
+        )
+
+    def _statement(self, i: int) -> int:
+        """Look at one instruction, and at those that go on with it; returns the next one's place."""
+        instruction = self.instructions[i]
+        name, value = instruction.opname, instruction.argval
+        if name in _PAIRS:
+            for root in value[:1]:
+                self._end(self._root(ARGUMENT, root, i))
+            return self._chain(self._root(ARGUMENT, value[1], i), i + 1)
+        if name in _ARGUMENTS:
+            return self._chain(self._root(ARGUMENT, value, i), i + 1)
+        if name == "IMPORT_NAME":
+            return self._import(self._root(IMPORT, value, i), i + 1)
+        if name in _GLOBALS:
+            if value in self.assigned:
+                return i + 1
+            return self._chain(self._root(GLOBAL, value, i), i + 1)
+        if name in _CLOSURES:
+            root = self._root(CLOSURE, value, i) if value in self.code.co_freevars else None
+            return self._chain(root, i + 1)
+        if name in ("STORE_NAME", "DELETE_NAME"):
+            self.assigned.add(value)
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            self._store(self._root(GLOBAL, value, i))
+        elif name in ("STORE_DEREF", "DELETE_DEREF") and value in self.code.co_freevars:
+            self._store(self._root(CLOSURE, value, i))
+        return i + 1
+
+    def _root(self, kind: str, name: str, i: int) -> Chain | None:
+        if kind is ARGUMENT and name in self.aliases:
+            return self.aliases[name]
+        if kind is ARGUMENT and name not in self.arguments:
+            return None
+        return Chain(kind, name, (), self.instructions[i].positions_line)
+
+    def _chain(self, chain: Chain | None, i: int) -> int:
+        """Follow what comes after a value is loaded."""
+        counted = self._increment_of_name(chain, i)
+        if counted:
+            return counted
+        while i < len(self.instructions):
+            name, value = self.instructions[i].opname, self.instructions[i].argval
+            if name in _ATTRIBUTES:
+                chain = _longer(chain, ATTRIBUTE, value)
+            elif name in _CONSTANTS and self._is(i + 1, "BINARY_SUBSCR", "[]"):
+                chain = _longer(chain, ITEM, value)
+                i += 1
+            elif name == "COPY" and self._is(i + 1, *_ATTRIBUTES):
+                return self._increment_of_attribute(chain, i)
+            elif name in ("STORE_ATTR", "DELETE_ATTR"):
+                self._store(_longer(chain, ATTRIBUTE, value))
+                return i + 1
+            elif name in _CONSTANTS and self._is(i + 1, "STORE_SUBSCR", "DELETE_SUBSCR"):
+                self._store(_longer(chain, ITEM, value))
+                return i + 2
+            else:
+                break
+            i += 1
+        if (
+            chain is not None
+            and self._is(i, "STORE_FAST")
+            and self.instructions[i].argval in self.once
+        ):
+            self.aliases[self.instructions[i].argval] = chain
+        self._end(chain)
+        return i
+
+    def _import(self, module: Chain | None, i: int) -> int:
+        """After `import a.b`, or `from a import b, c`."""
+        if self._is(i, "IMPORT_FROM"):
+            while self._is(i, "IMPORT_FROM"):
+                self._chain(_longer(module, ATTRIBUTE, self.instructions[i].argval), i + 1)
+                i += 2  # and the name that it is stored under
+            return i
+        return self._chain(module, i)
+
+    def _is(self, i: int, *names: str) -> bool:
+        if i >= len(self.instructions):
+            return False
+        found = self.instructions[i]
+        return found.opname in names or (found.opname == "BINARY_OP" and found.argrepr in names)
+
+    def _increment_of_name(self, chain: Chain | None, i: int) -> int:
+        """After the load in `n += 1`: the place after the statement, or 0 where it is something else."""
+        if chain is None or chain.root is ARGUMENT or not self._adds(i):
+            return 0
+        stores = ("STORE_GLOBAL",) if chain.root is GLOBAL else ("STORE_DEREF",)
+        if not self._is(i + 2, *stores) or self.instructions[i + 2].argval != chain.name:
+            return 0
+        self._count(chain, i)
+        return i + 3
+
+    def _increment_of_attribute(self, chain: Chain | None, i: int) -> int:
+        """At the COPY in `obj.n += value`."""
+        name = self.instructions[i + 1].argval
+        target = _longer(chain, ATTRIBUTE, name)
+        simple = self._adds(i + 2) and self._is(i + 4, "SWAP") and self._is(i + 5, "STORE_ATTR")
+        if simple:
+            self._count(target, i + 2)
+            return i + 6
+        self._end(target)
+        self._store(target)
+        return i + 2
+
+    def _adds(self, i: int) -> bool:
+        return (
+            self._is(i, *_CONSTANTS)
+            and self._is(i + 1, "+=", "-=")
+            and type(self.instructions[i].argval) in (int, float)
+        )
+
+    def _count(self, target: Chain | None, i: int) -> None:
+        if target is not None:
+            by = self.instructions[i].argval
+            by = by if self._is(i + 1, "+=") else -by
+            self.increments.append(Increment(target, by))
+
+    def _end(self, chain: Chain | None) -> None:
+        if chain is not None:
+            self.chains.setdefault(chain)
+
+    def _store(self, chain: Chain | None) -> None:
+        if chain is not None:
+            self.stores.setdefault(chain)
+
+
+class _Instruction(NamedTuple):
+    opname: str
+    argval: Any
+    argrepr: str
+    positions_line: int | None
+
+
+def _instructions(code: types.CodeType) -> list[_Instruction]:
+    found = []
+    for i in dis.get_instructions(code):
+        if i.opname not in _SKIPPED:
+            line = i.positions.lineno if i.positions is not None else None
+            found.append(_Instruction(i.opname, i.argval, i.argrepr, line))
+    return found
+
+
+def _longer(chain: Chain | None, kind: str, step: Any) -> Chain | None:
+    return None if chain is None else chain._replace(steps=(*chain.steps, (kind, step)))
+
+
+class Names(NamedTuple):
+    """What code reads: names outside itself, and attributes of anything."""
+
+    globals: tuple[str, ...]
+    attributes: frozenset[str]
+
+
+@functools.lru_cache(4096)
+def names_read(code: types.CodeType) -> Names:
+    """The names that code, and the code inside it, looks up outside of functions.
+
+    Example:
+        >>> from jaxtorch.capture.dependencies.reads import names_read
+        >>> sorted(names_read(compile("y = [f(x).real for _ in z]", "", "exec")).globals)
+        ['f', 'x', 'z']
+    """
+    found: dict[str, None] = {}
+    attributes: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            found[instruction.argval] = None
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            attributes.add(instruction.argval)
+        elif isinstance(instruction.argval, types.CodeType):
+            inner = names_read(instruction.argval)
+            found.update(dict.fromkeys(inner.globals))
+            attributes |= inner.attributes
+    return Names(tuple(found), frozenset(attributes))
+
+
+_FILLS = frozenset(
+    ("append", "appendleft", "extend", "insert", "update", "add", "setdefault", "pop", "clear")
+)
+
+
+def names_filled(code: types.CodeType) -> frozenset[str]:
+    """The names outside of functions whose containers the code fills.
+
+    Example:
+        >>> from jaxtorch.capture.dependencies.reads import names_filled
+        >>> sorted(names_filled(compile("a.append(1); b['k'] = 2; c.d.add(3); e[0]", "", "exec")))
+        ['a', 'b', 'c']
+    """
+    reads = reads_of(code)
+    filled = [c for c in reads.stores if c.steps and c.steps[-1][0] is ITEM]
+    filled += [c for c in reads.chains if c.steps and c.steps[-1][1] in _FILLS]
+    return frozenset(chain.name for chain in filled if chain.root is GLOBAL)

@@ -1,0 +1,359 @@
+"""What one trace leaves behind: its guards, what each run repeats of its effects, where its tensors are found."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...storage.buffer import Buffer, buffer_of, wrap
+from ..errors import CaptureError
+from ..results import Alias
+from .effects import Contained, Watched, Written, put_contents
+from .guard import Check
+from .guards import Guards
+from .recorder import Recorder
+from .repeats import Extend, Refill, Reflag, again_of
+from .slots import DataSlot, EndSlot, Slot
+from .tokens import MISSING, is_plain
+
+Tensor = torch.Tensor
+
+
+def _kept(path: str, file: str | None, line: int | None) -> CaptureError:
+    return CaptureError(
+        f"the captured code keeps a tensor in `{path}`, which was there before it",
+        "Return it, and keep it outside; or use jit (%%jit), which keeps one at each run.",
+        file,
+        line,
+    )
+
+
+class SlotCell:
+    """The buffer of the tensor that stands at a place which each run binds anew."""
+
+    __slots__ = ("geometry", "requires_grad", "slot")
+
+    def __init__(self, slot: Any, tensor: Tensor):
+        self.slot = slot
+        self.geometry = _geometry(tensor)
+        self.requires_grad = tensor.requires_grad
+
+    def __call__(self) -> Any:
+        now = self.slot.get()
+        same = isinstance(now, Tensor) and now.device.type == "jax"
+        if not same or _geometry(now) != self.geometry or now.requires_grad != self.requires_grad:
+            return None
+        return now.untyped_storage().buffer
+
+
+class TensorCell:
+    """The buffer of a tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = weakref.ref(tensor)
+
+    def __call__(self) -> Any:
+        return self.tensor().untyped_storage().buffer  # type: ignore[union-attr]  # AttributeError: it is gone
+
+
+def _values(container: Any) -> Any:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _geometry(tensor: Tensor) -> Any:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
+    """That a tensor of which the code returns a view lies in memory as it did."""
+
+    def now() -> Any:
+        tensor = reference()
+        return None if tensor is None else (_geometry(tensor), tensor.requires_grad)
+
+    before = now()
+    return Check(path, "lies in memory in another way", lambda: bool(now() == before))
+
+
+class Landing:
+    """A tensor that the trace made and left at a place that outlives it: each run leaves a new one there.
+
+    Args:
+        put: takes the tensor to its place.
+        tensor: the one of the trace.
+        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values
+            follow the results of the program in this order.
+    """
+
+    __slots__ = ("cell", "dtype", "offset", "output", "put", "size", "spec", "stride")
+
+    def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, trace_made: Sequence[Any]):
+        self.put = put
+        self.cell: Any = buffer_of(tensor)
+        references = [reference() for reference, _ in trace_made]
+        self.output = next(i for i, cell in enumerate(references) if cell is self.cell)
+        self.spec = trace_made[self.output][1]
+        self.size, self.dtype = tuple(tensor.shape), tensor.dtype
+        self.offset = tensor.storage_offset()
+        dense = tensor.is_contiguous() and not self.offset
+        self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
+
+    def __call__(self, array: Any) -> None:
+        """Leave this run's tensor."""
+        if (
+            self.cell is not None
+        ):  # whoever else holds the trace's tensor gets the first run's value
+            self.cell.write(array, self.spec)
+            self.cell = None
+        tensor = wrap(array, self.spec, self.size, self.dtype)
+        if self.stride is not None:
+            with torch.no_grad():
+                tensor = tensor.as_strided(self.size, self.stride, self.offset)
+        self.put(tensor)
+
+
+class Binding:
+    """A place to which the code bound a tensor that it made.
+
+    Attributes:
+        slot: the place.
+        tensor: of the trace.
+        before: the tensor of the device that stood there, if any.
+        refusal: the error for code that may keep no tensor.
+    """
+
+    def __init__(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError):
+        self.refusal = refusal
+        self.slot = slot
+        self.tensor = tensor
+        self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
+
+    def landing(self, trace_made: Sequence[Any]) -> Landing:
+        """Where its tensor goes."""
+        return Landing(self.slot.set, self.tensor, trace_made)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Hold from the trace until its program is ready: where that fails, Python state is as it was."""
+    try:
+        yield
+    except BaseException:
+        recorder.effects.restore()
+        recorder.give_gradients_back()
+        raise
+
+
+class Record:
+    """Made when a trace is over.
+
+    Args:
+        recorder: what watched it.
+        is_traced: whether a buffer was made by the trace and has no value outside of it.
+        results: what the code returned (`results.py`).
+        escaped: (weak reference to a buffer, its spec) of what the code made from inputs and that outlives it.
+
+    Raises:
+        CaptureError: the code did to Python state what cannot be done again.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        is_traced: Callable[[Buffer], bool],
+        results: Sequence[Any],
+        escaped: Sequence[Any],
+    ):
+        self._escaped = {id(reference()) for reference, _ in escaped}
+        self.again: list[Callable[[], None]] = []
+        self.undo = recorder.effects.restore
+        self.bindings: list[Binding] = []
+        self._named: dict[int, list[Tensor]] = {}
+        self._bound: dict[int, list[Callable[[], Any]]] = {}
+        self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
+        self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
+        for _, reference in recorder.tensors.values():
+            tensor = reference()
+            if tensor is not None and tensor.device.type == "jax":
+                self._named.setdefault(id(buffer_of(tensor)), []).append(tensor)
+        for result in results:
+            if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
+                path, _ = recorder.tensors[id(result.source())]
+                recorder.checks[result] = _same_layout(path, result.source)
+        for filled in recorder.effects.filled():
+            self._fill(recorder, filled, is_traced)
+        self.reflagged: list[
+            tuple[int, bool]
+        ] = []  # arguments by their place, and the flag that they get
+        self.flags: dict[
+            int, bool | None
+        ] = {}  # what a run expects of tensors that the code changes
+        for key, watched in recorder.effects.tensors.items():
+            self._repeat(recorder, key, watched, is_traced)
+        for written in recorder.effects.changed():
+            self._bind(recorder, written, is_traced)
+        self.guards: Guards = recorder.finish()
+        self.modules = list(recorder.modules.values())
+        for what, file, line in recorder.warned:
+            warnings.warn_explicit(
+                f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
+                UserWarning,
+                file,
+                line,
+            )
+
+    def _repeat(
+        self, recorder: Recorder, key: int, watched: Watched, is_traced: Callable[[Buffer], bool]
+    ) -> None:
+        """What the code did to one tensor beside writing its values."""
+        place = recorder.arguments.get(key)
+        flag, moved = watched.flag(), watched.moved()
+        if place is None:
+            self.flags[key] = watched.requires_grad
+        elif flag is not None:
+            self.reflagged.append((place, flag))
+        if place is None and flag is not None and (tensor := watched.tensor()) is not None:
+            again = Reflag(tensor, flag)
+            self.again.append(again)
+            recorder.checks[again] = again.check()
+        if moved is None:
+            return
+        if place is not None or not is_traced(buffer_of(moved)) or not watched.in_place(moved):
+            raise CaptureError(
+                f"the captured code gives {watched.name} other memory or another shape",
+                "Its program cannot do that: write to it in place (`copy_`), or make a new tensor.",
+            )
+        new = moved.detach()
+        watched.put_back()
+        self._leave(DataSlot(moved), new, None, _kept(f"{watched.path}.data", None, None))
+
+    def _bind(
+        self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
+    ) -> None:
+        """What the code did to one place."""
+        slot, now = written.slot, written.slot.get()
+        if not (isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now))):
+            if now is not MISSING:
+                again = again_of(written, recorder.reads(slot))
+                if again is not None:
+                    self.again.append(again)
+            return
+        before = written.before
+        self._leave(slot, now, before, _kept(slot.path, written.file or None, written.line))
+        if isinstance(before, Tensor) and before.device.type == "jax":
+            self.reads_through(buffer_of(before), SlotCell(slot, before))
+            self._replaced.append(before)
+            recorder.drop(slot)  # what stood there is an input, whatever it is
+
+    def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
+        """Let each run leave a tensor at a place. `refusal`: for code that may not."""
+        if id(buffer_of(tensor)) in self._escaped:
+            self.bindings.append(Binding(slot, tensor, before, refusal))
+        else:  # a constant
+            constant = tensor.detach().clone()
+            self.again.append(lambda: slot.set(constant.clone()))
+
+    def _fill(
+        self,
+        recorder: Recorder,
+        filled: Contained,
+        is_traced: Callable[[Buffer], bool],
+    ) -> None:
+        """What the code did to one container."""
+        path, container, before, fetch, line = filled
+        what = f"the captured code changes what `{path}` holds, which was there before it"
+        advice = (
+            f"Return the value or give it a name, and change `{path}` afterwards (in a notebook, in the next cell): "
+            "the Python of captured code runs once, when it is traced."
+        )
+        old = {id(value) for value in _values(before)}
+        new = [value for value in _values(container) if id(value) not in old]
+        traced = [
+            isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
+            for v in new
+        ]
+        in_order = isinstance(container, list | deque)
+        if in_order and not recorder.reads_contents(container):
+            tail = list(container)[len(before) :]
+            if all(map(is_plain, tail)):
+                self.again.append(Extend(fetch, tail))
+                return
+            if len(tail) == len(new) and all(traced):
+                put_contents(container, before)
+                for tensor in tail:
+                    self._leave(EndSlot(fetch), tensor, None, CaptureError(what, advice, *line))
+                return
+        elif not any(traced) and (not in_order or len(container) == len(before)):
+            self.again.append(Refill(fetch, container))
+            return
+        elif isinstance(container, dict) and all(traced):
+            keys = [k for k, v in container.items() if id(v) not in old]
+            for key in keys:
+                slot = Slot.item(container, key, path, fetch)
+                error = CaptureError(what, advice, *line)
+                self._leave(slot, container[key], before.get(key), error)
+            return
+        raise CaptureError(what, advice, *line)
+
+    def is_named(self, cell: Any) -> bool:
+        """Whether the cell is that of a tensor that the code read by name."""
+        return id(cell) in self._named and id(cell) not in self._bound
+
+    def reads_through(self, cell: Any, reference: Callable[[], Any]) -> None:
+        """Let a cell be found by this reference at each run."""
+        self._bound.setdefault(id(cell), []).append(reference)
+
+    def all_of(self, cell: Any) -> list[Callable[[], Any]]:
+        """Every way in which the code reached a cell; the first is how it is read at each run."""
+        named = [
+            t for t in self._named.get(id(cell), ()) if not any(t is r for r in self._replaced)
+        ]
+        return [*self._bound.get(id(cell), ()), *map(TensorCell, named)]
+
+    def references(
+        self, cells: Sequence[Callable[[], Any]]
+    ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]], list[Any]]:
+        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells;
+        and the cells of now, in that order.
+
+        Through its tensor, for `tensor.data = other` gives it another; through its place, where each run binds a new
+        tensor.
+        """
+        alive = [reference() for reference in cells]
+        tensors = [self._named[id(c)][0] for c in alive if self.is_named(c)]
+        rest = [
+            self._bound.get(id(cell), [reference])[0]
+            for cell, reference in zip(alive, cells, strict=True)
+            if not self.is_named(cell)
+        ]
+        first = [c for c in alive if self.is_named(c)] + [c for c in alive if not self.is_named(c)]
+        return [weakref.ref(t) for t in tensors], rest, first
+
+    def landings(self, trace_made: Sequence[Any]) -> list[Landing]:
+        """Of the tensors that the code bound to places, given all tensors that outlive the trace."""
+        cells = {id(reference()) for reference, _ in trace_made}
+        return [b.landing(trace_made) for b in self.bindings if id(buffer_of(b.tensor)) in cells]
+
+    def forget(self) -> None:
+        """Hold no tensor any more."""
+        self._named.clear()
+        self._replaced.clear()
+        self.bindings.clear()
+
+    def module_buffers(self) -> set[int]:
+        """The cells of the registered buffers of the modules that ran, by identity."""
+        found = set()
+        for reference in self.modules:
+            module = reference()
+            for buffer in module._buffers.values() if module is not None else ():
+                if buffer is not None and buffer.device.type == "jax":
+                    found.add(id(buffer_of(buffer)))
+        return found

@@ -1,0 +1,334 @@
+"""What traced code reads beside tensors' data, recorded while it runs.
+
+A profile hook of this thread sees each Python function that the code enters. For the user's code, and for libraries
+built on torch (`followed.py`), the bytecode says what a function reads (`reads.py`): its globals, the variables of its
+closure, attributes of its arguments. These are looked up at once, before the function runs (`chains.py`), so that what
+is noted is what the function is about to read. Each becomes a guard (`steps.py`, `notes.py`). An object that a function
+uses in another way counts as read as a whole (`values.py`).
+
+A few functions of torch do to the user's objects what no followed bytecode says: a module is called, an attribute of it
+is set, an optimizer steps. Each of them has a handler here, which gets the frame.
+
+While an operator of the device runs, the hook is off (`pausing.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...dispatch import pausing, tracing
+from ...dispatch.site import is_user_file
+from ..errors import CaptureError
+from ..modes import Modes
+from ..numbers import Number
+from ..results import Known
+from . import followed, outside
+from .chains import Chains
+from .closures import Closures
+from .fetch import contents_of, strong
+from .gradients import Gradients
+from .guards import Guards
+from .modules import Modules
+from .notes import NOTHING, Notes
+from .slots import Slot
+from .values import Values
+
+Tensor = torch.Tensor
+
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class Recorder:
+    """Notes what code reads; `finish` makes the guards.
+
+    Args:
+        function: what is traced. A cell's has an `own`: what it is handed, or sets itself before it reads it.
+
+    Attributes:
+        notes: what was noted.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.notes = notes = Notes(getattr(function, "own", NOTHING))
+        self._closures = Closures()
+        self._values = Values(notes, self._closures)
+        self._modules = Modules(self._values)
+        self._chains = Chains(self._values, self._closures)
+        self._gradients = Gradients(notes)
+        # What is asked of a trace when it is over; `Notes` says what each is.
+        self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
+        self.arguments, self.tensors = notes.arguments, notes.tensors
+        self.modules, self.optimizers = notes.modules, notes.optimizers
+        self.gradients = notes.gradients
+
+    def run(self, args: Any, kwargs: Any) -> Any:
+        """Call the function, watched."""
+        notes = self.notes
+        self._gradients.trace = tracing.current()
+        self._values.may_run(self.function)
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
+        for place, leaf in enumerate(leaves):
+            if type(leaf) is Number:
+                continue
+            if not isinstance(leaf, Tensor):
+                notes.meet(leaf, "")
+            else:  # an input: what it is at each run is asked of the call
+                notes.arguments[id(leaf)] = place
+                notes.effects.watch("", leaf)
+        notes.meet(getattr(self.function, "__self__", None), "")
+        modes = Modes()
+        with self.watching():
+            result = self.function(*args, **kwargs)
+        for what in modes.restore():
+            raise CaptureError(
+                f"the captured code changes {what}", "Change it outside of the captured code."
+            )
+        self._values.look_into_waiting()
+        notes.let_go()
+        self._gradients.follow_others()
+        return result
+
+    # -- the hook -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record what the code inside reads."""
+        stack = _open.recorders
+        stack.append(self)
+        try:
+            with pausing.profiling(self._event):
+                yield
+        finally:
+            stack.remove(self)
+
+    def _event(self, frame: types.FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            handler = _HANDLERS.get(code)
+            if handler is None:
+                handler = _HANDLERS[code] = _handler(frame)
+            if handler is not _pass:
+                handler(self, frame)
+        elif event == "c_call":
+            what = outside.called(arg, frame)
+            if what is not None:
+                self._warn(what, frame)
+
+    def _warn(self, what: str, frame: types.FrameType | None) -> None:
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            self.notes.warn(what, frame.f_code.co_filename, frame.f_lineno)
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    def enter_users(self, frame: types.FrameType) -> None:
+        """A function of the user's begins."""
+        self._chains.enter(frame, True)
+
+    def enter_library(self, frame: types.FrameType) -> None:
+        """A function of a library begins whose own code does not change."""
+        if not _open.users_only:
+            self._chains.enter(frame, False)
+
+    def enter_getattr(self, frame: types.FrameType) -> None:
+        """`Module.__getattr__`: a parameter, buffer or submodule is read by a name."""
+        variables = frame.f_locals
+        module, name = variables["self"], variables["name"]
+        self._values.of_module(module, name, f"{self.notes.module_path(module)}.{name}")
+
+    def enter_module(self, frame: types.FrameType) -> None:
+        """A module is called."""
+        self._modules.called(frame.f_locals["self"])
+
+    def enter_setattr(self, frame: types.FrameType) -> None:
+        """`Module.__setattr__`, by an assignment or by `setattr`."""
+        variables = frame.f_locals
+        module, name = variables["self"], variables["name"]
+        if id(module) in self.modules or self.notes.is_met(module):
+            self._stores(module, name)
+
+    def enter_train(self, frame: types.FrameType) -> None:
+        """`module.train()` and `module.eval()`: the code may change the mode."""
+        for module in frame.f_locals["self"].modules():
+            self._stores(module, "training")
+
+    def _stores(self, module: torch.nn.Module, name: str) -> None:
+        path = f"{self.notes.module_path(module)}.{name}"
+        self.effects.store(Slot.attribute(module, name, path), None, "")
+
+    def enter_optimizer(self, frame: types.FrameType) -> None:
+        """An optimizer is used."""
+        self.uses(frame.f_locals["self"])
+
+    def enter_whole_module(self, frame: types.FrameType) -> None:
+        """A method that reads all parts of a module."""
+        module = frame.f_locals.get("self")
+        caller = frame.f_back
+        while caller is not None and caller.f_code in _READ_ALL:
+            caller = caller.f_back
+        ours = caller is not None and caller.f_code.co_filename.startswith(_OWN)
+        if isinstance(module, torch.nn.Module) and not ours:
+            self._modules.read_whole(module)
+
+    def enter_environ(self, frame: types.FrameType) -> None:
+        """`os.environ[...]`."""
+        variables = frame.f_locals
+        environ, name = variables["self"], variables["key"]
+        key = environ.encodekey(name)
+        self._values.item(environ._data, key, f"os.environ[{name!r}]", strong(environ._data))
+
+    # -- what no frame tells ----------------------------------------------------------------------------------------
+
+    def uses(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is used: its parameters are read."""
+        self.notes.optimizer(optimizer)
+
+    def reads_whole(self, module: torch.nn.Module) -> None:
+        """All of a module's tree is read, without a call of it."""
+        self._modules.read_unseen(module)
+
+    def is_handed(self, function: types.FunctionType) -> None:
+        """A function is an input, with its closure (`handed_over`)."""
+        self._closures.inside.add(function.__code__)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            if not isinstance(value := contents_of(cell), Tensor):
+                self.notes.meet(value, name)
+
+    # -- afterwards -----------------------------------------------------------------------------------------------
+
+    def set_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
+        """Whether the code gave a leaf another `.grad`; threads that run eagerly meanwhile do so too."""
+        return self._gradients.is_set(leaf, before)
+
+    def give_gradients_back(self) -> None:
+        """Let each leaf have the `.grad` that it had."""
+        self._gradients.give_back()
+
+    def known(self) -> list[Known]:
+        """The tensors of the device that the code read by name."""
+        return self.notes.known()
+
+    def reads_contents(self, container: Any) -> bool:
+        """Whether the code reads what a container holds."""
+        return self.notes.reads_contents(container)
+
+    def reads(self, slot: Slot) -> bool:
+        """Whether the code reads what stands at a place that it writes."""
+        return self.notes.reads(slot)
+
+    def drop(self, slot: Slot) -> None:
+        """Forget the guard of a place."""
+        self.notes.drop(slot)
+
+    def finish(self) -> Guards:
+        """The guards."""
+        return self.notes.finish()
+
+
+# -- the recorders of this thread ---------------------------------------------------------------------------------
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+        self.users_only = 0  # how many calls of `users_only` are open
+
+
+_open = _Open()
+
+
+@contextmanager
+def users_only() -> Iterator[None]:
+    """Follow only the user's own code: the libraries under a JAX function keep caches that change at each call."""
+    _open.users_only += 1
+    try:
+        yield
+    finally:
+        _open.users_only -= 1
+
+
+def read_whole(module: torch.nn.Module) -> None:
+    """Say that the code that is being traced in this thread reads all of a module, without a call of it."""
+    for recorder in _open.recorders:
+        recorder.reads_whole(module)
+
+
+def handed_over(function: Any) -> None:
+    """Say that a function is an input of the code that is being traced in this thread, with its closure.
+
+    Whose variables hold other values at another call, and are no dependencies. What the objects in them hold is one.
+    """
+    function = getattr(function, "__func__", function)
+    if isinstance(function, types.FunctionType):
+        for recorder in _open.recorders:
+            recorder.is_handed(function)
+
+
+# -- what to do when a function begins ----------------------------------------------------------------------------
+
+
+def _pass(recorder: Recorder, frame: types.FrameType) -> None:
+    """The function is not followed."""
+
+
+def _refuse_loader(recorder: Recorder, frame: types.FrameType) -> None:
+    while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    raise CaptureError(
+        "captured code loops over a DataLoader, which it would do once, when it is traced",
+        "Loop outside, and pass each batch.",
+        frame.f_code.co_filename,
+        frame.f_lineno,
+    )
+
+
+_Handler = Callable[[Recorder, types.FrameType], None]
+
+
+def _code(function: Any) -> types.CodeType:
+    return inspect.unwrap(function).__code__
+
+
+# Of a module's own methods: those that read all of its tree.
+_READ_ALL = frozenset(
+    _code(getattr(torch.nn.Module, name))
+    for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
+)
+_OPTIMIZER = [
+    _code(getattr(torch.optim.Optimizer, name)) for name in ("zero_grad", "_optimizer_step_code")
+]
+_FUNCTIONS: dict[types.CodeType, _Handler] = {
+    **dict.fromkeys(_READ_ALL, Recorder.enter_whole_module),
+    **dict.fromkeys(_OPTIMIZER, Recorder.enter_optimizer),
+    torch.nn.Module.__getattr__.__code__: Recorder.enter_getattr,
+    torch.nn.Module._call_impl.__code__: Recorder.enter_module,
+    torch.nn.Module.__setattr__.__code__: Recorder.enter_setattr,
+    torch.nn.Module.train.__code__: Recorder.enter_train,
+    os._Environ.__getitem__.__code__: Recorder.enter_environ,
+}
+_FOLLOWED: dict[str, _Handler] = {
+    followed.USERS: Recorder.enter_users,
+    followed.LIBRARY: Recorder.enter_library,
+    followed.NOT_FOLLOWED: _pass,
+}
+_HANDLERS: dict[types.CodeType, _Handler] = {}  # of all code that was met
+
+
+def _handler(frame: types.FrameType) -> _Handler:
+    code = frame.f_code
+    if code is torch.utils.data.DataLoader.__iter__.__code__:
+        return _refuse_loader
+    return _FUNCTIONS.get(code) or _FOLLOWED[followed.whose(frame)]

@@ -1,0 +1,178 @@
+"""One step of a read: from an owner to what stands at an attribute or an item of it, with a guard there.
+
+Where an attribute stands depends on its owner, and the guard goes to that place: into the dictionary of a Python
+module, into a torch module's table of tensors, onto the class for a method or a class variable, else onto the object
+itself. A step gives None where its chain cannot go on: nothing is there, or code runs that is seen when it runs (a
+property, `__getattr__`).
+
+What a step finds may have to be looked into in turn: a function has defaults, which are values (`values.py`), and what
+these hold is read by steps. Two objects that hold each other would keep what they note (tables of tensors) alive until
+the garbage collector runs. So `Values` is a subclass of `Steps`, and says what `found` does.
+"""
+
+from __future__ import annotations
+
+import types
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+import torch
+
+from ...dispatch.site import is_user_file
+from .fetch import Fetch, Found, class_table, element, module_table, reader, ref, strong
+from .followed import is_users_module
+from .guard import ATTRIBUTES, ITEMS
+from .notes import Notes
+from .tokens import CONTAINERS, MISSING, is_plain, is_users_class
+
+Tensor = torch.Tensor
+
+
+class Steps(ABC):
+    """Takes steps, and notes them.
+
+    Args:
+        notes: of the trace.
+    """
+
+    def __init__(self, notes: Notes):
+        self.notes = notes
+
+    @abstractmethod
+    def found(self, path: str, value: Any, fetch: Fetch) -> None:
+        """A value is guarded for the first time: look into it."""
+
+    def guard(
+        self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch
+    ) -> Found | None:
+        """Guard one value of an owner; what was noted first stays."""
+        owner_fetch, is_new = self.notes.guard(owner, kind, key, value, path, fetch)
+        read = reader(owner_fetch, kind, key)
+        if is_new:
+            self.found(path, value, read)
+        if value is MISSING:
+            return None
+        if not isinstance(value, Tensor):
+            self.notes.meet(value, path)
+        return path, value, read
+
+    def item(self, owner: Any, key: Any, path: str, fetch: Fetch) -> Found | None:
+        """What a container holds under a key; `path` is that of the item."""
+        if isinstance(owner, dict):
+            value = owner.get(key, MISSING)
+            return self.guard(owner, ITEMS, key, value, path, fetch)
+        if type(owner) is tuple or isinstance(owner, tuple):
+            try:
+                value = owner[key]
+            except (IndexError, TypeError):
+                return None
+            return path, value, element(fetch, key)
+        if type(owner) in (list, deque) and isinstance(key, int):
+            if not -len(owner) <= key < len(owner):
+                return None
+            return self.guard(owner, ITEMS, key, owner[key], path, fetch)
+        return None
+
+    def attribute(self, owner: Any, name: str, path: str, fetch: Fetch) -> Found | None:
+        """An attribute; `path` is that of its owner."""
+        where = f"{path}.{name}"
+        if isinstance(owner, types.ModuleType):
+            return self._of_python_module(owner, name, where)
+        if isinstance(owner, type):
+            return self.of_class(owner, name, where, fetch)
+        own = getattr(owner, "__dict__", None)
+        if name == "__dict__" and isinstance(own, dict):
+            return where, own, reader(ref(owner), ATTRIBUTES, name)
+        if isinstance(owner, torch.nn.Module) and isinstance(own, dict) and name not in own:
+            known = self.of_module(owner, name, where)
+            if known is not None:
+                return known
+        fetch = ref(owner)
+        if isinstance(own, dict) and name in own:
+            getter: Any = type(owner).__getattribute__
+            if getter is object.__getattribute__ and name.isidentifier():
+                return self.guard(owner, ATTRIBUTES, name, own[name], where, fetch)
+            return self.item(own, name, where, lambda: fetch().__dict__)
+        return self._through_class(owner, name, where, fetch, own is not None)
+
+    def _of_python_module(self, module: types.ModuleType, name: str, where: str) -> Found | None:
+        if is_users_module(module) or name in vars(module):
+            return self.item(vars(module), name, where, strong(vars(module)))
+        value = getattr(module, name, None)
+        return None if value is None else (where, value, strong(value))
+
+    def of_module(self, module: torch.nn.Module, name: str, where: str) -> Found | None:
+        """A parameter, buffer or submodule of a torch module."""
+        own = vars(module)
+        for table in ("_parameters", "_buffers"):
+            if name in own.get(table, ()):
+                if id(own[table]) in self.notes.own.tables:
+                    return None
+                value = own[table][name]
+                self.notes.table(where.rpartition(".")[0], module, own[table])
+                return where, value, element(module_table(ref(module), table), name)
+        if name in own.get("_modules", ()):
+            return self.item(own["_modules"], name, where, module_table(ref(module), "_modules"))
+        return None
+
+    def _through_class(
+        self, owner: Any, name: str, where: str, fetch: Fetch, has_dict: bool
+    ) -> Found | None:
+        """An attribute that does not stand on the object itself: of its class, in a slot, or nowhere."""
+        raw = _on_class(type(owner), name)
+        if isinstance(raw, types.FunctionType):
+            file = raw.__code__.co_filename
+            if not is_user_file(file) and not isinstance(owner, torch.nn.Module):
+                return None
+            return self.guard(owner, ATTRIBUTES, f"{name}.__func__", raw, where, fetch)
+        if isinstance(raw, types.MemberDescriptorType):
+            value = getattr(owner, name, MISSING)
+            return self.guard(owner, ATTRIBUTES, name, value, where, fetch)
+        if raw is MISSING:
+            if hasattr(type(owner), "__getattr__") or not has_dict:
+                return None
+            return self.guard(owner, ATTRIBUTES, name, MISSING, where, fetch)
+        if is_plain(raw) or isinstance(raw, CONTAINERS):
+            return self.guard(owner, ATTRIBUTES, name, raw, where, fetch)
+        for base in type(owner).__mro__ if is_users_class(type(owner)) else ():
+            if name in vars(base):  # a property or another descriptor: its own code runs
+                self.of_base(base, name)
+                self.notes.meet(raw, where)
+                break
+        return None
+
+    def of_class(self, cls: type, name: str, where: str, fetch: Fetch) -> Found | None:
+        """An attribute of a class, wherever among its bases that stands."""
+        raw = _on_class(cls, name)
+        if not is_users_class(cls):
+            return None
+        if name == "apply" and issubclass(cls, torch.autograd.Function):  # which finds these in C
+            for part in ("forward", "backward", "setup_context", "jvp", "vmap"):
+                self.of_class(cls, part, f"{where.removesuffix('apply')}{part}", fetch)
+        if raw is MISSING:
+            meta: Any = type(cls)
+            for base in meta.__mro__ if is_users_class(meta) else ():
+                if name in vars(base):
+                    self.of_base(base, name)
+                    return None
+            return self.guard(cls, ATTRIBUTES, name, MISSING, where, fetch)
+        if isinstance(raw, classmethod):
+            return self.guard(cls, ATTRIBUTES, f"{name}.__func__", raw.__func__, where, fetch)
+        if isinstance(raw, staticmethod):
+            raw = raw.__func__
+        if isinstance(raw, property | types.MemberDescriptorType):
+            return None
+        return self.guard(cls, ATTRIBUTES, name, raw, where, fetch)
+
+    def of_base(self, base: type, name: str) -> None:
+        """What stands on one class itself under a name, whatever that is."""
+        where = f"{base.__name__}.{name}"
+        self.guard(vars(base), ITEMS, name, vars(base)[name], where, class_table(ref(base)))
+
+
+def _on_class(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return MISSING

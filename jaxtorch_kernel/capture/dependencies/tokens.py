@@ -1,0 +1,170 @@
+"""What a guard expects of a value, as something that can be compared and shown.
+
+an int, a string, a dtype ...       Value(type, value)
+a function of the user's            its code, defaults and closure: the same definition run again is no change
+a class of the user's               its functions and plain attributes
+a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand
+anything else                       Same: that very object
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...dispatch.site import is_user_file
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING: Any = _Missing()
+
+# Compared by value: two of them that are equal mean the same to any code.
+PLAIN: tuple[type, ...] = (
+    int,
+    bool,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    range,
+    slice,
+)
+PLAIN += (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
+CONTAINERS = (list, dict, set, frozenset, tuple, deque, types.MappingProxyType)
+_UNSAID = ("__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__qualname__")
+
+
+class Value(NamedTuple):
+    """Something that is compared by what it is."""
+
+    type: type
+    value: Any
+
+
+class Same(NamedTuple):
+    """Something that is compared by identity."""
+
+    kind: str
+    number: int
+
+
+class TensorLook(NamedTuple):
+    """What a program depends on of a tensor that is handed to it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    device: str
+
+
+class Code(NamedTuple):
+    """A function of the user's: what decides what it does, but for what its code reads when it runs."""
+
+    code: types.CodeType
+    parts: tuple[Any, ...]
+
+
+class Structure(NamedTuple):
+    """A class of the user's, a container, a partial: what it is made of."""
+
+    kind: str
+    parts: tuple[Any, ...]
+
+
+class Said(NamedTuple):
+    """What became of something, in words: "has other contents"."""
+
+    phrase: str
+
+
+def look(tensor: torch.Tensor) -> TensorLook:
+    """What a program depends on of a tensor that is handed to it."""
+    return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is compared by value, and holds nothing that could change."""
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    if type(value) is frozenset:
+        return all(map(is_plain, value))
+    return isinstance(value, PLAIN)
+
+
+def token(value: Any, depth: int = 4) -> Any:
+    """What a guard expects where this value stands. Equal tokens promise the same program."""
+    if isinstance(value, float):  # by its digits: nan is nan, and 0.0 is not -0.0
+        return Value(type(value), repr(value))
+    if isinstance(value, complex | slice | range):
+        return Value(type(value), repr(value))
+    if isinstance(value, PLAIN):
+        return Value(type(value), value)
+    if isinstance(value, torch.Tensor):
+        return look(value) if value.device.type == "jax" else Same("tensor", id(value))
+    if depth:
+        if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
+            return _function(value, depth - 1)
+        if isinstance(value, type) and is_users_class(value):
+            return _class(value, depth - 1)
+        if isinstance(value, functools.partial):
+            inner = (value.func, *value.args, *value.keywords.items())
+            return Structure("partial", tuple(token(v, depth - 1) for v in inner))
+        if type(value) in (list, tuple, deque):
+            return Structure(type(value).__name__, tuple(token(v, depth - 1) for v in value))
+        if isinstance(value, dict):
+            items = tuple((token(k, 1), token(v, depth - 1)) for k, v in value.items())
+            return Structure(type(value).__name__, items)
+        if isinstance(value, set | frozenset):
+            return Value(type(value), frozenset(token(v, depth - 1) for v in value))
+    return Same(type(value).__name__, id(value))
+
+
+def _function(function: types.FunctionType, depth: int) -> Code:
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    tokens = [token(part, depth) for part in parts]
+    # Another closure is another function: its variables may change apart from those of the old one.
+    tokens += [Same("cell", id(cell)) for cell in function.__closure__ or ()]
+    return Code(function.__code__, tuple(tokens))
+
+
+def _class(cls: type, depth: int) -> Structure:
+    parts: list[Any] = [token(base, depth) for base in cls.__bases__]
+    parts += [(name, token(value, depth)) for name, value in class_attributes(cls)]
+    return Structure("class", tuple(parts))
+
+
+def class_attributes(cls: type) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what a class says that code may use: methods as their functions."""
+    for name, value in vars(cls).items():
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        elif name in _UNSAID or name.startswith("_abc_"):
+            continue
+        if isinstance(value, types.FunctionType) or is_plain(value):
+            yield name, value
+
+
+def is_users_class(cls: type) -> bool:
+    """Whether a class is the user's own: of a notebook or of a file that is no installed library's."""
+    module = sys.modules.get(cls.__module__)
+    if cls.__module__ in ("builtins", "__main__") or module is None:
+        return cls.__module__ != "builtins"
+    file = getattr(module, "__file__", None)
+    return cls.__module__ not in sys.builtin_module_names and (file is None or is_user_file(file))

@@ -1,0 +1,201 @@
+"""What captured code gave back, and how each run gives it again.
+
+Output   a tensor that the program computes
+Part     a view of such a one, where the code returned views of one memory (`return y, y[:2]`)
+Alias    a tensor that the caller has already, or a view of it (`return x.T`): no output of the program at all
+
+Eager code returns the tensor itself, or a view, so that a write to one of them is seen in the other. Views are made
+again at each run by `as_strided`, through which torch's autograd leads as through the view of the code.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..dispatch.tracing import Trace
+from ..storage.buffer import buffer_of
+
+Tensor = torch.Tensor
+
+
+@dataclass
+class Output:
+    """A tensor that the code returned."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    differentiable: bool
+    position: int = 0  # among the outputs of its kind
+
+
+class View(NamedTuple):
+    """How a tensor lies in the memory of another one."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    detached: bool
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The view of a tensor."""
+        tensor = tensor.detach() if self.detached else tensor
+        return tensor.as_strided(self.size, self.stride, self.offset)
+
+
+class Part(NamedTuple):
+    """A view of an output."""
+
+    output: Output
+    view: View
+
+
+class Alias(NamedTuple):
+    """A tensor that was there before the code ran, or a view of it.
+
+    Attributes:
+        source: its place among the leaves of the call, or a weak reference.
+        view: None for the tensor itself.
+    """
+
+    source: int | weakref.ref[Tensor]
+    view: View | None
+
+    def of(self, leaves: Sequence[Any]) -> Tensor:
+        """The tensor, given the leaves of a call."""
+        source: Any = leaves[self.source] if type(self.source) is int else self.source()  # type: ignore[operator]
+        return source if self.view is None else self.view.of(source)
+
+
+class Known(NamedTuple):
+    """A tensor that the caller has.
+
+    Attributes:
+        tensor: as the code saw it.
+        source: for an `Alias`.
+        copied: the code saw a copy of it, so that views of that are none of the caller's tensor.
+    """
+
+    tensor: Tensor
+    source: int | weakref.ref[Tensor]
+    copied: bool = False
+
+
+class Results:
+    """What the code returned, told apart. Made at the end of a trace.
+
+    Args:
+        leaves: all that it returned, flat.
+        trace: the trace.
+        known: tensors that the caller has.
+
+    Attributes:
+        leaves: one for each: an Output, a Part, an Alias, or the value itself.
+        smooth, rest: the tensors of the outputs, differentiable ones and others, each in the order of its positions.
+    """
+
+    def __init__(self, leaves: Sequence[Any], trace: Trace, known: Iterable[Known]):
+        self.smooth: list[Tensor] = []
+        self.rest: list[Tensor] = []
+        self._outputs: dict[int, Output] = {}  # by the identity of the tensor
+        self._sharing: dict[int, list[Tensor]] = defaultdict(list)  # by the identity of the buffer
+        self._known: dict[int, list[Known]] = defaultdict(list)
+        for found in known:
+            self._known[id(buffer_of(found.tensor))].append(found)
+        for leaf in leaves:
+            if _on_device(leaf):
+                self._sharing[id(buffer_of(leaf))].append(leaf)
+        self.leaves = [self._leaf(leaf, trace) if _on_device(leaf) else leaf for leaf in leaves]
+
+    def _leaf(self, leaf: Tensor, trace: Trace) -> Any:
+        buffer = buffer_of(leaf)
+        if not trace.made(buffer):
+            return self._alias(leaf) or self._output(leaf)
+        for other in self._bases(leaf):
+            if (view := _view(leaf, other)) is not None:
+                return Part(self._output(other), view)
+        return self._output(leaf)
+
+    def _alias(self, leaf: Tensor) -> Alias | None:
+        known = self._known.get(id(buffer_of(leaf)), ())
+        for tensor, source, _ in known:
+            if tensor is leaf:
+                return Alias(source, None)
+        for tensor, source, copied in known:
+            if not copied and (view := _view(leaf, tensor)) is not None:
+                return Alias(source, view)
+        return None
+
+    def _bases(self, leaf: Tensor) -> list[Tensor]:
+        """Tensors over the whole of the leaf's memory, where other results share it."""
+        sharing = self._sharing[id(buffer_of(leaf))]
+        if all(other is leaf for other in sharing) or _is_whole(leaf):
+            return []
+        bases = [*sharing, *(t._base for t in sharing if t._base is not None)]
+        return [t for t in bases if _is_whole(t)]
+
+    def _output(self, tensor: Tensor) -> Output:
+        known = self._outputs.get(id(tensor))
+        if known is None:
+            kind = self.smooth if tensor.requires_grad else self.rest
+            known = Output(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, len(kind))
+            kind.append(tensor)
+            self._outputs[id(tensor)] = known
+        return known
+
+
+def _on_device(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.device.type == "jax"
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    whole = tensor.is_contiguous() and tensor.numel() == buffer_of(tensor).spec.numel
+    return whole and not tensor.storage_offset()
+
+
+def _view(leaf: Tensor, base: Tensor) -> View | None:
+    """How `leaf` lies in the memory of `base`; None where it is more than a view of it."""
+    if (
+        leaf.dtype != base.dtype
+        or leaf.is_conj() != base.is_conj()
+        or leaf.is_neg() != base.is_neg()
+    ):
+        return None
+    if leaf.requires_grad and (leaf._backward_hooks or not _leads_by_views(leaf, base)):
+        return None
+    detached = base.requires_grad and not leaf.requires_grad
+    return View(tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()), detached)
+
+
+_VIEWS: tuple[str, ...] = (
+    "Alias",
+    "AsStrided",
+    "Diagonal",
+    "Expand",
+    "Permute",
+    "ReshapeAlias",
+    "Select",
+    "Slice",
+    "Split",
+)
+_VIEWS += ("SplitWithSizes", "Squeeze", "T", "Transpose", "Unbind", "Unfold", "Unsqueeze", "View")
+
+
+def _leads_by_views(leaf: Tensor, base: Tensor) -> bool:
+    """Whether gradients flow from `leaf` to `base` through views alone: a Function of the user's may return one too."""
+    if not base.requires_grad:
+        return False
+    node: Any = leaf.grad_fn
+    while node is not None:
+        if node is base.grad_fn or getattr(node, "variable", None) is base:
+            return True
+        name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+        if name not in _VIEWS or len(node.next_functions) != 1:
+            return False
+        node = node.next_functions[0][0]
+    return False

@@ -1,0 +1,98 @@
+"""Which inputs of a program are one memory: found when it is traced, asked again before each run.
+
+A program takes each memory once, though code may reach it as an argument and by several names. What was one memory in
+the trace must be one at a run. And an argument must not be memory that the program also reads by a name, where one of
+the two is written: the program would know of two memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..storage.buffer import Buffer, buffer_of
+from .dependencies.record import Record
+from .errors import CaptureError
+from .signature import Arguments
+
+
+class Sharing:
+    """Made when a trace is over.
+
+    Args:
+        cells: the inputs' cells; the arguments' come first.
+        places: of the arguments, among the leaves of a call.
+        written: inputs whose memory the program writes or takes.
+        record: knows the names of each cell.
+    """
+
+    def __init__(
+        self, cells: Sequence[Any], places: list[int], written: Sequence[int], record: Record
+    ):
+        self._places = places
+        count = len(places)
+        self._named = [
+            (i, reference)
+            for i, cell in enumerate(cells[:count])
+            for reference in record.all_of(cell)
+        ]
+        self._twins = [
+            (i, reference)
+            for i, cell in enumerate(cells[count:])
+            for reference in record.all_of(cell)[1:]
+        ]
+        self.written = list(written)
+
+    def cells_agree(self, cells: Sequence[Any]) -> bool:
+        """Whether each cell is found under all the names that it had. Raises AttributeError where one is gone."""
+        return all(reference() is cells[i] for i, reference in self._twins)
+
+    def arguments_agree(
+        self, leaves: Sequence[Any], cells: Sequence[Any], call: Arguments | None = None
+    ) -> bool:
+        """Whether the arguments share memory with what is read by name where they did, and nowhere else."""
+        count = len(self._places)
+        if not count and (call is None or not call.copied):
+            return True
+        buffers: list[Buffer] = [leaves[place].untyped_storage().buffer for place in self._places]
+        try:
+            if not all(reference() is buffers[i] for i, reference in self._named):
+                return False
+        except AttributeError:
+            return False
+        if not self.written:
+            return True
+        written = {id(cells[i - count]) for i in self.written if i >= count}
+        parts = [buffer_of(call.own[i]) for i in call.copied] if call is not None else []
+        if any(id(buffer) in written for buffer in (*buffers, *parts)):
+            return False
+        taken = {id(buffers[i]) for i in self.written if i < count}
+        return not taken or taken.isdisjoint(map(id, cells))
+
+
+class NeedsPlace(CaptureError):
+    """Arguments that are parts of larger memory, which the code writes too: where they lie is part of the program."""
+
+    def __init__(self, places: set[int]):
+        super().__init__(
+            "an argument is a part of memory that is written", "Pass the whole tensor."
+        )
+        self.places = places
+
+
+def check_parts(
+    arguments: Arguments,
+    cells: Sequence[Callable[[], Any]],
+    places: list[int],
+    written: Sequence[int],
+) -> None:
+    """Refuse copies of arguments whose memory the code writes, by the argument or by another name.
+
+    Raises:
+        NeedsPlace: which.
+    """
+    found = {places[i] for i in written if i < len(places)} & arguments.copied
+    changed = {id(cells[i]()) for i in written}
+    found |= {i for i in arguments.copied if id(buffer_of(arguments.own[i])) in changed}
+    if found:
+        raise NeedsPlace(found)

@@ -1,0 +1,138 @@
+"""An attribute changes: of the user's objects, of library objects that hold settings, of classes and modules."""
+
+from __future__ import annotations
+
+from .harness import CAPTURES, Row
+
+CLASS = "class C:\n    pass\nc = C()\nc.by = 2"
+
+ROWS = [
+    Row("an attribute", CLASS, "out = x * c.by", ("c.by = 3", "c.by = 2.5", "c.by = 2")),
+    Row("an attribute in a function", CLASS + "\ndef f(x):\n    return x * c.by", "out = f(x)", "c.by = 3"),
+    Row("an attribute of an attribute", CLASS + "\nc.d = C()\nc.d.by = 2", "out = x * c.d.by", "c.d.by = 3"),
+    Row("another object in an attribute", CLASS + "\nc.d = C()\nc.d.by = 2", "out = x * c.d.by",
+        "c.d = C()\nc.d.by = 3"),
+    Row("another object of the name", CLASS, "out = x * c.by", "c = C()\nc.by = 3"),
+    Row("an attribute that appears", CLASS, "out = x * getattr(c, 'extra', 2)", "c.extra = 3"),
+    Row("an attribute that goes", CLASS, "out = x * (2 if hasattr(c, 'by') else 3)", "del c.by"),
+    Row("getattr", CLASS + "\nname = 'by'\nc.other = 5", "out = x * getattr(c, name)",
+        ("c.by = 3", "name = 'other'")),
+    Row("vars", CLASS, "out = x * vars(c)['by']", "c.by = 3"),
+    Row("__dict__", CLASS, "out = x * c.__dict__['by']", "c.by = 3"),
+    Row("operator.attrgetter", CLASS + "\nimport operator\nget = operator.attrgetter('by')", "out = x * get(c)",
+        "c.by = 3"),
+    Row("a loop over an object's attributes", CLASS + "\nc.shift = 1", "out = sum(x * v for v in vars(c).values())",
+        ("c.by = 3", "c.more = 10")),
+    Row("a class attribute", "class CFG:\n    betas = (0.5, 0.25)", "out = x * CFG.betas[1]",
+        "CFG.betas = (0.5, 0.75)"),
+    Row("a class attribute through an object", "class C:\n    by = 2\nc = C()", "out = x * c.by",
+        ("C.by = 3", "c.by = 5")),
+    Row("a class attribute that is a list", "class C:\n    sizes = [1, 2]", "out = x * C.sizes[1]",
+        "C.sizes[1] = 3"),
+    Row("a class attribute that is a dictionary", "class C:\n    sizes = {'a': 2}", "out = x * C.sizes['a']",
+        "C.sizes['a'] = 3"),
+    Row("a base class's attribute", "class A:\n    by = 2\nclass B(A):\n    pass\nb = B()", "out = x * b.by",
+        ("A.by = 3", "B.by = 4"), stale_in_dynamo=True),
+    Row("a class within a class", "class A:\n    class B:\n        by = 2", "out = x * A.B.by", "A.B.by = 3"),
+    Row("a metaclass", "class M(type):\n    @property\n    def by(cls):\n        return 2\nclass A(metaclass=M):\n"
+        "    pass", "out = x * A.by", "M.by = property(lambda cls: 3)"),
+    Row("an enum's value", "import enum\nclass E(enum.Enum):\n    A = 2\n    B = 3\nclass C:\n    mode = E.A",
+        "out = x * C.mode.value", "C.mode = E.B"),
+    Row("a slot", "class C:\n    __slots__ = ('by',)\nc = C()\nc.by = 2", "out = x * c.by", "c.by = 3"),
+    Row("an inherited slot", "class A:\n    __slots__ = ('by',)\nclass B(A):\n    __slots__ = ()\nc = B()\nc.by = 2",
+        "out = x * c.by", "c.by = 3"),
+    Row("a dataclass", "from dataclasses import dataclass\n@dataclass\nclass C:\n    by: int = 2\nc = C()",
+        "out = x * c.by", "c.by = 3"),
+    Row("a dataclass with slots", "from dataclasses import dataclass\n@dataclass(slots=True)\nclass C:\n"
+        "    by: int = 2\nc = C()", "out = x * c.by", "c.by = 3"),
+    Row("a frozen dataclass", "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass C:\n    by: int = 2\n"
+        "c = C()", "out = x * c.by", "c = dataclasses.replace(c, by=3)"),
+    Row("a dataclass of dataclasses", "from dataclasses import dataclass, field\n@dataclass\nclass A:\n"
+        "    by: int = 2\n@dataclass\nclass C:\n    a: A = field(default_factory=A)\nc = C()", "out = x * c.a.by",
+        "c.a.by = 3"),
+    Row("dataclasses.asdict", "import dataclasses\n@dataclasses.dataclass\nclass C:\n    by: int = 2\nc = C()",
+        "out = x * dataclasses.asdict(c)['by']", "c.by = 3"),
+    Row("__getattr__", "class C:\n    def __init__(self):\n        self.store = {'by': 2}\n"
+        "    def __getattr__(self, name):\n        return self.__dict__['store'][name]\nc = C()", "out = x * c.by",
+        "c.store['by'] = 3"),
+    Row("__getitem__", "class C:\n    def __init__(self):\n        self.store = {'by': 2}\n"
+        "    def __getitem__(self, name):\n        return self.store[name]\nc = C()", "out = x * c['by']",
+        "c.store['by'] = 3"),
+    Row("__call__", "class C:\n    by = 2\n    def __call__(self, x):\n        return x * self.by\nc = C()",
+        "out = c(x)", ("c.by = 3", "C.__call__ = lambda self, x: x + self.by")),
+    Row("__len__ and __iter__", "class C:\n    def __init__(self):\n        self.items = [1, 2]\n"
+        "    def __len__(self):\n        return len(self.items)\n    def __iter__(self):\n"
+        "        return iter(self.items)\nc = C()", "out = x * len(c) + sum(c)", "c.items.append(3)"),
+    Row("__bool__ and __eq__", "class C:\n    on = True\n    def __bool__(self):\n        return self.on\nc = C()",
+        "out = x if c else -x", "c.on = False"),
+    Row("a descriptor", "class D:\n    by = 2\n    def __get__(self, obj, owner=None):\n        return self.by\n"
+        "class C:\n    d = D()\nc = C()", "out = x * c.d", "D.by = 3"),
+    Row("argparse.Namespace", "import argparse\nargs = argparse.Namespace(by=2)", "out = x * args.by",
+        ("args.by = 3", "args.by = None\nargs.by = 4")),
+    Row("SimpleNamespace", "from types import SimpleNamespace\nc = SimpleNamespace(a=SimpleNamespace(by=2))",
+        "out = x * c.a.by", "c.a.by = 3"),
+    Row("UserDict", "from collections import UserDict\nc = UserDict(by=2)", "out = x * c['by']", "c['by'] = 3"),
+    Row("UserList", "from collections import UserList\nc = UserList([1, 2])", "out = x * c[1]", "c[1] = 3"),
+    Row("ChainMap", "from collections import ChainMap\nc = ChainMap({}, {'by': 2})", "out = x * c['by']",
+        ("c.maps[1]['by'] = 3", "c['by'] = 4"), stale_in_dynamo=True),
+    Row("defaultdict", "from collections import defaultdict\nc = defaultdict(int, by=2)", "out = x * c['by']",
+        "c['by'] = 3"),
+    Row("OrderedDict", "from collections import OrderedDict\nc = OrderedDict(a=2, b=3)",
+        "out = x * next(iter(c.values()))", ("c['a'] = 4", "c.move_to_end('a')"),
+        stale_in_dynamo=True),
+    Row("Counter", "from collections import Counter\nc = Counter('aab')", "out = x * c['a']", "c.update('a')"),
+    Row("MappingProxyType", "from types import MappingProxyType\nd = {'by': 2}\nc = MappingProxyType(d)",
+        "out = x * c['by']", "d['by'] = 3"),
+    Row("a named tuple", "from typing import NamedTuple\nclass C(NamedTuple):\n    a: int\n    by: int\nc = C(1, 2)",
+        "out = x * c.by", "c = c._replace(by=3)"),
+    Row("a dict subclass with attributes", "class Box(dict):\n    __getattr__ = dict.__getitem__\n"
+        "    __setattr__ = dict.__setitem__\nc = Box(by=2)", "out = x * c.by", "c.by = 3"),
+    Row("a list subclass with attributes", "class L(list):\n    by = 2\nc = L([1, 2])", "out = x * c.by + c[0]",
+        ("c.by = 3", "c[0] = 5")),
+    Row("a contextvar", "import contextvars\nv = contextvars.ContextVar('v', default=2)", "out = x * v.get()",
+        "v.set(3)"),
+    Row("a thread's local", "import threading\nc = threading.local()\nc.by = 2", "out = x * c.by", "c.by = 3"),
+    Row("a weak reference", CLASS + "\nimport weakref\nr = weakref.ref(c)", "out = x * r().by", "c.by = 3"),
+    Row("types.ModuleType", "import sys, types\ncfg = types.ModuleType('made_cfg')\nsys.modules['made_cfg'] = cfg\n"
+        "cfg.by = 2", "out = x * cfg.by", "cfg.by = 3"),
+    Row("types.ModuleType in a function", "import sys, types\ncfg = types.ModuleType('made_cfg')\n"
+        "sys.modules['made_cfg'] = cfg\ncfg.by = 2\ndef f(x):\n    import made_cfg\n    return x * made_cfg.by",
+        "out = f(x)", "cfg.by = 3", stale_in_dynamo=True),
+    Row("a module's constant", "import importlib\n(folder / 'cfgmod.py').write_text('B = 2\\n')\n"
+        "importlib.invalidate_caches()\nimport cfgmod", "out = x * cfgmod.B", "cfgmod.B = 3"),
+    Row("a constant of a package's module", "import importlib\n(folder / 'cfgpkg').mkdir()\n"
+        "(folder / 'cfgpkg' / '__init__.py').write_text('')\n(folder / 'cfgpkg' / 'deep.py').write_text('B = 2\\n')\n"
+        "importlib.invalidate_caches()\nimport cfgpkg.deep", "out = x * cfgpkg.deep.B", "cfgpkg.deep.B = 3"),
+    Row("a module's object", "import importlib\n"
+        "(folder / 'cfgmod.py').write_text('class C:\\n    by = 2\\nc = C()\\n')\n"
+        "importlib.invalidate_caches()\nimport cfgmod\ndef f(x):\n    return x * cfgmod.c.by", "out = f(x)",
+        ("cfgmod.c.by = 3", "cfgmod.C.by = 4\ndel cfgmod.c.by")),
+    Row("a name imported from a module", "import importlib\n(folder / 'cfgmod.py').write_text('B = [2]\\n')\n"
+        "importlib.invalidate_caches()\nfrom cfgmod import B", "out = x * B[0]", "B[0] = 3"),
+    Row("a library's constant", "import math\nplain = math.pi", "out = x * math.pi", "math.pi = 3.0",
+        undo="math.pi = plain", doors=CAPTURES, allowed="refused"),
+    Row("a config of transformers",
+        """
+        import transformers
+        config = transformers.PretrainedConfig(by=2)
+        """, "out = x * config.by", "config.by = 3"),
+    Row("a config that a library's module reads",
+        """
+        from transformers import GPT2Config
+        from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
+        config = GPT2Config(n_embd=4, resid_pdrop=0.0, activation_function="relu")
+        class Scaled(GPT2MLP):
+            def forward(self, x):
+                return super().forward(x) * self.config.scale
+        model = filled(Scaled(8, config))
+        model.config = config
+        config.scale = 2
+        """, "out = model(x[None])", ("config.scale = 3", "model.act = nn.Tanh()")),
+    Row("a setting that a library's attention reads",
+        """
+        from transformers import BertConfig
+        from transformers.models.bert.modeling_bert import BertSelfOutput, BertIntermediate
+        config = BertConfig(hidden_size=4, intermediate_size=8, hidden_act="relu", hidden_dropout_prob=0.0)
+        model = filled(BertIntermediate(config))
+        """, "out = model(x[None])", "model.intermediate_act_fn = nn.Tanh()"),
+]  # fmt: skip

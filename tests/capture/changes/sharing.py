@@ -1,0 +1,110 @@
+"""What shares memory with what, and what of tensors beside their values the code changes."""
+
+from __future__ import annotations
+
+from .harness import CAPTURES, JIT, Row
+
+_C = "class C:\n    pass\nc = C()\n"
+
+ROWS = [
+    # -- arguments and names --
+    Row("an argument that is a global at first", "w = torch.ones(4)\nv = x * 5\np = w", "out = p + w",
+        ("p = v", "p = w", "w = v"), args="p", doors=CAPTURES),
+    Row("an argument that becomes a global", "w = torch.ones(4)\nv = x * 5\np = v", "out = p + w",
+        ("p = w", "w = v", "p = w"), args="p", doors=CAPTURES),
+    Row("an argument that is written, a global at times", "w = torch.ones(4)\nv = x * 5\np = v",
+        "p += 1\nout = p + w", ("p = w", "p = v", "w = v"), args="p", watch=("v", "w", "p"), doors=JIT),
+    Row("a global that is written, an argument at times", "w = torch.ones(4)\nv = x * 5\np = v",
+        "w += 1\nout = p + w", ("p = w", "p = v", "w = v"), args="p", watch=("v", "w", "p"), doors=JIT),
+    Row("a part of a global that is written", "w = torch.arange(8.0)\np = w[:4]", "w += 1\nout = p * 2",
+        ("p = w[2:6]", "p = torch.ones(4)", "p = w[4:]", "p = w[::2]"), args="p", watch=("w", "p"), doors=JIT),
+    Row("an argument written that is a part", "w = torch.arange(8.0)\np = w[:4]", "p += 1\nout = w * 2",
+        ("p = w[2:6]", "p = torch.ones(4)", "p = w[4:]", "p = w[::2]"), args="p", watch=("w", "p"), doors=JIT),
+    Row("a transposed part written", "w = torch.arange(8.0).reshape(2, 4)\np = w[:, :2].t()", "p.mul_(2)\nout = w + 1",
+        ("p = w[:, 2:].t()", "p = w[:, 1:3]"), args="p", watch=("w", "p"), doors=JIT),
+    Row("two names of one memory, then of two", "a = torch.zeros(4)\nb = a", "a += 1\nout = b * 2",
+        ("b = a.clone()", "a.data = x.clone()", "b = a"), watch=("a", "b"), doors=JIT),
+    Row("a view's memory exchanged", "a = torch.zeros(4)\nv = a[:2]", "a += 1\nout = v * 2",
+        ("v.data = torch.ones(2)", "v = a[2:]"), watch=("a", "v"), doors=JIT),
+    Row("a gradient under two names", "w = torch.ones(4, requires_grad=True)\nw.grad = x * 1\ng = w.grad",
+        "w.grad.mul_(2)\nout = g + 1", ("w.grad = x * 1", "g = w.grad", "g = g.clone()"), watch=("g", "w.grad"),
+        doors=JIT),
+    # -- what is given back --
+    Row("a parameter given back", "net = filled(nn.Linear(4, 4))", "out = net.weight.detach()", "out.zero_()",
+        watch=("net.weight",), doors=CAPTURES),
+    Row("a view of a global given back", "a = torch.zeros(4)", "out = a[1:3]", ("out += 1", "a = x * 2"),
+        watch=("a",), doors=CAPTURES),
+    Row("a transposed argument given back", "m = torch.arange(6.0).reshape(2, 3)", "out = m.t()[1:]",
+        ("out.mul_(2)", "m = m + 1"), args="m", watch=("m",), doors=CAPTURES),
+    Row("two views of one result", "", "y = x * 2\nout = (y[:2], y[1:])", "out[0].add_(1)", watch=("out[1]",),
+        doors=CAPTURES),
+    Row("a view of an argument, with its gradient", "x.requires_grad_()", "out = x.reshape(2, 2)[0]", "", grads="x,",
+        doors=("eager", "%%pure", "pure")),
+    Row("a Function that gives back a view", "class Reversed(torch.autograd.Function):\n    @staticmethod\n"
+        "    def forward(ctx, x):\n        return x.view_as(x)\n    @staticmethod\n    def backward(ctx, g):\n"
+        "        return -g\nx.requires_grad_()", "out = Reversed.apply(x)", "", grads="x,",
+        doors=("eager", "%%pure", "pure")),
+    # -- what of a tensor the code changes --
+    Row("p.data bound", "w = torch.ones(4, requires_grad=True)", "w.data = w.data * 2 + x\nout = (w * 1).detach()",
+        "w.data = x.clone()", watch=("w",), doors=JIT, args="", allowed="refused"),
+    Row("set_ of the same size", "a = torch.zeros(4)", "a.set_(x * 2)\nout = a + 1", "a = torch.ones(4)",
+        watch=("a",), doors=JIT, allowed="refused"),
+    Row("a .grad that is set", "a = torch.zeros(4)", "a.grad = x * 2\nout = a + 1", ("a.grad = None", "x = x + 1"),
+        watch=("a.grad",), doors=JIT),
+    Row("unsqueeze_ of a global", "w = torch.ones(4)", "w.unsqueeze_(0)\nout = x * 2", "", watch=("list(w.shape)",),
+        doors=CAPTURES, allowed="refused"),
+    Row("t_ of an argument", "m = torch.ones(2, 3)", "m.t_()\nout = m * 2", "", args="m", watch=("list(m.shape)",),
+        doors=CAPTURES, allowed="refused"),
+    Row("resize_ of a global", "a = torch.zeros(2)", "a.resize_(4).fill_(1.0)\nout = a * x", "", watch=("a",),
+        doors=CAPTURES, allowed="refused"),
+    Row("data of an argument", "a = torch.zeros(4)", "a.data = x\nout = a + 1", "", watch=("a",), doors=CAPTURES,
+        allowed="refused"),
+    Row("requires_grad_ of an argument in the code", "xs = [x * 1, x * 2, x * 3]\np = xs[0]",
+        "p.requires_grad_()\nout = (p * 2).detach()", ("p = xs[1]", "p = xs[2]"), args="p",
+        watch=("[v.requires_grad for v in xs]",), doors=("eager", "pure", "jit")),
+    # -- containers --
+    Row("a list that gets longer", "log = []", "log.append(3.0)\nout = x * 2", ("log = []", "log.append(1)"),
+        watch=("log",), doors=CAPTURES),
+    Row("a list of losses", "log = []", "y = x * 2\nlog.append(y.sum())\nout = y", ("log = []", "x = x + 1"),
+        watch=("log",), doors=JIT),
+    Row("two tensors appended", "log = []", "y = x * 2\nlog.append(y.sum()); log.append(y)\nout = y + 1", "log.pop()",
+        watch=("log",), doors=JIT),
+    Row("an object's list of losses", _C + "c.log = []", "c.log.append(x.mean())\nout = x * 2", "c.log = []",
+        watch=("c.log",), doors=JIT),
+    Row("a list that is read and filled", "log = []", "log.append(1)\nout = x * len(log)", "", watch=("log",),
+        doors=CAPTURES, allowed="refused"),
+    Row("tuples appended", "log = []", "log.append((1, x.mean()))\nout = x * 2", "", watch=("log",), doors=CAPTURES,
+        allowed="refused"),
+    Row("a deque of losses", "from collections import deque\nlog = deque(maxlen=2)",
+        "log.append(x.mean())\nout = x * 2", "x = x + 1", watch=("list(log)",), doors=JIT),
+    Row("a defaultdict's lists", "from collections import defaultdict\nlog = defaultdict(list)",
+        "log['a'].append(x.mean())\nout = x * 2", "log.clear()", watch=("dict(log)",), doors=JIT),
+    Row("a Counter", "from collections import Counter\nn = Counter()", "n['a'] += 1\nout = x * 2", "n.clear()",
+        watch=("dict(n)",), doors=CAPTURES),
+    Row("a dictionary's plain item", "d = {}", "d['n'] = 3\nout = x * 2", ("d.clear()", "d = {}"), watch=("d",),
+        doors=CAPTURES),
+    Row("a dictionary updated", "d = {}", "d.update(n=3)\nout = x * 2", ("d.clear()", "d['n'] = 4"), watch=("d",),
+        doors=CAPTURES),
+    Row("a dictionary of results", "d = {}", "d['y'] = x * 3\nout = x * 2", ("d.clear()", "d = {}"), watch=("d",),
+        doors=JIT),
+    Row("a set that is added to", "s = set()", "s.add(3)\nout = x * 2", "s.clear()", watch=("sorted(s)",),
+        doors=CAPTURES),
+    Row("a list's item set", "v = [1, 2]", "v[0] = 5\nout = x * v[0]", "v[0] = 7", watch=("v",), doors=CAPTURES),
+    Row("a list's item counted", "v = [1, 2]", "v[0] += 1\nout = x * v[0]", "v[0] = 7", watch=("v",), doors=CAPTURES),
+    Row("a list's item becomes a tensor", "v = [1, 2]", "v[0] = x * 2\nout = x * 3", "v[0] = 1", watch=("v",),
+        doors=JIT),
+    Row("a tensor reset and added to", _C + "c.m = None", "c.m = torch.zeros(4)\nc.m += x\nout = x * 2", "c.m += 5",
+        watch=("c.m",), doors=JIT),
+    Row("a constant tensor in an attribute", _C + "c.m = None", "c.m = torch.zeros(4)\nout = x * 2",
+        ("c.m += 5", "c.m = None"), watch=("c.m",), doors=CAPTURES),
+    Row("an average in a dictionary", "s = {}", "if 'e' not in s:\n    s['e'] = torch.zeros(4)\n"
+        "s['e'].mul_(0.5).add_(x)\nout = x + s['e']", "s.clear()", watch=("s",), doors=JIT),
+    Row("a state that begins as None", "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.h = None\n    def forward(self, x):\n        if self.h is None:\n"
+        "            self.h = torch.zeros_like(x)\n        self.h = self.h * 0.5 + x\n        return self.h\nnet = N()",
+        "out = net(x)", ("net.h = None", "net.h = x * 2"), watch=("net.h",), doors=JIT),
+    Row("a mask that is made once", "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.m = None\n    def forward(self, x):\n        if self.m is None:\n"
+        "            self.m = torch.tensor([1.0, 0.0, 1.0, 0.0])\n        return x * self.m\nnet = N()",
+        "out = net(x)", ("net.m = None", "net.m = x * 2"), watch=("net.m",), doors=CAPTURES),
+]  # fmt: skip

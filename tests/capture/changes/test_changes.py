@@ -1,0 +1,64 @@
+"""The rows of every table, through every front door they apply to: a third of them, or all (`make changes`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from . import (
+    aliases,
+    ambient,
+    arguments,
+    containers,
+    effects,
+    functions,
+    modules,
+    objects,
+    plain_values,
+    sharing,
+    tensors,
+    training,
+)
+from .harness import DOORS, Row, check
+from .known import KNOWN
+
+TABLES = (
+    functions,
+    plain_values,
+    objects,
+    containers,
+    arguments,
+    tensors,
+    modules,
+    training,
+    ambient,
+    effects,
+    aliases,
+    sharing,
+)
+ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
+CHOSEN = ROWS if os.environ.get("JAXTORCH_CHANGES") == "all" else ROWS[::3]
+CASES = [(row, door) for row in CHOSEN for door in DOORS if row.applies(door)]
+
+
+def _marks(row: Row, door: str) -> list[pytest.MarkDecorator]:
+    why = KNOWN.get((row.id, door))
+    return [] if why is None else [pytest.mark.xfail(reason=why, strict=True)]
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    assert len({row.id for row in ROWS}) == len(ROWS)
+
+
+def test_what_is_known_is_a_case() -> None:
+    assert KNOWN.keys() <= {(row.id, door) for row in ROWS for door in DOORS if row.applies(door)}
+
+
+@pytest.mark.parametrize(
+    ("row", "door"),
+    [pytest.param(r, d, id=f"{r.id} [{d}]", marks=_marks(r, d)) for r, d in CASES],
+)
+def test_a_change_between_two_runs(row: Row, door: str, tmp_path: Path) -> None:
+    check(row, door, tmp_path)
