@@ -200,7 +200,7 @@ class Cached(ABC, Generic[R]):
             trace.reasons = why(source, state, self._latest())
         was_dropped = previous is None and any(t.state == state for t in source.history)
         if source.history and (was_dropped or not trace.reasons):
-            cause = "another tensor shares memory with an argument, or no longer does"
+            cause = "an argument is another tensor whose .grad is read, or shares other memory than before"
             if previous is None:
                 cause = "its program was no longer kept (max_entries)"
             trace.reasons = [Reason(cause)]

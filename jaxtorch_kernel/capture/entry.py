@@ -16,6 +16,7 @@ from ..storage.buffer import buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
+from .dependencies.guard import Check
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError, written
@@ -109,7 +110,11 @@ def trace_entry(
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
         _check_gradients(recorder)
+        if recorder.uses_gradients():
+            _guard_gradients(recorder, arguments.own)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+        if recorder.uses_gradients():
+            record.tie(arguments.own)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
 
@@ -160,6 +165,24 @@ def _check_gradients(recorder: Recorder) -> None:
                 "pure code fills .grad, by backward() or by setting it",
                 "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
             )
+
+
+def _guard_gradients(recorder: Recorder, arguments: Sequence[Any]) -> None:
+    """Whether a leaf has a `.grad` is part of the program."""
+    for leaf in arguments:
+        if isinstance(leaf, Tensor) and leaf.is_leaf:
+            recorder.gradients.setdefault(id(leaf), (weakref.ref(leaf), leaf.grad))
+    for key, (reference, gradient) in recorder.gradients.items():
+        path, _ = recorder.tensors.get(key, ("an argument", None))
+        recorder.checks[id(reference)] = _has_gradient(path, reference, gradient is not None)
+
+
+def _has_gradient(path: str, leaf: weakref.ref[Tensor], had: bool) -> Check:
+    def holds() -> bool:
+        tensor = leaf()
+        return tensor is not None and (tensor.grad is not None) is had
+
+    return Check(f"{path}.grad", "is gone" if had else "is there", holds)
 
 
 def _check_effects(captured: Captured, arguments: int, record: Record) -> None:

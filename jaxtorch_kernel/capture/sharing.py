@@ -42,6 +42,7 @@ class Sharing:
             for reference in record.all_of(cell)[1:]
         ]
         self.written = list(written)
+        self._tied = record.tied
 
     def cells_agree(self, cells: Sequence[Any]) -> bool:
         """Whether each cell is found under all the names that it had. Raises AttributeError where one is gone."""
@@ -50,7 +51,13 @@ class Sharing:
     def arguments_agree(
         self, leaves: Sequence[Any], cells: Sequence[Any], call: Arguments | None = None
     ) -> bool:
-        """Whether the arguments share memory with what is read by name where they did, and nowhere else."""
+        """Whether the arguments share memory with what is read by name where they did, and nowhere else.
+
+        And whether those are the tensors of the trace whose `.grad` the code reads.
+        """
+        own = leaves if call is None else call.own
+        if any(own[place] is not reference() for place, reference in self._tied):
+            return False
         count = len(self._places)
         if not count and (call is None or not call.copied):
             return True

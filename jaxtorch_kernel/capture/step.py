@@ -59,22 +59,6 @@ class Grad:
             leaf.grad = gradient
 
 
-class GradCell:
-    """The buffer of a leaf's `.grad` that the program reads: of the one that the leaf has now."""
-
-    __slots__ = ("geometry", "leaf")
-
-    def __init__(self, leaf: Tensor, gradient: Tensor):
-        self.leaf = weakref.ref(leaf)
-        self.geometry = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
-
-    def __call__(self) -> Any:
-        gradient = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: it is gone
-        if (tuple(gradient.shape), gradient.stride(), gradient.storage_offset()) != self.geometry:  # type: ignore[union-attr]
-            return None
-        return gradient.untyped_storage().buffer  # type: ignore[union-attr]
-
-
 def hooks_of(leaf: Tensor) -> tuple[int, ...]:
     """The hooks that torch's engine runs for a leaf, by identity."""
     tables = leaf._backward_hooks, leaf._post_accumulate_grad_hooks
@@ -270,6 +254,8 @@ def trace_step(
             )
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+            if recorder.uses_gradients():
+                record.tie(arguments.own)
             step = _step(arguments, captured, session, record, optimizers, recorder, name)
             if step.provisional and again:
                 step.settle()
@@ -304,10 +290,6 @@ def _step(
     captured, places, constants = _in_order(captured, session.trace, place, record)
     check_parts(arguments, captured.cells, places, captured.written)
     arguments.check_written({places[i] for i in captured.written if i < len(places)})
-    for key, leaf in leaves_of.items():
-        gradient = before[key][1]
-        if gradient is not None and gradient.device.type == "jax":
-            record.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
     step = Step(captured, places, record, constants, name)
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
@@ -315,7 +297,8 @@ def _step(
         gradient, new = before[key][1], after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
         if new is gradient and not (
-            leaf.requires_grad and (gradient is not None or optimizers.known)
+            leaf.requires_grad
+            and (gradient is not None or optimizers.known or recorder.uses_gradients())
         ):
             continue
         grad = Grad(leaf, gradient, new, is_made)

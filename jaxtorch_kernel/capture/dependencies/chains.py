@@ -61,6 +61,7 @@ class Chains:
             return
         notes.names |= reads.names
         notes.strings.update(reads.strings)
+        notes.uses_gradients |= reads.gradients
         if self.has_numbers and users and "type" in reads.names:
             raise NeedsNumber()
         constants = frame.f_code.co_consts

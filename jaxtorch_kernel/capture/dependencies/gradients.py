@@ -16,9 +16,6 @@ from .notes import Notes
 
 Tensor = torch.Tensor
 
-# One of these names stands in code that takes a leaf's `.grad` away.
-_SETS_GRADIENTS = frozenset({"grad", "zero_grad", "setattr", "__setattr__"})
-
 
 class Gradients:
     """The `.grad` of the leaves that one trace met.
@@ -41,14 +38,16 @@ class Gradients:
         if now is before:
             return False
         if now is None:
-            return bool(notes.optimizers) or not _SETS_GRADIENTS.isdisjoint(
-                notes.names | notes.strings
-            )
+            return self.are_used()
         if now.device.type != "jax" or self.trace is None or self.trace.made(buffer_of(now)):
             return True
         known = [t for _, reference in notes.tensors.values() if (t := reference()) is not None]
         known += [g for _, g in notes.gradients.values() if g is not None]
         return any(t.device.type == "jax" and buffer_of(t) is buffer_of(now) for t in known)
+
+    def are_used(self) -> bool:
+        """Whether the code may read a leaf's `.grad`, or take it away."""
+        return bool(self._notes.optimizers) or self._notes.uses_gradients
 
     def follow_others(self) -> None:
         """Note the `.grad` that other threads gave to leaves while the code ran."""

@@ -67,6 +67,7 @@ class Notes:
         gradients: leaves, with their `.grad` when they were met first.
         names: that followed code mentions.
         strings: constants of followed code that may be names of attributes or globals.
+        uses_gradients: whether followed code may read a leaf's `.grad`, or set it.
         warned: what the code does that a program cannot repeat: what, file, line.
         line: file and line of the user's, that reads.
     """
@@ -89,6 +90,7 @@ class Notes:
         self.warned: list[tuple[str, str, int]] = []
         self.names: set[str] = set()
         self.strings: set[str] = set()
+        self.uses_gradients = False
         self.line: tuple[str | None, int | None] = None, None
         # With the path by which each was met first. What the code makes is not held: it may hold tensors of the trace.
         self._met: dict[int, tuple[Any, str]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import types
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ _CLOSURES = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 # With one of these names in it, code reads attributes that its bytecode does not say.
+# With one of these names in it, code may take a leaf's `.grad` away.
+_SET_GRADIENTS = frozenset({"zero_grad", "setattr", "__setattr__"})
+_MODULES_WITH_GRAD = ("autograd", "func", "jax", "torch")
 _DYNAMIC = frozenset(
     (
         "getattr",
@@ -78,6 +82,7 @@ class Reads(NamedTuple):
         names: every name and attribute that it mentions.
         dynamic: whether it reads attributes whose names it computes.
         strings: its constants that could be names of attributes or globals, if it is dynamic.
+        gradients: whether it may read a leaf's `.grad`, or set it.
     """
 
     chains: tuple[Chain, ...]
@@ -86,6 +91,7 @@ class Reads(NamedTuple):
     names: frozenset[str]
     dynamic: bool
     strings: tuple[str, ...]
+    gradients: bool
 
 
 @functools.lru_cache(8192)
@@ -126,17 +132,25 @@ class _Scan:
             i = self._statement(i)
         mentioned = {*self.code.co_names, *self.code.co_freevars}
         dynamic = not _DYNAMIC.isdisjoint(mentioned)
+        constants = self.code.co_consts if dynamic else ()
+        strings = tuple(c for c in constants if isinstance(c, str) and c.isidentifier())
         return Reads(
             tuple(self.chains),
             tuple(self.stores),
             tuple(self.increments),
             frozenset(mentioned),
             dynamic,
-            tuple(
-                c
-                for c in self.code.co_consts
-                if dynamic and isinstance(c, str) and c.isidentifier()
-            ),
+            strings,
+            not _SET_GRADIENTS.isdisjoint(mentioned) or "grad" in strings or self._has_grad(),
+        )
+
+    def _has_grad(self) -> bool:
+        """Whether it reads or sets an attribute `grad` of something that is no module with a function of that name."""
+        return any(
+            now.argval == "grad"
+            and now.opname.endswith(("_ATTR", "_METHOD"))
+            and before.argval not in _MODULES_WITH_GRAD
+            for before, now in itertools.pairwise(self.instructions)
         )
 
     def _statement(self, i: int) -> int:

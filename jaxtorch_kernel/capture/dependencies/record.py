@@ -64,6 +64,22 @@ class TensorCell:
         return self.tensor().untyped_storage().buffer  # type: ignore[union-attr]  # AttributeError: it is gone
 
 
+class GradCell:
+    """The buffer of a leaf's `.grad` that the program reads: of the one that the leaf has now."""
+
+    __slots__ = ("geometry", "leaf")
+
+    def __init__(self, leaf: Tensor, gradient: Tensor):
+        self.leaf = weakref.ref(leaf)
+        self.geometry = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
+
+    def __call__(self) -> Any:
+        gradient = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: it is gone
+        if (tuple(gradient.shape), gradient.stride(), gradient.storage_offset()) != self.geometry:  # type: ignore[union-attr]
+            return None
+        return gradient.untyped_storage().buffer  # type: ignore[union-attr]
+
+
 def _values(container: Any) -> Any:
     return container.values() if isinstance(container, dict) else container
 
@@ -178,6 +194,7 @@ class Record:
         self.bindings: list[Binding] = []
         self._named: dict[int, list[Tensor]] = {}
         self._bound: dict[int, list[Callable[[], Any]]] = {}
+        self.tied: list[tuple[int, weakref.ref[Tensor]]] = []  # arguments that must be these
         self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
         for _, reference in recorder.tensors.values():
@@ -200,6 +217,10 @@ class Record:
             self._repeat(recorder, key, watched, is_traced)
         for written in recorder.effects.changed():
             self._bind(recorder, written, is_traced)
+        for reference, gradient in recorder.gradients.values():
+            leaf = reference()
+            if leaf is not None and gradient is not None and gradient.device.type == "jax":
+                self.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
         self.guards: Guards = recorder.finish()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
@@ -302,6 +323,12 @@ class Record:
                 self._leave(slot, container[key], before.get(key), error)
             return
         raise CaptureError(what, advice, *line)
+
+    def tie(self, arguments: Sequence[Any]) -> None:
+        """Let a run be of these very leaves, where the code may read their `.grad`: it is reached through them."""
+        for place, leaf in enumerate(arguments):
+            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf:
+                self.tied.append((place, weakref.ref(leaf)))
 
     def is_named(self, cell: Any) -> bool:
         """Whether the cell is that of a tensor that the code read by name."""

@@ -213,6 +213,10 @@ class Recorder:
         """Whether the code gave a leaf another `.grad`; threads that run eagerly meanwhile do so too."""
         return self._gradients.is_set(leaf, before)
 
+    def uses_gradients(self) -> bool:
+        """Whether the code may read a leaf's `.grad`, or take it away."""
+        return self._gradients.are_used()
+
     def give_gradients_back(self) -> None:
         """Let each leaf have the `.grad` that it had."""
         self._gradients.give_back()
