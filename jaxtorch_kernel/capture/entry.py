@@ -102,7 +102,7 @@ def trace_entry(
     leaves = arguments.given(lambda leaf: _stand_in(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     recorder = Recorder(function)
-    with recording(recorder), untouched([*arguments.leaves, *reachable(function)]):
+    with recording(recorder), untouched([*arguments.leaves, *reachable(function)], recorder):
         captured, session = capture(
             lambda: recorder.run(args, kwargs),
             grad,

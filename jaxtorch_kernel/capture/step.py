@@ -245,7 +245,7 @@ def trace_step(
             before[id(tensor)] = weakref.ref(tensor), tensor.grad
     reached = [*arguments.leaves, *reachable(function)]
     try:
-        with recording(recorder), optimizers.prepared(), untouched(reached):
+        with recording(recorder), optimizers.prepared(), untouched(reached, recorder):
             captured, session = capture(
                 lambda: recorder.run(args, kwargs),
                 False,

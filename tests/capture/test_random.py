@@ -211,3 +211,38 @@ def test_a_constant_is_a_new_tensor_at_each_call(wrapper: str, device: str) -> N
         constant, _ = code(torch.ones(3, device="jax"))
         assert constant.tolist() == [0, 0, 0]
         constant.add_(5)
+
+
+@pytest.mark.parametrize("wrapper", ["pure", "jit"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand(3),
+        lambda: torch.randint(0, 9, (3,)),
+        lambda: torch.randperm(3),
+        lambda: torch.zeros(3).uniform_(),
+        lambda: torch.normal(0.0, 1.0, (3,)),
+        lambda: torch.nn.functional.dropout(torch.ones(3)),
+        lambda: torch.manual_seed(3) and torch.rand(3),
+    ],
+)
+def test_a_draw_on_the_cpu_is_refused_and_takes_no_number(
+    draw: Callable[[], torch.Tensor], wrapper: str
+) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    captured = WRAPPERS[wrapper](lambda x: x + draw().to("jax"))
+    with pytest.raises(CaptureError, match=r"draws random numbers on the CPU \(torch\.\w+\)"):
+        captured(torch.zeros(3, device="jax"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("wrapper", ["pure", "jit"])
+def test_a_draw_of_a_library_is_said(wrapper: str) -> None:
+    def code(x: torch.Tensor) -> torch.Tensor:
+        dropped = torch.nn.init.uniform_(torch.empty(())) < 0.0  # as LayerDrop at rate 0
+        return x if bool(dropped) else x * 2
+
+    with pytest.warns(UserWarning, match="draws random numbers on the CPU"):
+        result = WRAPPERS[wrapper](code)(torch.ones(3, device="jax"))
+    assert torch.equal(result, torch.full_like(result, 2.0))

@@ -62,6 +62,33 @@ _QUIET = (
     "<frozen",
 )
 _BYTES = (bytearray, memoryview, array.array)
+# Functions and methods of torch that draw random numbers.
+DRAWS = frozenset(
+    {
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+        *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
+        *(
+            "normal_",
+            "bernoulli_",
+            "random_",
+            "uniform_",
+            "exponential_",
+            "geometric_",
+            "cauchy_",
+            "log_normal_",
+        ),
+        *(
+            "dropout",
+            "dropout_",
+            "alpha_dropout",
+            "alpha_dropout_",
+            "feature_dropout",
+            "feature_dropout_",
+        ),
+        *("feature_alpha_dropout", "feature_alpha_dropout_", "rrelu", "rrelu_", "native_dropout"),
+        *("_sample_dirichlet", "_standard_gamma"),
+    }
+)
 # What a program may depend on, and what is asked again before each run.
 ASKED = frozenset(
     {

@@ -34,6 +34,16 @@ def _kept(path: str, file: str | None, line: int | None) -> CaptureError:
     )
 
 
+def warn_of_a_constant(what: str, file: str, line: int) -> None:
+    """Say that the code does what a program cannot do again."""
+    warnings.warn_explicit(
+        f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
+        UserWarning,
+        file,
+        line,
+    )
+
+
 class SlotCell:
     """The buffer of the tensor that stands at a place which each run binds anew."""
 
@@ -224,12 +234,7 @@ class Record:
         self.guards: Guards = recorder.finish()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
-            warnings.warn_explicit(
-                f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
-                UserWarning,
-                file,
-                line,
-            )
+            warn_of_a_constant(what, file, line)
 
     def _repeat(
         self, recorder: Recorder, key: int, watched: Watched, is_traced: Callable[[Buffer], bool]

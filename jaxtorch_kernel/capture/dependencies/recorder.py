@@ -20,7 +20,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,7 +43,23 @@ from .values import Values
 
 Tensor = torch.Tensor
 
+_FUNCTIONAL = torch.nn.functional.__file__  # whose functions stand for those in C
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class Draw(NamedTuple):
+    """A call that draws random numbers, on the device or on the CPU.
+
+    Attributes:
+        name: of the function.
+        file, line: of the user's code.
+        by_user: whether that code made the call itself.
+    """
+
+    name: str
+    file: str
+    line: int
+    by_user: bool
 
 
 class Recorder:
@@ -64,6 +80,7 @@ class Recorder:
         self._modules = Modules(self._values)
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
+        self.draws: list[Draw] = []
         # What is asked of a trace when it is over; `Notes` says what each is.
         self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
         self.arguments, self.tensors = notes.arguments, notes.tensors
@@ -120,9 +137,21 @@ class Recorder:
             if handler is not _pass:
                 handler(self, frame)
         elif event == "c_call":
+            if getattr(arg, "__name__", "") in outside.DRAWS:
+                self._draws(arg, frame)
             what = outside.called(arg, frame)
             if what is not None:
                 self._warn(what, frame)
+
+    def _draws(self, function: Any, frame: types.FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
+            frame = frame.f_back
+        by_user = frame is not None and is_user_file(frame.f_code.co_filename)
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None:
+            place = frame.f_code.co_filename, frame.f_lineno
+            self.draws.append(Draw(f"torch.{function.__name__}", *place, by_user))
 
     def _warn(self, what: str, frame: types.FrameType | None) -> None:
         while frame is not None and not is_user_file(frame.f_code.co_filename):
