@@ -132,7 +132,9 @@ class Values(Steps):
         notes = self.notes
         notes.meet(value, path)
         whole = dynamic or _is_stdlib(type(value))
-        if dynamic and isinstance(own := getattr(value, "__dict__", None), dict):
+        own = getattr(value, "__dict__", None)
+        # A torch module may keep a tensor of the code's (pruning does): as an attribute, which each run binds.
+        if dynamic and isinstance(own, dict) and not isinstance(value, torch.nn.Module):
             notes.contents(f"{path}.__dict__", own, reader(ref(value), ATTRIBUTES, "__dict__"))
         names = [*_attribute_names(value), *(notes.strings if dynamic else ())]
         for name in dict.fromkeys(names):
