@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from .bodies import whole
+from .dependencies.modules import OF_EVERY_MODULE
 from .dependencies.tokens import is_plain
 from .errors import CaptureError
 
@@ -116,14 +117,11 @@ def _check_attributes(
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """What stands on a module: its own attributes, and its hooks in the order in which they run."""
-    found = {name: value for name, value in vars(module).items() if name not in _TABLES}
-    for name in _TABLES:
+    found = {name: value for name, value in vars(module).items() if name not in OF_EVERY_MODULE}
+    for name in OF_EVERY_MODULE:
         if "hooks" in name and (hooks := getattr(module, name)):
             found[name] = [*hooks.values()]
     return found
-
-
-_TABLES = frozenset(vars(nn.Module())) - {"training"}
 
 
 def _alike(a: Any, b: Any, known: set[tuple[int, int]]) -> bool:
@@ -171,11 +169,9 @@ def _shown(*values: Any) -> list[str]:
     """Values for a message: two that read alike are told apart as such."""
     texts = [repr(v) if is_plain(v) or isinstance(v, list) else type(v).__name__ for v in values]
     texts = [text if len(text) < 60 else f"{text[:56]} ..." for text in texts]
-    return (
-        texts
-        if len(set(texts)) == len(texts)
-        else [f"another {text}" for text in texts[:1]] + texts[1:]
-    )
+    if len(set(texts)) < len(texts):
+        texts[0] = f"another {texts[0]}"
+    return texts
 
 
 def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:

@@ -110,10 +110,11 @@ def trace_entry(
             known=lambda: [*arguments.known(leaves), *recorder.known()],
         )
         _check_gradients(recorder)
-        if recorder.uses_gradients():
+        asks = recorder.uses_gradients()
+        if asks:
             _guard_gradients(recorder, arguments.own)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
-        if recorder.uses_gradients():
+        if asks:
             record.tie(arguments.own)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 

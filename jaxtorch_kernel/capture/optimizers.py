@@ -73,7 +73,6 @@ class Known:
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
-        self.look = _look(optimizer)
         self.numbers = [_numbers(group) for group in optimizer.param_groups]
         self.rates: set[int] = set()  # the groups whose learning rate is an operand
         self.settle()

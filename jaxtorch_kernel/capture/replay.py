@@ -92,7 +92,7 @@ class Replay(ABC):
 
         A weak reference to each would do: a module's are read from its tables, which are read anyhow.
         """
-        return [in_tables[i] if type(i) is int else i() for i in self._where]  # type: ignore[misc,operator]
+        return [in_tables[i] if type(i) is int else i() for i in self._where]  # type: ignore[misc,operator]  # None raises later
 
     def _alive(self) -> list[Tensor]:
         """The tensors that are read by name; None for one that is gone."""

@@ -146,10 +146,9 @@ class Step(Replay):
         if [leaf.grad is not None for leaf in leaves] != self._had:
             return False
         hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
-        if not (hooked or self._is_hooked):
-            same = True
-        else:
-            same = list(map(hooks_of, leaves)) == [grad.hooks for grad in self.grads]
+        same = not (hooked or self._is_hooked) or all(
+            hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.grads, strict=True)
+        )
         return same and self.guards.hold(in_tables) and self.optimizers.hold()
 
     def changes(self) -> list[Change]:

@@ -416,7 +416,7 @@ def hooked(layer: nn.Module) -> nn.Module:
 
 
 def with_forward(layer: nn.Module) -> nn.Module:
-    layer.forward = lambda x: x  # type: ignore[method-assign]
+    layer.forward = lambda x: x  # type: ignore[method-assign]  # as a user would
     return layer
 
 

@@ -72,7 +72,7 @@ class Watched:
         self._reference = weakref.ref(tensor)
         self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
         self._storage = tensor.untyped_storage() if tensor.device.type == "jax" else None
-        self._geometry = _geometry(tensor)
+        self._geometry = layout_of(tensor)
 
     @property
     def name(self) -> str:
@@ -96,11 +96,11 @@ class Watched:
         if tensor is None or self._storage is None:
             return None
         same = tensor.untyped_storage().buffer is self._storage.buffer  # type: ignore[attr-defined]  # ours
-        return None if same and _geometry(tensor) == self._geometry else tensor
+        return None if same and layout_of(tensor) == self._geometry else tensor
 
     def in_place(self, tensor: Tensor) -> bool:
         """Whether the tensor has the geometry that this one had."""
-        return _geometry(tensor) == self._geometry
+        return layout_of(tensor) == self._geometry
 
     def put_back(self) -> None:
         """Give the tensor the memory that it had."""
@@ -118,7 +118,8 @@ class Watched:
             tensor.requires_grad_(self.requires_grad)  # type: ignore[arg-type]  # not None
 
 
-def _geometry(tensor: Tensor) -> tuple[Any, ...]:
+def layout_of(tensor: Tensor) -> tuple[Any, ...]:
+    """How a tensor lies in its memory: size, stride, offset, dtype."""
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 

@@ -21,6 +21,9 @@ from .tokens import CONTAINERS, MISSING, Said, Same, is_plain, token
 
 Tensor = torch.Tensor
 
+# What reading a place raises where its owner is gone, or has lost it.
+GONE = AttributeError, KeyError, IndexError, TypeError, ValueError
+
 
 class Guard:
     """One value that a program depends on.
@@ -97,7 +100,7 @@ class Group:
         """What stands at the places of the guards; None where the owner is gone or has lost one of them."""
         try:
             return self.get(self.fetch())
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        except GONE:
             return None
 
     def each_now(self) -> list[Any]:
@@ -106,7 +109,7 @@ class Group:
         for key in self.keys:
             try:
                 found += _getter(self.kind, [key], [False])(self.fetch())
-            except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+            except GONE:
                 found.append(MISSING)
         return found
 
@@ -178,7 +181,7 @@ def other_contents(group: Group) -> list[Change]:
     path = group.guards[0].path
     try:
         now = group.fetch()
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+    except GONE:
         return [Change(path, "there", None)]
     if not isinstance(now, dict | types.MappingProxyType):
         return [Change(path, None, Said("has other contents"))]

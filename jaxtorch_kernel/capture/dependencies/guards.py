@@ -23,6 +23,7 @@ import torch
 from .guard import (
     ATTRIBUTES,
     CONTENTS,
+    GONE,
     Change,
     Check,
     ClosureFetch,
@@ -41,7 +42,6 @@ from .tokens import MISSING, Said, token
 Tensor = torch.Tensor
 
 _CHILD = re.compile(r"\._modules\['([^']*)'\]")  # of a module, as one would write it: `.1`
-_GONE = AttributeError, KeyError, IndexError, TypeError, ValueError
 _values = dict.values
 _has = dict.__contains__
 _forward = repeat("forward")
@@ -138,7 +138,7 @@ class Guards:
         try:
             if not check(self._expected):
                 return False
-        except _GONE:
+        except GONE:
             return False
         return not self.checks or all(check.holds() for check in self.checks)
 

@@ -20,7 +20,7 @@ from .values import Values
 
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TABLES = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
 _GLOBAL_HOOKS = tuple(
     name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
 )
@@ -91,5 +91,5 @@ class Modules:
         self.read_whole(module)
         for path, part in module.named_modules(prefix=self._notes.module_path(module)):
             self.called(part)
-            for name in vars(part).keys() - _TABLES:
+            for name in vars(part).keys() - OF_EVERY_MODULE:
                 self._values.read_later(path, part, name)

@@ -14,7 +14,7 @@ import torch
 from ...storage.buffer import Buffer, buffer_of, wrap
 from ..errors import CaptureError
 from ..results import Alias
-from .effects import Contained, Watched, Written, put_contents
+from .effects import Contained, Watched, Written, layout_of, put_contents
 from .guard import Check
 from .guards import Guards
 from .recorder import Recorder
@@ -51,13 +51,13 @@ class SlotCell:
 
     def __init__(self, slot: Any, tensor: Tensor):
         self.slot = slot
-        self.geometry = _geometry(tensor)
+        self.geometry = layout_of(tensor)
         self.requires_grad = tensor.requires_grad
 
     def __call__(self) -> Any:
         now = self.slot.get()
         same = isinstance(now, Tensor) and now.device.type == "jax"
-        if not same or _geometry(now) != self.geometry or now.requires_grad != self.requires_grad:
+        if not same or layout_of(now) != self.geometry or now.requires_grad != self.requires_grad:
             return None
         return now.untyped_storage().buffer
 
@@ -81,21 +81,16 @@ class GradCell:
 
     def __init__(self, leaf: Tensor, gradient: Tensor):
         self.leaf = weakref.ref(leaf)
-        self.geometry = tuple(gradient.shape), gradient.stride(), gradient.storage_offset()
+        self.geometry = layout_of(gradient)
 
     def __call__(self) -> Any:
-        gradient = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: it is gone
-        if (tuple(gradient.shape), gradient.stride(), gradient.storage_offset()) != self.geometry:  # type: ignore[union-attr]
-            return None
-        return gradient.untyped_storage().buffer  # type: ignore[union-attr]
+        gradient: Any = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: the leaf is gone
+        same = layout_of(gradient) == self.geometry  # AttributeError: the gradient is
+        return gradient.untyped_storage().buffer if same else None
 
 
 def _values(container: Any) -> Any:
     return container.values() if isinstance(container, dict) else container
-
-
-def _geometry(tensor: Tensor) -> Any:
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
 def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
@@ -103,7 +98,7 @@ def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
 
     def now() -> Any:
         tensor = reference()
-        return None if tensor is None else (_geometry(tensor), tensor.requires_grad)
+        return None if tensor is None else (layout_of(tensor), tensor.requires_grad)
 
     before = now()
     return Check(path, "lies in memory in another way", lambda: bool(now() == before))
