@@ -30,6 +30,7 @@ _HOOKS = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
     "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
     "torch._C._dispatch_key_parse": "finds a dispatch key by name",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "tells tensors of a `torch.func` transform",
     "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
     "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
     "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` split operators without a rule",
@@ -180,6 +181,9 @@ for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor
 _dispatch_keys: Any = torch._C._dispatch_keys
 _interpreters: Any = torch._C._functorch.peek_interpreter_stack
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+
+
+is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def transformed() -> bool:

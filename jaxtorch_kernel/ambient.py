@@ -29,6 +29,11 @@ def eager() -> list[Any]:
     return [config._base if not config._open else config.options(), _default_dtype(), _precision()]
 
 
+def of_jax() -> tuple[Any, ...]:
+    """What a JAX function depends on that torch code calls: autograd's modes are torch's affair."""
+    return (*eager(), trace_context())
+
+
 def ambient() -> tuple[Any, ...]:
     """What captured code depends on."""
     return (

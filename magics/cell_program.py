@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,8 @@ from torch.utils import _pytree as pytree
 import jaxtorch
 from jaxtorch.capture.dependencies.notes import Own
 from jaxtorch.capture.dependencies.tokens import token
-from jaxtorch.capture.errors import CaptureError
+from jaxtorch.capture.errors import CaptureError, MakesParameters
+from jaxtorch.capture.jit import without_history
 from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
@@ -59,6 +60,7 @@ class Outcome(NamedTuple):
     reasons: list[str]
     trace_seconds: float
     xla_seconds: float
+    plain: bool = False  # it ran as plain Python
 
 
 class Static:
@@ -113,6 +115,12 @@ class Program:
             before = self._before = Before(self.namespace, reach, self.options.effects)
             try:
                 return self._run(reach)
+            except MakesParameters as error:
+                surely(before.restore)
+                if self._borrowed:
+                    raise
+                self._compiled.allow_plain(error)
+                return self._run_plain(error)
             except NameError as error:
                 surely(before.restore)
                 hidden = set(reach.hidden) & before.names.keys()
@@ -145,12 +153,7 @@ class Program:
         vars(program._function)["own"] = own
         self._borrowed = self._borrows(reach)
         traces, compiled = self.traces, len(stats.compiled)
-        with contextlib.ExitStack() as scope:
-            if options.no_grad:
-                scope.enter_context(torch.no_grad())
-            if options.precision is not None:
-                scope.enter_context(jaxtorch.config(matmul_precision=options.precision))
-            scope.enter_context(program.exclusive())
+        with self._scope(), program.exclusive():
             given = {static.name: static for static in statics} | reach.inputs
             replay, arguments, cells, now = program.find((), given)
             replay.compile()
@@ -176,6 +179,28 @@ class Program:
             self.seconds,
             sum(c.lowering + c.xla for c in stats.compiled[compiled:]),
         )
+
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        with contextlib.ExitStack() as scope:
+            if self.options.no_grad:
+                scope.enter_context(torch.no_grad())
+            if self.options.precision is not None:
+                scope.enter_context(jaxtorch.config(matmul_precision=self.options.precision))
+            yield
+
+    def _run_plain(self, error: MakesParameters) -> Outcome:
+        """Run the cell as plain Python: it makes parameters that the program of the next run reads."""
+        namespace = self.namespace
+        self.traces -= 1
+        with self._scope():
+            exec(self.code.code, namespace)
+        shown = namespace.pop(SHOWN, None)
+        values = {n: namespace[n] for n in self.code.sets if n in namespace}
+        if self.options.effects:
+            values = pytree.tree_map_only(Tensor, without_history, values)
+            namespace.update(values)
+        return Outcome(shown, 0, len(values), False, self.traces, [error.what], 0.0, 0.0, True)
 
     def _borrows(self, reach: Reach) -> bool:
         """Whether tensors come from the CPU; refuses those that a step would write to there."""

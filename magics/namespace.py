@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
@@ -41,7 +42,7 @@ class Before:
                 buffer_of(b)
                 for m in reach.modules.values()
                 for b in m._buffers.values()
-                if b is not None and b.device.type == "jax"
+                if b is not None and b.device.type == "jax" and not is_lazy(b)
             ]
             cells = [*buffers, *rng._sources.values()]
             self.cells = [(c, c.array, c.spec) for c in cells]

@@ -39,6 +39,8 @@ def report(magic: str, outcome: Outcome) -> str:
         >>> report("pure", Outcome(None, 3, 2, True, 2, ["images[0] 32 -> 64"], 0.041, 0.31))
         'pure: traced again: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
     """
+    if outcome.plain:
+        return f"{magic}: ran as plain Python, for {outcome.reasons[0]}"
     if not outcome.traced:
         return f"{magic}: cached, {outcome.inputs} in, {outcome.outputs} out"
     again = ""

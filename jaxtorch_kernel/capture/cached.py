@@ -24,7 +24,7 @@ from ..dispatch.compiling import phase
 from ..dispatch.site import origin, site_of
 from ..dispatch.stats import Reason, Source, Trace, tracing_as
 from .dependencies.outside import is_iterator, refuse_iterator
-from .errors import CaptureError, explained
+from .errors import CaptureError, MakesParameters, explained
 from .named import Named
 from .numbers import Numbers
 from .replay import Replay
@@ -33,6 +33,7 @@ from .sharing import NeedsPlace
 from .signature import Arguments, key_of, quick_key
 
 R = TypeVar("R", bound=Replay)
+_MOST_PLAIN = 3
 _MOST_MODES = 8  # of one signature: modules may train and evaluate each for itself
 
 
@@ -82,6 +83,7 @@ class Cached(ABC, Generic[R]):
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
+        self._plain_calls = 0  # one after another, that made parameters
         self._lock = threading.RLock()  # of a trace, and of the table of programs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +103,11 @@ class Cached(ABC, Generic[R]):
                     again()
                 return result
         with self.exclusive():
-            replay, arguments, cells, traced = self.find(args, kwargs)
+            try:
+                replay, arguments, cells, traced = self.find(args, kwargs)
+            except MakesParameters as error:
+                self.allow_plain(error)
+                return self._run_plain(args, kwargs)
             result = replay.run(arguments.leaves, cells, arguments)
         if not traced:
             for again in replay.again:
@@ -125,10 +131,12 @@ class Cached(ABC, Generic[R]):
             _check_leaves(arguments.leaves)
             try:
                 replay = self._traced(arguments, key, kept[0] if kept else None)
+            except MakesParameters:
+                raise
             except NeedsPlace as need:
                 self._parts.setdefault(arguments.structure, set()).update(need.places)
                 return self.find(args, kwargs)
-            except CaptureError:
+            except (CaptureError, TypeError):  # TypeError: of C code that wants a number
                 if not self._numbers.fix(arguments.structure):
                     raise
                 return self.find(args, kwargs)  # with every number static
@@ -157,7 +165,22 @@ class Cached(ABC, Generic[R]):
         warn_if_often(self.source)
         replay.state = trace.state
         self._keep(key, replay)
+        self._plain_calls = 0
         return replay
+
+    def allow_plain(self, error: MakesParameters) -> None:
+        """Let a call run as plain Python, which makes the parameters: raises where the calls before did so too."""
+        self._plain_calls += 1
+        if self._plain_calls > _MOST_PLAIN:
+            raise CaptureError(
+                f"{error.what}, at every call",
+                "Make them once, outside of the captured code.",
+                error.file,
+                error.line,
+            )
+
+    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._function(*args, **kwargs)
 
     def _check_static(self, arguments: Arguments) -> None:
         for i in self._static.places(arguments):

@@ -31,6 +31,7 @@ from .. import _torch_private as private
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
+from ..storage.buffer import buffer_of
 from .flow import edge_of, ends_of
 from .results import Known, Results
 from .scopes import named
@@ -183,6 +184,7 @@ def _run(
         intercepted.held() if trace.differentiable else nullcontext(),
     ):
         result = function()
+        trace.check_refusals()
         leaves, session.structure = pytree.tree_flatten(result)
         results = Results(leaves, trace, known())
         session.leaves = results.leaves
@@ -210,13 +212,18 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
     reached: list[list[int]] = [[] for _ in smooth]
     for edge, starts in ends.items():
         variable = outer.get(edge, getattr(edge[0], "variable", None))
-        if variable is not None:
+        # The code may make leaves of its own, to differentiate by them.
+        if variable is not None and not _is_made(variable, session.trace):
             for i in starts:
                 reached[i].append(len(session.differentiated))
             session.differentiated.append(variable)
     session.flow = [
         frozenset(own) for t, own in zip(smooth, reached, strict=True) if t.device.type == "jax"
     ]
+
+
+def _is_made(tensor: Tensor, trace: tracing.Trace) -> bool:
+    return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
 
 
 def _escaped(trace: tracing.Trace, but: Collection[int] = ()) -> list[tuple[Any, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .replay import Replay
 from .signature import Arguments
 
 Tensor = torch.Tensor
+_array_of = attrgetter("array")
 
 
 class Entry(Replay):
@@ -48,6 +50,12 @@ class Entry(Replay):
         self.landings = record.landings(captured.escaped)
         self.inputs = inputs
         self.bridge = bridge
+        # One array in the place of one tensor, and nothing to write: the commonest program.
+        self._only_returns = (
+            self.single
+            and not (inputs or captured.written or self.landings or bridge.compiled.donated)
+            and not captured.leaves[0].differentiable
+        )
 
     def compile(self) -> None:
         compiled = self.bridge.compiled
@@ -58,12 +66,20 @@ class Entry(Replay):
 
     def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
+        if self._only_returns and (call is None or not call.borrowed):
+            operands = [leaves[place].untyped_storage().buffer.array for place in self.places]
+            operands += map(_array_of, cells)
+            # Where another thread has just written to an input, the way below waits for it.
+            try:
+                return bridge.wrap_other(bridge.run(operands)[1], 0)
+            except TAKEN:
+                pass
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
         tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
         while True:
             for i in bridge.compiled.donated:
                 own(buffers[i])
-            operands = [cell.array for cell in (*buffers, *cells)]
+            operands = list(map(_array_of, (*buffers, *cells)))
             try:
                 ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
                 break
@@ -107,15 +123,15 @@ def trace_entry(
             lambda: recorder.run(args, kwargs),
             grad,
             recorder.gradients,
-            known=lambda: [*arguments.known(leaves), *recorder.known()],
+            known=lambda: [*arguments.known(leaves), *recorder.notes.known()],
         )
         _check_gradients(recorder)
         asks = recorder.uses_gradients()
         if asks:
-            _guard_gradients(recorder, arguments.own)
+            _guard_gradients(recorder)
         record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
         if asks:
-            record.tie(arguments.own)
+            record.tie(arguments.own, recorder)
         return _entry(arguments, leaves, captured, session, record, name, donated)
 
 
@@ -168,14 +184,12 @@ def _check_gradients(recorder: Recorder) -> None:
             )
 
 
-def _guard_gradients(recorder: Recorder, arguments: Sequence[Any]) -> None:
-    """Whether a leaf has a `.grad` is part of the program."""
-    for leaf in arguments:
-        if isinstance(leaf, Tensor) and leaf.is_leaf:
-            recorder.gradients.setdefault(id(leaf), (weakref.ref(leaf), leaf.grad))
-    for key, (reference, gradient) in recorder.gradients.items():
-        path, _ = recorder.tensors.get(key, ("an argument", None))
-        recorder.checks[id(reference)] = _has_gradient(path, reference, gradient is not None)
+def _guard_gradients(recorder: Recorder) -> None:
+    """Whether a leaf that is read by name has a `.grad` is part of the program."""
+    for key, (path, reference) in recorder.tensors.items():
+        if key in recorder.gradients:
+            _, gradient = recorder.gradients[key]
+            recorder.checks[id(reference)] = _has_gradient(path, reference, gradient is not None)
 
 
 def _has_gradient(path: str, leaf: weakref.ref[Tensor], had: bool) -> Check:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
+import torch
 
+from ..dispatch import tracing
 from ..dispatch.fallback import Untraceable
 from ..dispatch.site import _is_user, _user_file
 
@@ -20,12 +23,27 @@ class CaptureError(RuntimeError):
         super().__init__()
         self.what, self.advice = what, advice
         self.place(file, line)
+        trace = tracing.current() if tracing.depth else None
+        if trace is not None:
+            trace.note_refusal(self)
 
     def place(self, file: str | None, line: int | None) -> None:
         """Say where it was."""
         self.file, self.line = file, line
         where = f" (line {line} of {file})" if file is not None else ""
         self.args = (f"{self.what}{where}. {self.advice}",)
+
+
+class MakesParameters(CaptureError):
+    """The code makes parameters that outlive the call, as a lazy module does once. Such a call runs as plain Python."""
+
+    def __init__(self, path: str, file: str | None = None, line: int | None = None):
+        super().__init__(
+            f"the captured code makes parameters, and keeps them in `{path}`",
+            "Run it once as plain Python before, so that they are there.",
+            file,
+            line,
+        )
 
 
 def user_frame(error: BaseException) -> tuple[str | None, int | None]:
@@ -42,6 +60,13 @@ _VALUE = (
     "A captured program runs for all values: choose with torch.where or torch.cond, keep the value in a tensor, "
     "or leave this line outside"
 )
+
+
+_VALIDATION = (
+    "torch.distributions looks at its arguments: pass validate_args=False, or call "
+    "torch.distributions.Distribution.set_default_validate_args(False)."
+)
+_DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
 
 
 @contextmanager
@@ -63,10 +88,17 @@ def explained(function: Callable[..., Any]) -> Iterator[None]:
 
 def _of_a_value(what: str, error: BaseException) -> CaptureError:
     place = user_frame(error)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    validates = any(
+        code.co_name in ("__init__", "_validate_sample")
+        and code.co_filename.startswith(_DISTRIBUTIONS)
+        for code in codes
+    )
+    advice = _VALIDATION if validates else _VALUE + "."
     # The new error keeps this one, and with it the frames of torch's printing, where a local variable keeps torch.func
     # off: as long as a shell remembers the error, nested transforms would be wrong.
     traceback.clear_frames(error.__traceback__)
-    return CaptureError(what, _VALUE + ".", *place)
+    return CaptureError(what, advice, *place)
 
 
 def written(what: str) -> CaptureError:

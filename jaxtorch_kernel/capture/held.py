@@ -4,13 +4,13 @@
         def step(h, x): ...                   # another function object at each call, the same code and closure
         return jaxtorch.scan(step, self.h0, xs)
 
-`Held` makes such a function an argument that `pure` can key by: two are equal where their code, their closure and the
-plain globals they name are. It refers to all that weakly once the call is over, so that a dropped model is freed.
+`Held` makes such a function an argument that `pure` can key by: two are equal where their code and their closure are.
+It refers to all that weakly once the call is over, so that a dropped model is freed. What else the function reads is
+recorded while it is traced, as of any other.
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import types
 import weakref
@@ -23,9 +23,9 @@ from torch.utils import _pytree as pytree
 from .dependencies.recorder import handed_over
 from .pure import Pure
 from .reach import _contents
+from .signature import by_value
 
-_GUARDED = (int, float, complex, bool, str, bytes, tuple, torch.Tensor, torch.Generator, type(None))
-_BY_VALUE = (*(t for t in _GUARDED if t not in (tuple, torch.Tensor)), pytree.TreeSpec)
+_BY_VALUE = (int, float, complex, bool, str, bytes, torch.Generator, type(None), pytree.TreeSpec)
 
 
 class Held:
@@ -87,7 +87,7 @@ def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Any]
             tensors.append(value)
         return [next(i for i, t in enumerate(tensors) if value is t)]
     if isinstance(value, _BY_VALUE):
-        return [(type(value), value)]
+        return [by_value(value)]
     head: Any
     if isinstance(value, functools.partial):
         items, head = [value.func, *value.args, *value.keywords.values()], tuple(value.keywords)
@@ -100,11 +100,7 @@ def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Any]
         seen = seen | {id(value)}  # it may name itself
     else:
         return [_Same(value)]
-    parts = [head, *(part for item in items for part in _parts(item, tensors, seen))]
-    for get, _, named in _named_values(value) if hasattr(value, "__code__") else ():
-        if get is not _contents:
-            parts.append((type(named), named) if isinstance(named, _BY_VALUE) else _Same(named))
-    return parts
+    return [head, *(part for item in items for part in _parts(item, tensors, seen))]
 
 
 def _replaced(value: Any, tensors: dict[int, torch.Tensor], seen: set[int]) -> Any:
@@ -134,38 +130,6 @@ def _replaced(value: Any, tensors: dict[int, torch.Tensor], seen: set[int]) -> A
         k: _replaced(v, tensors, seen) for k, v in (value.__kwdefaults__ or {}).items()
     } or None
     return made
-
-
-def _named_values(function: Any) -> list[tuple[Callable[[Any], Any], Any, Any]]:
-    """(how to read it, its name, its value) of the plain values and functions that a function names."""
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return []
-    found: list[tuple[Callable[[Any], Any], Any, Any]] = []
-    own = _assigned(code)
-    for name in code.co_names:
-        if name in own:
-            continue
-        value = function.__globals__.get(name)
-        if isinstance(value, _GUARDED) or callable(value):
-            found.append((function.__globals__.get, name, value))
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        value = _contents(cell)
-        if name in own:
-            continue
-        if isinstance(value, _GUARDED) or callable(value):
-            found.append((_contents, cell, value))
-    return found
-
-
-def _assigned(code: types.CodeType) -> set[str]:
-    """Names outside the function that it assigns itself (a counter): they are not what it depends on."""
-    return {
-        i.argval
-        for i in dis.get_instructions(code)
-        if i.opname in ("STORE_DEREF", "STORE_GLOBAL", "STORE_NAME")
-    }
 
 
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from ..dispatch import tracing
 from . import saving
 from .cached import Cached, checked, name_of
@@ -21,6 +24,11 @@ from .signature import Arguments
 from .step import Step, same_program, trace_step
 
 _steps = threading.RLock()
+
+
+def without_history(tensor: torch.Tensor) -> torch.Tensor:
+    """A result of a step: no gradient flows through it."""
+    return tensor if tensor.is_leaf else tensor.detach()
 
 
 class Jit(Cached[Step]):
@@ -35,6 +43,10 @@ class Jit(Cached[Step]):
         # Steps of several threads on the same parameters run one after another: each donates what it reads.
         with _steps:
             return super().__call__(*args, **kwargs)
+
+    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = super()._run_plain(args, kwargs)
+        return pytree.tree_map_only(torch.Tensor, without_history, result)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         again = previous is not None and previous.provisional

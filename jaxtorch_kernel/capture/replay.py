@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from operator import attrgetter
+from operator import attrgetter, call
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
+from ..storage import moves
 from .captured import Captured
+from .dependencies.effects import layout_of
 from .dependencies.guard import Change
 from .dependencies.record import Record
-from .dependencies.tokens import look
-from .results import Alias, Output, Part
+from .dependencies.tokens import Said, look
+from .results import Alias, Output, Part, as_class
 from .sharing import Sharing
 from .signature import Arguments
 
@@ -67,36 +71,62 @@ class Replay(ABC):
         self.tensors, self.references, self._first = found
         self.flags = [
             t().requires_grad if (flag := record.flags.get(id(t()))) is None else flag  # type: ignore[union-attr]  # alive
-            for t in self.tensors
+            for t in (self.tensors if record.differentiates else ())
         ]
+        self._flagged = record.flagged  # tensors whose flag the code reads
+        self._flags = list(map(_flag_of, map(call, self._flagged)))
+        self._fresh = {i for i, leaf in enumerate(captured.leaves) if id(leaf) in record.fresh}
         self.specs = captured.specs[len(places) : cells]
-        # Of each tensor: its place among those in the tables of modules, or how it is found otherwise.
-        places_in_tables = {id(t): i for i, t in enumerate(self.guards.in_tables())}
-        self._where = [places_in_tables.get(id(t()), t) for t in self.tensors]
+        self._layouts = record.layouts
+        self._kept: tuple[int, list[Any]] = (
+            -1,
+            [],
+        )  # `moves.count`, and the cells of the tensors at that time
+        # Beside its arguments: it holds for good.
+        self.reads_nothing = self.guards.is_bare and not (self.tensors or self.references)
         # One tensor and nothing around it: a step's loss, a module's output.
-        self.single = captured.structure.is_leaf() and isinstance(captured.leaves[0], Output)
+        only = captured.leaves[0] if captured.structure.is_leaf() else None
+        self.single = isinstance(only, Output) and only.cls is Tensor
         alive = [cell() for cell in captured.cells[:cells]]
         written = [i for i in (*captured.written, *given) if i < len(alive)]
         self.sharing = Sharing(alive, places, written, record)
-        self.reflagged = record.reflagged
+        self.reflagged, self.rebound = record.reflagged, record.rebound
         self.sources = [c for r in self.references if isinstance(c := r(), Source)]
 
-    def _cells(self, tensors: list[Tensor]) -> list[Any]:
-        """The cells to read, given what `_alive` gave. Raises AttributeError where one is gone."""
-        cells = list(map(_buffer_of, map(_storage_of, tensors)))
-        cells += [reference() for reference in self.references]
+    def _cells(self) -> list[Any]:
+        """The cells of the tensors that are read by name. Raises AttributeError where one is gone."""
+        alive: Any = map(call, self.tensors)
+        return list(map(_buffer_of, map(_storage_of, alive)))
+
+    def _bound(self) -> list[Any]:
+        """The other cells: of places that each run binds anew, of the random key."""
+        return [reference() for reference in self.references]
+
+    def _cells_of_tensors(self) -> list[Any] | None:
+        """The cells of the tensors that are read by name; None where one of these lies in memory in another way.
+
+        They are those of the last run, where no tensor of the process has moved since. Raises what `_GONE` lists where
+        one is gone.
+        """
+        count, kept = self._kept
+        if count == moves.count:
+            return list(map(call, kept))
+        count = moves.count
+        cells = self._cells()
+        if any(self._moved()):
+            return None
+        self._kept = count, list(map(ref, cells))
         return cells
 
-    def _named(self, in_tables: list[Tensor | None]) -> list[Tensor]:
-        """The tensors that are read by name, given those in the tables of modules. Raises IndexError where one is gone.
-
-        A weak reference to each would do: a module's are read from its tables, which are read anyhow.
-        """
-        return [in_tables[i] if type(i) is int else i() for i in self._where]  # type: ignore[misc,operator]  # None raises later
-
-    def _alive(self) -> list[Tensor]:
-        """The tensors that are read by name; None for one that is gone."""
-        return [t() for t in self.tensors]  # type: ignore[misc]  # those that are gone raise later
+    def _moved(self) -> Iterator[Change]:
+        """The tensors that lie in memory in another way than in the trace."""
+        for path, reference, layout in self._layouts:
+            tensor = reference()
+            if tensor is not None and layout_of(tensor) != layout:
+                (size, *_, dtype), now = layout, look(tensor)
+                old = now._replace(shape=size, dtype=dtype)
+                new = now if old != now else Said("lies in memory in another way")
+                yield Change(path, old, new)
 
     def take_first(self) -> list[Any]:
         """The cells of the call that was traced: its code may have put other tensors in their places since."""
@@ -105,42 +135,53 @@ class Replay(ABC):
 
     def live_cells(self) -> list[Any] | None:
         """The cells to read, or None where the program no longer says what the code would do."""
+        if self.reads_nothing:
+            return []
         try:
-            in_tables = self.guards.in_tables()
-            tensors = self._named(in_tables)
-            cells = self._cells(tensors)
-            same = list(map(_spec_of, cells)) == self.specs and self.sharing.cells_agree(cells)
+            cells = self._cells_of_tensors()
+            if cells is None:
+                return None
+            cells += self._bound()
+            if list(map(_spec_of, cells)) != self.specs or not self.sharing.cells_agree(cells):
+                return None
+            if self.flags and list(map(_flag_of, map(call, self.tensors))) != self.flags:
+                return None
+            if self._flagged and list(map(_flag_of, map(call, self._flagged))) != self._flags:
+                return None
         except _GONE:
             return None
-        if not same or list(map(_flag_of, tensors)) != self.flags:
-            return None
         try:
-            return cells if self.holds(in_tables) else None
+            return cells if self.holds() else None
         except AttributeError:  # what it asks is gone
             return None
 
     def waits(self) -> bool:
         """Whether it may hold again: what it reads is still there, though another value stands somewhere."""
         try:
-            same = [c.spec for c in self._cells(self._alive())] == self.specs
+            same = list(map(_spec_of, self._cells() + self._bound())) == self.specs
             return same and not self.provisional and not self.guards.gone
         except _GONE:
             return False
 
-    def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
-        """Whether what the trace depended on is as it was. `in_tables`: as `Guards.hold` takes it."""
-        return self.guards.hold(in_tables)
+    def holds(self) -> bool:
+        """Whether what the trace depended on is as it was."""
+        return self.guards.hold()
 
     def changes(self) -> list[Change]:
         """Why `live_cells` or `holds` says no."""
-        found = self.guards.changes()
-        for reference, flag in zip(self.tensors, self.flags, strict=True):
+        found = [*self.guards.changes(), *self._moved()]
+        flags = [
+            *zip(self.tensors, self.flags, strict=False),
+            *zip(self._flagged, self._flags, strict=True),
+        ]
+        for reference, flag in flags:
             tensor = reference()
             if tensor is not None and tensor.requires_grad != flag:
                 old = look(tensor)._replace(requires_grad=flag)
-                found.append(Change(self.paths.get(id(tensor), "a tensor"), old, look(tensor)))
+                change = Change(self.paths.get(id(tensor), "a tensor"), old, look(tensor))
+                found += [] if change in found else [change]
         try:
-            specs = [c.spec for c in self._cells(self._alive())]
+            specs = list(map(_spec_of, self._cells() + self._bound()))
         except _GONE:
             found.append(Change("a tensor that it read", "there", None))
             return found
@@ -169,6 +210,8 @@ class Replay(ABC):
         self.undo = _nothing  # it holds what was there before the trace
         for place, flag in self.reflagged:
             (leaves if call is None else call.own)[place].requires_grad_(flag)
+        for place, slot in self.rebound:
+            slot.set((leaves if call is None else call.own)[place])
         if not self.sources:
             return self._run(leaves, cells, call)
         with ExitStack() as stack:
@@ -197,12 +240,15 @@ class Replay(ABC):
 
         def tensor(output: Output) -> Tensor:
             if id(output) not in made:
-                made[id(output)] = tensor_of(output).cpu() if borrowed else tensor_of(output)
+                result = tensor_of(output).cpu() if borrowed else tensor_of(output)
+                made[id(output)] = as_class(result, output.cls)
             return made[id(output)]
 
         results = []
-        for leaf in self.captured.leaves:
-            if isinstance(leaf, Output):
+        for i, leaf in enumerate(self.captured.leaves):
+            if i in self._fresh:
+                leaf = copy.deepcopy(leaf)
+            elif isinstance(leaf, Output):
                 leaf = tensor(leaf)
             elif isinstance(leaf, Part):
                 leaf = leaf.view.of(tensor(leaf.output))

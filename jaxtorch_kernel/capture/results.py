@@ -20,8 +20,14 @@ import torch
 
 from ..dispatch.tracing import Trace
 from ..storage.buffer import buffer_of
+from .numbers import Number
 
 Tensor = torch.Tensor
+
+
+def as_class(tensor: Tensor, cls: type[Tensor]) -> Tensor:
+    """The tensor, as one of a subclass."""
+    return tensor if type(tensor) is cls else tensor.as_subclass(cls)
 
 
 @dataclass
@@ -32,6 +38,7 @@ class Output:
     dtype: torch.dtype
     differentiable: bool
     position: int = 0  # among the outputs of its kind
+    cls: type[Tensor] = Tensor  # a subclass that the code made it of
 
 
 class View(NamedTuple):
@@ -41,11 +48,12 @@ class View(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     detached: bool
+    cls: type[Tensor]
 
     def of(self, tensor: Tensor) -> Tensor:
         """The view of a tensor."""
         tensor = tensor.detach() if self.detached else tensor
-        return tensor.as_strided(self.size, self.stride, self.offset)
+        return as_class(tensor.as_strided(self.size, self.stride, self.offset), self.cls)
 
 
 class Part(NamedTuple):
@@ -95,7 +103,7 @@ class Results:
         known: tensors that the caller has.
 
     Attributes:
-        leaves: one for each: an Output, a Part, an Alias, or the value itself.
+        leaves: one for each: an Output, a Part, an Alias or the value itself.
         smooth, rest: the tensors of the outputs, differentiable ones and others, each in the order of its positions.
     """
 
@@ -112,7 +120,7 @@ class Results:
                 self._sharing[id(buffer_of(leaf))].append(leaf)
         self.leaves = [self._leaf(leaf, trace) if _on_device(leaf) else leaf for leaf in leaves]
 
-    def _leaf(self, leaf: Tensor, trace: Trace) -> Any:
+    def _leaf(self, leaf: Tensor, trace: Trace) -> Output | Part | Alias:
         buffer = buffer_of(leaf)
         if not trace.made(buffer):
             return self._alias(leaf) or self._output(leaf)
@@ -143,7 +151,8 @@ class Results:
         known = self._outputs.get(id(tensor))
         if known is None:
             kind = self.smooth if tensor.requires_grad else self.rest
-            known = Output(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, len(kind))
+            look = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+            known = Output(*look, len(kind), _class_of(tensor))
             kind.append(tensor)
             self._outputs[id(tensor)] = known
         return known
@@ -151,6 +160,12 @@ class Results:
 
 def _on_device(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.device.type == "jax"
+
+
+def _class_of(tensor: Tensor) -> type[Tensor]:
+    """The subclass that the caller gets a tensor as."""
+    ours = type(tensor) is Number or isinstance(tensor, torch.nn.Parameter)
+    return Tensor if ours else type(tensor)
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -169,7 +184,8 @@ def _view(leaf: Tensor, base: Tensor) -> View | None:
     if leaf.requires_grad and (leaf._backward_hooks or not _leads_by_views(leaf, base)):
         return None
     detached = base.requires_grad and not leaf.requires_grad
-    return View(tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset()), detached)
+    lies = tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset())
+    return View(*lies, detached, _class_of(leaf))
 
 
 _VIEWS: tuple[str, ...] = (

@@ -59,7 +59,7 @@ def _by_name(
 
 
 def _static(leaf: Any) -> Any:
-    """As `signature._static` has it: by value, or by identity."""
+    """As `signature.by_value` has it: by value, or by identity."""
     kind: Any = type(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return Same(kind.__name__, id(leaf))

@@ -42,21 +42,25 @@ class Sharing:
             for reference in record.all_of(cell)[1:]
         ]
         self.written = list(written)
-        self._tied = record.tied
+        self._tied, self._bare = record.tied, record.bare
 
     def cells_agree(self, cells: Sequence[Any]) -> bool:
         """Whether each cell is found under all the names that it had. Raises AttributeError where one is gone."""
-        return all(reference() is cells[i] for i, reference in self._twins)
+        return not self._twins or all(reference() is cells[i] for i, reference in self._twins)
 
     def arguments_agree(
         self, leaves: Sequence[Any], cells: Sequence[Any], call: Arguments | None = None
     ) -> bool:
         """Whether the arguments share memory with what is read by name where they did, and nowhere else.
 
-        And whether those are the tensors of the trace whose `.grad` the code reads.
+        And whether those whose `.grad` the code reads or sets are as they were in the trace.
         """
+        if not (self.written or self._named or self._tied or self._bare):
+            return True
         own = leaves if call is None else call.own
         if any(own[place] is not reference() for place, reference in self._tied):
+            return False
+        if not all(is_bare(own[place]) for place in self._bare):
             return False
         count = len(self._places)
         if not count and (call is None or not call.copied):
@@ -75,6 +79,12 @@ class Sharing:
             return False
         taken = {id(buffers[i]) for i in self.written if i < count}
         return not taken or taken.isdisjoint(map(id, cells))
+
+
+def is_bare(tensor: Any) -> bool:
+    """Whether a tensor is a leaf that has no gradient and no hooks."""
+    hooked = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
+    return tensor.is_leaf and tensor.grad is None and not hooked
 
 
 class NeedsPlace(CaptureError):

@@ -1,14 +1,20 @@
 """What a captured program depends on beside the values of tensors: the key it is found under.
 
-Tensors count by geometry and by whether they require a gradient, everything else by type and value.
+Tensors count by geometry, by whether they require a gradient and by class, everything else by type and value.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import fields
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from itertools import repeat
+from pathlib import PosixPath, PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import torch
 from torch.utils import _pytree as pytree
@@ -16,13 +22,24 @@ from torch.utils import _pytree as pytree
 from ..ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
-from .dependencies.tokens import token
+from .dependencies.tokens import is_plain, token
 from .errors import CaptureError
 from .named import Named
 from .numbers import Number, Numbers, number
 from .results import Known
 
 Tensor = torch.Tensor
+_STDLIB_VALUES = (
+    Decimal,
+    Fraction,
+    datetime,
+    date,
+    time,
+    timedelta,
+    PurePosixPath,
+    PosixPath,
+    UUID,
+)
 
 
 class Arguments:
@@ -131,9 +148,8 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
                 return None
             buffer = a.untyped_storage().buffer
             buffers.append(buffer)
-            key.append(geometry(a, buffer))
-            key.append(a.requires_grad)
-    except AttributeError:
+            key += geometry(a, buffer), a.requires_grad, type(a)
+    except Exception:  # no tensor: its `__getattr__` may raise anything
         return None
     if len(buffers) > 1 and len(set(map(id, buffers))) < len(buffers):
         return None
@@ -142,7 +158,10 @@ def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def key_of(arguments: Arguments) -> tuple[Any, ...]:
     """The key of a call."""
-    key: list[Any] = [ambient(), arguments.structure]
+    # A copy of an argument is no argument: the code gives back views of it, and may not write to it.
+    own = zip(arguments.leaves, arguments.own, strict=True)
+    taken = tuple(i for i, (leaf, given) in enumerate(own) if leaf is not given)
+    key: list[Any] = [ambient(), arguments.structure, taken, arguments.borrowed]
     buffers = []
     for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):
@@ -151,26 +170,35 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
                 continue
             buffer = buffer_of(leaf)
             buffers.append(id(buffer))
-            key.append(geometry(leaf, buffer))
-            key.append(leaf.requires_grad)
+            key += geometry(leaf, buffer), leaf.requires_grad, type(leaf)
             if leaf.__dict__:  # what the user hung on it
                 key.append(token(leaf.__dict__))
             if arguments.parts:
                 key.append((leaf.storage_offset(), leaf.is_conj(), leaf.is_neg()))
         else:
-            key.append(_static(leaf))
+            key.append(by_value(leaf))
     if len(set(buffers)) < len(buffers):  # which arguments share memory
         key.append(tuple(buffers.index(b) for b in buffers))
     return tuple(key)
 
 
-def _static(leaf: Any) -> Any:
+def by_value(leaf: Any) -> Any:
+    """What an argument that is no tensor is told apart by: its type and value, or itself where it has none.
+
+    A class of the user's may call two objects equal that code can tell apart: of those, itself.
+    """
     kind: Any = type(leaf)
-    if isinstance(leaf, float | complex):  # by its digits: 0.0 is not -0.0, and nan is nan
-        return kind, repr(leaf)
-    if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
-        return ByIdentity(leaf)
-    return (kind, leaf)
+    if isinstance(leaf, float | complex) or kind in _STDLIB_VALUES:
+        return kind, repr(leaf)  # by its digits: 0.0 is not -0.0, and nan is nan
+    if is_plain(leaf):
+        return kind, (tuple(map(by_value, leaf)) if kind in (tuple, frozenset) else leaf)
+    librarys = kind.__module__.partition(".")[0] in ("torch", "jax", "jaxlib", "jaxtorch")
+    if librarys and kind.__hash__ is not None and kind.__eq__ is not object.__eq__:
+        return kind, leaf
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen:
+        return kind, tuple(by_value(getattr(leaf, f.name)) for f in fields(leaf))
+    return ByIdentity(leaf)
 
 
 class ByIdentity:

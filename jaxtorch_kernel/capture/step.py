@@ -98,6 +98,8 @@ class Step(Replay):
         self.name = name
         self.optimizers = Optimizers()
         self.grads: list[Grad] = []
+        # Of arguments, by their place among the leaves of the call: each run has its own leaf.
+        self.argument_grads: dict[int, Grad] = {}
         self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
         self.compiled: Any = None
         self._owned: list[int] = []
@@ -121,6 +123,7 @@ class Step(Replay):
         # A cell that lives has the spec that it was traced with (`live_cells`).
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
+        self.reads_nothing &= not (self.grads or self.optimizers.known)
         self._had = [grad.had for grad in self.grads]
         self._is_hooked = any(grad.hooks for grad in self.grads)
         self.compiled = Compiled(
@@ -140,7 +143,7 @@ class Step(Replay):
             )
         self.provisional = False
 
-    def holds(self, in_tables: list[Tensor | None] | None = None) -> bool:
+    def holds(self) -> bool:
         leaves: list[Any] = [grad.leaf() for grad in self.grads]
         # AttributeError, of a leaf that is gone, is caught in `live_cells`.
         if [leaf.grad is not None for leaf in leaves] != self._had:
@@ -149,7 +152,7 @@ class Step(Replay):
         same = not (hooked or self._is_hooked) or all(
             hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.grads, strict=True)
         )
-        return same and self.guards.hold(in_tables) and self.optimizers.hold()
+        return same and self.guards.hold() and self.optimizers.hold()
 
     def changes(self) -> list[Change]:
         found = super().changes()
@@ -203,7 +206,9 @@ class Step(Replay):
             give_up(inputs[i])
         for cell, buffer in zip(self.kept, born, strict=False):
             cell.array = buffer.array
-        for grad in self.grads:
+        for place, grad in self.argument_grads.items():
+            grad.leaf = weakref.ref((leaves if call is None else call.own)[place])
+        for grad in (*self.grads, *self.argument_grads.values()):
             if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
@@ -249,12 +254,12 @@ def trace_step(
                 lambda: recorder.run(args, kwargs),
                 False,
                 before,
-                known=lambda: [*arguments.known(given), *recorder.known()],
+                known=lambda: [*arguments.known(given), *recorder.notes.known()],
             )
             optimizers.check(session.written)
             record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
             if recorder.uses_gradients():
-                record.tie(arguments.own)
+                record.tie(arguments.own, recorder)
             step = _step(arguments, captured, session, record, optimizers, recorder, name)
             if step.provisional and again:
                 step.settle()
@@ -292,6 +297,7 @@ def _step(
     step = Step(captured, places, record, constants, name)
     step.optimizers = optimizers
     made = {id(reference()) for reference, _ in captured.escaped}
+    given = {id(t): i for i, t in enumerate(arguments.own) if isinstance(t, Tensor)}
     for key, leaf in leaves_of.items():
         gradient, new = before[key][1], after[key]
         is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
@@ -301,7 +307,13 @@ def _step(
         ):
             continue
         grad = Grad(leaf, gradient, new, is_made)
-        step.grads.append(grad)
+        if key in given and key not in recorder.tensors and gradient is None and not grad.hooks:
+            record.bare.append(given[key])
+            step.argument_grads[given[key]] = grad
+        else:
+            step.grads.append(grad)
+            if key in given:
+                record.tied.append((given[key], grad.leaf))
         if is_made and new is not None:
             step.landings.append(Landing(grad.set, new, captured.escaped))
     landed = {landing.output for landing in step.landings}

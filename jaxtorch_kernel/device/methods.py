@@ -18,6 +18,8 @@ import torch
 import torch.utils.dlpack
 from torch.overrides import has_torch_function_unary
 
+from ..storage import moves
+
 Tensor = torch.Tensor
 
 _array = Tensor.__array__
@@ -67,13 +69,9 @@ def __dlpack_device__(self: Tensor) -> Any:
     return device_of(self)
 
 
-def to_dlpack(tensor: Tensor) -> Any:
-    """A capsule of a tensor's memory, for the other library's `from_dlpack`."""
-    return tensor.__dlpack__() if _is_jax(tensor) else torch._C._to_dlpack(tensor)
-
-
 def _compatible(self: Tensor, other: Tensor) -> bool:
     """Whether `self.data = other` may be: between strided tensors, as for torch's own devices."""
+    moves.note()  # if it may, it is done next
     return self.layout == other.layout == torch.strided and not (
         self.is_quantized or other.is_quantized
     )
@@ -101,4 +99,3 @@ def install() -> None:
         method.__qualname__ = f"Tensor.{method.__name__}"
         setattr(Tensor, method.__name__, method)
     Tensor.__jax_array__ = __jax_array__  # type: ignore[attr-defined]  # ours, added
-    torch.utils.dlpack.to_dlpack = to_dlpack  # type: ignore[attr-defined, assignment]

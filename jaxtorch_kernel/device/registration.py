@@ -114,6 +114,15 @@ def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any
 _new_of_torch: Any = torch._C.StorageBase.__new__
 
 
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    """A capsule of a tensor's memory, for the other library's `from_dlpack`.
+
+    A program may import it before it uses the device. torch's own looks for the data at an address, and a tensor of the
+    device has none.
+    """
+    return tensor.__dlpack__() if tensor.device.type == "jax" else torch._C._to_dlpack(tensor)
+
+
 def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
 
@@ -135,6 +144,7 @@ def install(library: Any) -> None:
     from . import accelerator, pinning
 
     accelerator.install()
+    torch.utils.dlpack.to_dlpack = _to_dlpack  # type: ignore[attr-defined, assignment]  # ours
     pinning.install(library)
     torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
     type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign,assignment]

@@ -11,7 +11,7 @@ import torch
 from .. import _torch_private as private
 from ..device.storages import adopt
 from ..lowerings.registry import Lowering
-from ..storage import placement
+from ..storage import moves, placement
 from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
 from ..storage.dtypes import to_numpy
 from ..storage.layout import contiguous_strides, memory_is
@@ -207,6 +207,7 @@ def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: Any) -> None:
         storage = private.make_storage(buffer.spec.nbytes)
         storage.buffer = buffer  # type: ignore[attr-defined]
     private.put_on_storage(tensor, storage, offset, size, stride)
+    moves.note()
 
 
 @kernel("set_.source_Tensor")
@@ -265,4 +266,6 @@ def _set(self: Tensor, storage: Any, offset: Any, size: Any, stride: Any) -> Ten
         storage.buffer = buffer
     if buffer is not None and not offset and memory_is(tuple(size), tuple(stride)):
         adopt(storage, self.dtype, tuple(size))
-    return private.put_on_storage(self, storage, offset, size, stride)
+    private.put_on_storage(self, storage, offset, size, stride)
+    moves.note()
+    return self

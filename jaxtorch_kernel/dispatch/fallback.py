@@ -105,8 +105,9 @@ class _Decomposed:
                 result = self.operation(*args, **kwargs)
                 stats.count_decomposition(self.operation.name)
                 return result
-            except (Untraceable, jax.errors.ConcretizationTypeError, NotImplementedError):
+            except (Untraceable, jax.errors.ConcretizationTypeError, NotImplementedError) as error:
                 self.on_cpu = True
+                error.__traceback__ = None  # nobody else sees it
         return on_cpu(self.op, self.signature, args, kwargs)
 
 
@@ -120,6 +121,9 @@ class Untraceable(RuntimeError):
     def __init__(self, what: str, advice: str = ""):
         super().__init__(what)
         self.advice = advice
+        trace = tracing.current() if tracing.depth else None
+        if trace is not None:
+            trace.note_refusal(self)
 
 
 def over_tensors(

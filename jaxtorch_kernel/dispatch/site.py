@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from types import CodeType, FrameType
 from typing import Any
 
-_LIBRARIES = tuple(
-    {os.path.realpath(sysconfig.get_path(p)) for p in ("stdlib", "purelib", "platlib")}
-    | {sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib")}
-)
+
+def _folders(*schemes: str) -> tuple[str, ...]:
+    named = {sysconfig.get_path(scheme) for scheme in schemes}
+    return tuple(path + os.sep for path in named | set(map(os.path.realpath, named)))
+
+
+_INSTALLED = _folders("purelib", "platlib")
+_STDLIB = _folders("stdlib", "platstdlib")
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# What installers call a folder of packages: also the user's own, the system's, Debian's (which Colab uses).
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+
+
+def package_of(file: str) -> str | None:
+    """The top-level name of the installed package that a file belongs to; None of the user's and Python's own files.
+
+    Example:
+        >>> package_of("/usr/lib/python3/dist-packages/yaml/loader.py")
+        'yaml'
+        >>> package_of("/home/me/train.py") is None
+        True
+    """
+    parts = _PACKAGES.split(file)
+    rest = parts[-1] if len(parts) > 1 else None
+    for folder in _INSTALLED if rest is None else ():
+        if file.startswith(folder):
+            rest = file.removeprefix(folder)
+    return None if rest is None else re.split(r"[/\\.]", rest, maxsplit=1)[0]
+
+
+def is_stdlib_file(file: str) -> bool:
+    """Whether a file is of Python's standard library."""
+    return file.startswith(_STDLIB) and package_of(file) is None
 
 
 # Whether a file is the user's, by name: most walks end at the first frame, and every walk is on the hot path.
@@ -20,7 +49,8 @@ _is_user: dict[str, bool] = {}
 
 
 def _user_file(name: str) -> bool:
-    found = _is_user[name] = not name.startswith((*_LIBRARIES, _OWN, "<frozen"))
+    is_python = name.startswith((_OWN, "<frozen")) or is_stdlib_file(name)
+    found = _is_user[name] = not is_python and package_of(name) is None
     return found
 
 

@@ -52,6 +52,8 @@ class Trace:
         self.differentiable = differentiable
         self.eager = eager
         self.parent: Trace | None = None
+        # Errors of the capture that the code may have caught (outermost only).
+        self.refusals: list[BaseException] = []
         # Cells are held weakly: one that the code made and dropped must not count as kept.
         self.locals: dict[int, Local] = {}  # id of a touched cell -> what it holds in this trace
         self.captured: list[tuple[Any, Any]] = []  # cell and its constant (outermost only)
@@ -148,6 +150,19 @@ class Trace:
         return not isinstance(cell.array, jax.core.Tracer) and (
             self.bore(cell) or (self.parent is not None and self.parent.is_fresh(cell))
         )
+
+    def note_refusal(self, error: BaseException) -> None:
+        """Note an error that says what the code cannot do: code that catches it goes on with something else."""
+        if self.parent is not None:
+            self.parent.note_refusal(error)
+        else:
+            self.refusals.append(error)
+
+    def check_refusals(self) -> None:
+        """Raise the first of those that were raised, and caught."""
+        for error in self.refusals:
+            if error.__traceback__ is not None:
+                raise error
 
     def add_reader(self, tensor: Any) -> None:
         """Note a tensor from outside that needs a gradient and was read: an input of a body (`capture/bodies.py`).

@@ -29,12 +29,11 @@ def _noted(source: Tensor, views: Any, op: Any = None) -> Any:
     return views
 
 
-# torch's own kernels of these three make their result in C++, and a trace must know of it.
+# `alias` is torch's own kernel, in C++: a result that has no Python object yet can become one of a subclass
+# (`as_subclass`). torch's kernels of these two do so as well, and a trace must know of their results.
 
 
-@kernel("alias")
-def alias(self: Tensor) -> Tensor:
-    """The same tensor anew."""
+def _same(self: Tensor) -> Tensor:
     again = private.as_strided(self, self.shape, self.stride(), self.storage_offset())
     return cast(Tensor, _noted(self, again))
 
@@ -42,7 +41,7 @@ def alias(self: Tensor) -> Tensor:
 @kernel("_conj")
 def conj(self: Tensor) -> Tensor:
     """Conjugated lazily."""
-    result = alias(self)
+    result = _same(self)
     private.set_conj(result, not self.is_conj())
     return result
 
@@ -50,7 +49,7 @@ def conj(self: Tensor) -> Tensor:
 @kernel("_neg_view")
 def neg_view(self: Tensor) -> Tensor:
     """Negated lazily."""
-    result = alias(self)
+    result = _same(self)
     private.set_neg(result, not self.is_neg())
     return result
 

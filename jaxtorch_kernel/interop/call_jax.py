@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from ..ambient import of_jax
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.recorder import Recorder, users_only
+from ..capture.signature import by_value
 from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
 from ..storage import placement
@@ -132,8 +134,8 @@ def _weakly(function: Any) -> bool:
 
 
 def _key(leaves: list[Any], tree: Any, arrays: list[Any]) -> Any:
-    statics = tuple((type(leaf), leaf) if not isinstance(leaf, Tensor) else None for leaf in leaves)
-    return tree, statics, tuple((a.shape, a.dtype, a.sharding) for a in arrays)
+    statics = tuple(None if isinstance(leaf, Tensor) else by_value(leaf) for leaf in leaves)
+    return of_jax(), tree, statics, tuple((a.shape, a.dtype, a.sharding) for a in arrays)
 
 
 def _make(
@@ -160,7 +162,7 @@ def _traced(
 
     read = [reference for _, reference in recorder.tensors.values() if reference() is not None]
     known = [(reference, buffer_of(cast(Tensor, reference())).array) for reference in read]
-    return _Call(_bridge(function, again, arrays, inputs), out_tree, recorder.finish(), known)
+    return _Call(_bridge(function, again, arrays, inputs), out_tree, recorder.notes.finish(), known)
 
 
 def _flattened(

@@ -27,10 +27,24 @@ def embedding(
     sparse: bool = False,
 ) -> jax.Array:
     rows = weight.at[narrow(indices)].get(**EXACT)
+    if scale_grad_by_freq:
+        frequency = _counts(narrow(indices), weight.shape[0]).at[narrow(indices)].get(**EXACT)
+        rows = _with_gradient_over(rows, frequency[..., None].astype(rows.dtype))
     if padding_idx < 0:
         return rows
     # No gradient flows to the padding's row. torch's autograd sees to it; in captured code JAX's does.
     return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
+
+
+@jax.custom_jvp
+def _with_gradient_over(x: Any, divisor: Any) -> jax.Array:
+    """`x`, whose gradient is divided."""
+    return x
+
+
+@_with_gradient_over.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return primals[0], tangents[0] / primals[1]
 
 
 def _counts(indices: Any, size: int) -> jax.Array:

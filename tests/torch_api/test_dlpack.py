@@ -1,5 +1,8 @@
 """numpy, dlpack and matplotlib on tensors of the device."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -159,6 +162,21 @@ def test_pinned_memory_and_non_blocking_copies(x):
         x.pin_memory()
     x[0].copy_(pinned, non_blocking=True)
     assert x.tolist() == [[1, 1, 1], [4, 5, 6]]
+
+
+_EARLY = """
+import torch
+from torch.utils.dlpack import to_dlpack
+host = torch.arange(3.0)
+assert torch.from_dlpack(to_dlpack(host)).tolist() == [0, 1, 2]
+ours = torch.arange(3.0, device="jax")
+capsules = to_dlpack(ours), to_dlpack(ours[1:]), torch.utils.dlpack.to_dlpack(ours * 2)
+assert [torch.from_dlpack(c).tolist() for c in capsules] == [[0, 1, 2], [1, 2], [0, 2, 4]]
+"""
+
+
+def test_a_capsule_by_what_was_imported_before_the_device_was_used():
+    subprocess.run([sys.executable, "-c", _EARLY], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ While it is traced:
     values.py     what counts as read of a value that is used as a whole
     modules.py    what a call of a torch module reads
     outside.py    what no guard can watch: iterators, the clock, files
+    borders.py    what may be an argument or a result
     notes.py      what was noted, and the guards that it becomes
     gradients.py  of which leaves the code set the `.grad`
 
@@ -25,5 +26,6 @@ What the code changes:
     slots.py      the places that code writes
     effects.py    what stood there and in containers before, and what the code made of it
     repeats.py    what each run does to Python objects, as the trace did
+    cells.py      how a program finds the memory of a tensor again
     record.py     what one trace leaves behind: guards, repeats, places for tensors
 """

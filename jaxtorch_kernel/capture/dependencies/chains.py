@@ -10,6 +10,8 @@ An argument begins a chain only where it was there before the code ran.
 from __future__ import annotations
 
 import builtins
+import inspect
+import os
 import sys
 import types
 from collections import deque
@@ -18,19 +20,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...dispatch.site import is_user_file
 from ..numbers import NeedsNumber, Number
 from . import outside
 from .closures import Closures
 from .fetch import Fetch, Found, ref, strong
-from .guard import ATTRIBUTES
+from .guard import ATTRIBUTES, ITEMS
+from .notes import said
 from .reads import ARGUMENT, ATTRIBUTE, CLOSURE, GLOBAL, IMPORT, Chain, Reads, reads_of
 from .slots import Slot
-from .tokens import is_plain, is_users_class
+from .tokens import CONTAINERS, is_plain, is_users_class
 from .values import Values
 
 Tensor = torch.Tensor
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _ALWAYS_MET = (torch.nn.Module, torch.optim.Optimizer)
+# With one of these names in it, code may tell a number from the tensor that stands for it.
+_ASKS_FOR_TYPES = frozenset({"type", "isinstance", "is_tensor", "hasattr", "callable", "__class__"})
 
 
 class Chains:
@@ -62,7 +69,8 @@ class Chains:
         notes.names |= reads.names
         notes.strings.update(reads.strings)
         notes.uses_gradients |= reads.gradients
-        if self.has_numbers and users and "type" in reads.names:
+        asks = self.has_numbers and users and not _ASKS_FOR_TYPES.isdisjoint(reads.names)
+        if asks and ("type" in reads.names or Number in map(type, variables.values())):
             raise NeedsNumber()
         constants = frame.f_code.co_consts
         self._closures.inside.update(c for c in constants if isinstance(c, types.CodeType))
@@ -71,10 +79,16 @@ class Chains:
             self._method(frame.f_code, variables)
         for chain in reads.chains:
             self._follow(chain, roots, reads.dynamic)
+        if not reads.names.isdisjoint(("import_module", "__import__")):
+            for name in filter(sys.modules.__contains__, constants):
+                modules = strong(sys.modules)
+                found = self._values.item(sys.modules, name, f"sys.modules[{name!r}]", modules)
+                if found is not None:
+                    self._values.expect(*found)
         for increment in reads.increments:
             slot = self._slot(increment.target, roots)
             if slot is not None and type(slot.get()) in (int, float):
-                notes.effects.count(slot)
+                notes.effects.count(slot, increment.by)
             elif slot is not None:  # a tensor, a list: `+=` reads it
                 self._follow(increment.target, roots, reads.dynamic)
                 notes.effects.store(slot, increment.target.line, roots.file)
@@ -97,13 +111,15 @@ class Chains:
         users = is_users_class(owner if isinstance(owner, type) else cls)
         if owner is None or isinstance(owner, Tensor) or not users:
             return
-        for base in owner.__mro__ if isinstance(owner, type) else cls.__mro__:
-            found = vars(base).get(code.co_name)
-            if isinstance(found, classmethod | staticmethod):
-                found = found.__func__
-            if isinstance(found, types.FunctionType) and found.__code__ is code:
-                self._values.of_base(base, code.co_name)
-        self._notes.meet(owner, "")
+        cls = owner if isinstance(owner, type) else cls
+        for name, base in _places(cls, code):
+            self._values.of_bases(cls, name, base)
+            self._values.of_class(cls, name, f"{cls.__name__}.{name}", ref(cls))
+        self._values.class_later(cls.__name__, cls)
+        if code.co_name == "__init__" and not self._notes.is_met(owner):
+            self._notes.make(owner)
+        else:
+            self._notes.meet(owner, "")
 
     def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:
         """Guard what a chain reads."""
@@ -112,8 +128,9 @@ class Chains:
             return
         if roots.users:
             self._notes.line = roots.file, chain.line
-        path, value, fetch = found
+        path, value, fetch = owner = found
         for kind, step in chain.steps:
+            owner = path, value, fetch
             if isinstance(value, np.ndarray) or (
                 isinstance(value, Tensor) and step not in vars(value)
             ):
@@ -133,6 +150,10 @@ class Chains:
         if outside.is_iterator(value) and (chain.root is not ARGUMENT or path != chain.name):
             outside.refuse_iterator(path, roots.file, chain.line)
         self._values.expect(path, value, fetch, dynamic)
+        # A method of torch's on a module reaches what it will of it.
+        method = isinstance(owner[1], torch.nn.Module) and isinstance(value, types.FunctionType)
+        if method and not is_user_file(value.__code__.co_filename):
+            self._values.expect(*owner, dynamic)
 
     def _step(self, kind: str, step: Any, path: str, value: Any, fetch: Fetch) -> Found | None:
         if kind is ATTRIBUTE:
@@ -155,9 +176,39 @@ class Chains:
         kind, step = chain.steps[-1]
         if value is None or isinstance(value, Tensor):
             return None
+        if _runs_code(value, kind, step):
+            if isinstance(value, CONTAINERS):
+                self._notes.effects.contain(path, value, fetch, self._notes.line)
+            return None
         if kind is ATTRIBUTE:
             return Slot.attribute(value, step, f"{path}.{step}")
-        return Slot.item(value, step, f"{path}[{step!r}]", fetch)
+        return Slot.item(value, step, f"{path}[{said(step)}]", fetch)
+
+
+def _runs_code(owner: Any, kind: str, step: Any) -> bool:
+    """Whether a write to an attribute or an item runs code of the user's, whose own writes are seen."""
+    cls: Any = type(owner)
+    users = [base for base in cls.__mro__ if is_users_class(base)]
+    if kind is not ATTRIBUTE:
+        return any("__setitem__" in vars(base) for base in users)
+    if isinstance(owner, torch.nn.Module | types.ModuleType | type):
+        return False
+    if any("__setattr__" in vars(base) for base in users):
+        return True
+    descriptor = inspect.getattr_static(cls, step, None)
+    is_slot = isinstance(descriptor, types.MemberDescriptorType)
+    return hasattr(type(descriptor), "__set__") and not is_slot
+
+
+def _places(cls: type, code: types.CodeType) -> list[tuple[str, type]]:
+    """(name, class) where a function of that code stands, among a class and its bases."""
+    found = []
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if isinstance(inner, types.FunctionType) and inner.__code__ is code:
+                found.append((name, base))
+    return found
 
 
 class _Roots:
@@ -188,12 +239,15 @@ class _Roots:
                 return None
             if not self._notes.is_met(value) and not isinstance(value, _ALWAYS_MET):
                 return None
+            if self._notes.is_made(value):
+                return None
             return self._notes.path_of(value, name), value, ref(value)
         if chain.root is CLOSURE:
             return self._variable(name)
         if chain.root is IMPORT:
-            module = sys.modules.get(name)
-            return None if module is None else (name, module, strong(module))
+            return self._values.item(
+                sys.modules, name, f"sys.modules[{name!r}]", strong(sys.modules)
+            )
         return self._global(name)
 
     def _is_own(self, name: str) -> bool:
@@ -208,20 +262,24 @@ class _Roots:
         if name not in table:
             return self._builtin(name, table)
         value = table[name]
-        if not self.users and (callable(value) or isinstance(value, types.ModuleType)):
-            return None  # an installed library does not change
+        if not self.users and isinstance(value, types.ModuleType | type):
+            return None  # an installed library does not change, but for functions that are patched
+        if not self.users and callable(value):
+            if not self.file.startswith(_TORCH):
+                self._notes.guard(table, ITEMS, name, value, name, strong(table))
+            return None
         return self._values.item(table, name, name, strong(table))
 
     def _builtin(self, name: str, table: dict[str, Any]) -> Found | None:
         if not self.users:
             return None
         self._notes.absent.setdefault(id(table), (table, set()))[1].add(name)
-        if name == "globals":
-            for string in reads_of(self._frame.f_code).strings:
-                if string in table:
-                    found = self._global(string)
-                    if found is not None:
-                        self._values.expect(*found)
+        strings = reads_of(self._frame.f_code).strings
+        if name == "globals":  # a key may be made of them
+            for key in [k for k in table if any(string in k for string in strings)]:
+                found = self._global(key)
+                if found is not None:
+                    self._values.expect(*found)
         return self._values.item(vars(builtins), name, name, strong(vars(builtins)))
 
     def _variable(self, name: str) -> Found | None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import _torch_private as private
+from ...storage import moves
 from .slots import Slot
 
 Tensor = torch.Tensor
@@ -37,6 +38,8 @@ class Written:
         self.line: int | None = None
         self.file: str | None = None
         self.counts = 0  # statements that count it up
+        self.step: Any = 0  # by how much all of them together
+        self.was_there = False  # whether what stands there now is older than the code's run
 
 
 class Contained(NamedTuple):
@@ -109,6 +112,7 @@ class Watched:
             size, stride, offset, _ = self._geometry
             with torch.no_grad():  # it may be a leaf
                 private.put_on_storage(tensor, self._storage, offset, size, stride)
+            moves.note()
 
     def restore(self) -> None:
         """Give the tensor back what it had."""
@@ -138,9 +142,11 @@ class Effects:
         written.stored = True
         written.line, written.file = line, file
 
-    def count(self, slot: Slot) -> None:
+    def count(self, slot: Slot, by: Any) -> None:
         """The code is about to count the slot up."""
-        self._of(slot).counts += 1
+        written = self._of(slot)
+        written.counts += 1
+        written.step += by
 
     def _of(self, slot: Slot) -> Written:
         known = self.written.get(slot.place)
@@ -165,14 +171,14 @@ class Effects:
         if id(tensor) not in self.tensors:
             self.tensors[id(tensor)] = Watched(path, tensor)
 
-    def changed(self) -> list[Written]:
-        """The slots that hold something else than before."""
-        return [w for w in self.written.values() if w.slot.get() is not w.before]
+    def forget_replaced(self, was_there: Callable[[Any], bool]) -> None:
+        """Let go of containers that the code put others in the place of: they may hold tensors of the trace.
 
-    def forget_replaced(self) -> None:
-        """Let go of containers that the code put others in the place of: they may hold tensors of the trace."""
+        `was_there`: whether an object is older than the code's run, which is known no longer afterwards.
+        """
         self.containers = [c for c in self.containers if _stands(c.fetch, c.now)]
         for written in self.written.values():
+            written.was_there = was_there(written.slot.get())
             replaced = isinstance(written.before, list | dict | set | deque)
             if replaced and written.slot.get() is not written.before:
                 written.before = _REPLACED

@@ -18,7 +18,7 @@ import types
 import torch
 from torch.nn.modules import module as torch_modules
 
-from ...dispatch.site import is_user_file
+from ...dispatch.site import is_user_file, package_of
 
 USERS, LIBRARY, NOT_FOLLOWED = "the user's", "a library's", "not followed"
 
@@ -48,9 +48,6 @@ _NOT_FOLLOWED_NAMES = frozenset(
         "dataclasses",
     )
 )
-_NOT_FOLLOWED = tuple(
-    os.path.join(os.path.dirname(_TORCH), name) + os.sep for name in _NOT_FOLLOWED_NAMES
-)
 
 
 def whose(frame: types.FrameType) -> str:
@@ -73,9 +70,8 @@ def whose(frame: types.FrameType) -> str:
         return USERS
     if file == torch_modules.__file__:
         return NOT_FOLLOWED
-    if file.startswith(_FOLLOWED_TORCH) or (
-        "site-packages" in file and not file.startswith(_NOT_FOLLOWED)
-    ):
+    package = package_of(file)
+    if file.startswith(_FOLLOWED_TORCH) or (package and package not in _NOT_FOLLOWED_NAMES):
         return LIBRARY
     return NOT_FOLLOWED
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .tokens import CONTAINERS, MISSING, Said, Same, is_plain, token
+from .tokens import CONTAINERS, MISSING, Said, Same, is_plain, is_users_class, token
 
 Tensor = torch.Tensor
 
@@ -33,12 +33,13 @@ class Guard:
         expected: its token.
         id: the identity of what stands there, or None where only its contents count (a list).
         value: itself, where it is plain; a weak reference to it otherwise.
+        direct: whether the code was seen to read it, and not only might have.
     """
 
-    __slots__ = ("expected", "id", "path", "value")
+    __slots__ = ("direct", "expected", "id", "path", "value")
 
-    def __init__(self, path: str, value: Any):
-        self.path = path
+    def __init__(self, path: str, value: Any, direct: bool = True):
+        self.path, self.direct = path, direct
         self.expected = token(value)
         self.adopt(value)
 
@@ -46,7 +47,11 @@ class Guard:
         """Expect this very object from now on."""
         self.id: int | None = id(value)
         self.value = value
-        if isinstance(value, CONTAINERS) and not is_plain(value):
+        if (
+            isinstance(value, CONTAINERS)
+            and not is_plain(value)
+            and not is_users_class(type(value))
+        ):
             self.id, self.value = None, None
         elif not is_plain(value):
             self.value = _weak(value)
@@ -62,8 +67,8 @@ class Guard:
             return self.is_at(value)
         if self.id is None:  # its contents have a guard of their own
             return isinstance(value, CONTAINERS)
-        if isinstance(value, Tensor):
-            return False  # another tensor
+        if isinstance(value, (Tensor, *CONTAINERS)) and not is_plain(value):
+            return False  # another tensor, or a container of a class of the user's, which may have attributes
         return bool(token(value) == self.expected)
 
 
@@ -81,19 +86,31 @@ class Group:
         fetch: gives the owner, or None where it is gone.
         get: takes the owner, gives the values of all guards as a tuple.
         guards: in that order.
+        absent: the names of attributes that neither the object nor its class may get.
     """
 
-    __slots__ = ("fetch", "get", "guards", "keys", "kind")
+    __slots__ = ("absent", "fetch", "get", "guards", "keys", "kind")
 
     def __init__(self, fetch: Callable[[], Any], kind: str):
         self.fetch = fetch
         self.kind = kind
+        self.absent: frozenset[str] = frozenset()
         self.keys: list[Any] = []
         self.guards: list[Guard] = []
         self.get: Callable[[Any], tuple[Any, ...]] = lambda owner: ()
 
     def close(self) -> None:
         """All keys are known: make the getter."""
+        owner = self.fetch()
+        if self.kind == ATTRIBUTES and isinstance(getattr(owner, "__dict__", None), dict):
+            getter = getattr(type(owner), "__getattr__", None)
+            lookup: Any = type(owner).__getattribute__
+            plain = lookup is object.__getattribute__
+            if plain and getter in (None, torch.nn.Module.__getattr__):
+                missing = [
+                    k for k, g in zip(self.keys, self.guards, strict=True) if g.id == id(MISSING)
+                ]
+                self.absent = frozenset(missing)
         self.get = _getter(self.kind, self.keys, [g.id == id(MISSING) for g in self.guards])
 
     def now(self) -> Sequence[Any] | None:
@@ -172,7 +189,7 @@ def contents(container: Any) -> tuple[Any, ...]:
     if isinstance(container, dict | types.MappingProxyType):
         return (type(container), *container, *container.values())
     if isinstance(container, set | frozenset):
-        return (type(container), *sorted(container, key=id))
+        return (type(container), *container)  # in its own order, which code may see
     return (type(container), *container)
 
 

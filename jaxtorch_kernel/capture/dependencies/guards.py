@@ -4,8 +4,7 @@ The check has two parts. The quick one asks whether every object is the very one
 source is made from the guards (`_quick_check`), so that a guard costs one read and one comparison. Where it says no,
 values are compared, slowly; if they mean the same, the new objects are what is expected from then on.
 
-The tables of modules are read as a whole, in loops of C: the tensors in them are what the program reads next, so that
-one reading serves both (`Guards.in_tables`).
+The tables of modules are read as a whole, in loops of C.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ import keyword
 import re
 import types
 import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import chain, repeat
+from operator import call
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ class Guards:
         self.groups = groups
         self.checks = checks
         self.tables = tables
-        self._held = [t.table for t in tables]
+        self._held = [t.table for t in tables if t.guards]
+        self._empty = [t.table for t in tables if not t.guards]  # as most modules' buffers are
         self._ids = [guard.id for t in tables for guard in t.guards]
         self._hook_paths, self._attribute_paths = hookless, attributes
         self._hookless = [hooks for _, hooks in hookless]
@@ -79,8 +81,10 @@ class Guards:
         self._absent = [(table.__contains__, names) for table, names in absent]
         mark = _Mark(self)
         self._modules = [weakref.ref(m, mark.release) for m in modules]
+        self._classes = list(map(type, modules))  # one may be given another class
         self._dead = self.gone = False
-        self._is_bare = not (
+        # Nothing beside arguments is read.
+        self.is_bare = not (
             groups or checks or tables or hookless or attributes or absent or modules
         )
         self._watch: list[Any] = []
@@ -104,21 +108,12 @@ class Guards:
         self._watch = watch
         self._expected = _expected(groups)
 
-    def in_tables(self) -> list[Tensor | None]:
-        """What stands in the tables of modules now."""
-        return list(chain.from_iterable(map(_values, self._held)))
-
-    def hold(self, in_tables: list[Tensor | None] | None = None) -> bool:
-        """Whether everything is as it was when the program was traced, or means the same.
-
-        Args:
-            in_tables: what `in_tables` gave, where the caller has it.
-        """
-        if self._is_bare:
+    def hold(self) -> bool:
+        """Whether everything is as it was when the program was traced, or means the same."""
+        if self.is_bare:
             return True
-        if in_tables is None:
-            in_tables = self.in_tables()
-        if list(map(id, in_tables)) != self._ids:
+        in_tables = map(id, chain.from_iterable(map(_values, self._held)))
+        if list(in_tables) != self._ids or any(self._empty):
             return False
         return self._is_same() or (not self.gone and self._adopt() and self._is_same())
 
@@ -129,6 +124,8 @@ class Guards:
             return False
         if self._dead or any(map(_has, self._attributes, _forward)):
             return False
+        if list(map(type, map(call, self._modules))) != self._classes:
+            return False
         for has, names in self._absent:
             if any(map(has, names)):
                 return False
@@ -138,14 +135,15 @@ class Guards:
         try:
             if not check(self._expected):
                 return False
+            return not self.checks or all(check.holds() for check in self.checks)
         except GONE:
             return False
-        return not self.checks or all(check.holds() for check in self.checks)
 
     def release(self) -> None:
         """A module has died: the program can never hold again, and keeps nothing alive."""
         self.gone = self._dead = True
-        self._held, self.tables, self._hookless, self._attributes = [], [], [], []
+        self._held, self._empty, self.tables = [], [], []
+        self._hookless, self._attributes = [], []
         self._hook_paths, self._attribute_paths = [], []
 
     def _adopt(self) -> bool:
@@ -170,8 +168,9 @@ class Guards:
         return True
 
     def changes(self) -> list[Change]:
-        """What does not hold."""
-        found = []
+        """What does not hold: of what the code was seen to read, or else of what it may have read."""
+        found: list[Change] = []
+        perhaps: list[Change] = []
         for group in self.groups:
             values = group.now()
             if group.kind == CONTENTS and (values is None or len(values) != len(group.guards)):
@@ -180,15 +179,20 @@ class Guards:
             values = group.each_now() if values is None else values
             for guard, value in zip(group.guards, values, strict=False):
                 if not guard.is_at(value) and not guard.accepts(value):
-                    found += self._closure(guard.path, value) or [
-                        Change(guard.path, guard.expected, token(value))
-                    ]
+                    change = Change(guard.path, guard.expected, token(value))
+                    known = found if guard.direct else perhaps
+                    known += self._closure(guard.path, value) or [change]
+        found = found or perhaps
         for table in self.tables:
             found += table.changes()
         for path, hooks in self._hook_paths:
             found += [Change(f"{path}[{key}]", None, Said("is new")) for key in users_hooks(hooks)]
         for path, own in self._attribute_paths:
             found += [Change(f"{path}.forward", None, Said("is new"))] if "forward" in own else []
+        for reference, cls in zip(self._modules, self._classes, strict=True):
+            now = type(reference())
+            if now is not cls and reference() is not None:
+                found.append(Change("a module's class", cls.__name__, now.__name__))
         for has, names in self._absent:
             found += [Change(name, "builtin", "new") for name in names if has(name)]
         found += [Change(c.path, None, Said(c.what)) for c in self.checks if not c.holds()]
@@ -241,7 +245,11 @@ def _expected(groups: list[Group]) -> list[Any]:
     """What `_quick_check` compares with: the identity of each object; of a container, its length and elements."""
     found: list[Any] = []
     for group in groups:
-        ids = [guard.id for guard in group.guards if guard.id is not None]
+        if group.absent:
+            pairs = zip(group.keys, group.guards, strict=True)
+            ids = [g.id for key, g in pairs if g.id is not None and key not in group.absent]
+        else:
+            ids = [guard.id for guard in group.guards if guard.id is not None]
         found += [[len(group.guards), *ids]] if group.kind == CONTENTS else ids
     return found
 
@@ -266,14 +274,23 @@ def _quick_check(groups: list[Group]) -> Callable[[list[Any]], bool]:
     }
     lines = ["def check(expected):"]
     place = 0
+    classes: dict[type, set[str]] = {}  # -> names that none of them may get
     for i, group in enumerate(groups):
         compared = []
+        if group.absent:
+            owner = group.fetch()
+            classes.setdefault(type(owner), set()).update(group.absent)
+            names[f"absent{i}"] = group.absent.isdisjoint
+            tables = ["__dict__"]
+            if isinstance(owner, torch.nn.Module):
+                tables += ["_parameters", "_buffers", "_modules"]
+            compared = [f"not absent{i}(owner.{table})" for table in tables]
         for j, (key, guard) in enumerate(zip(group.keys, group.guards, strict=False)):
             if group.kind == CONTENTS:
                 names[f"chosen{i}"] = [k for k, g in enumerate(group.guards) if g.id is not None]
-                read = f"elements(owner, chosen{i})"
-            elif guard.id is None:  # only its contents count, which have a group of their own
-                continue
+                read = _read_contents(group) or f"elements(owner, chosen{i})"
+            elif guard.id is None or key in group.absent:
+                continue  # only its contents count, which have a group of their own
             else:
                 names[f"key{i}_{j}"] = key
                 read = f"id({_read(group.kind, key, f'key{i}_{j}', guard.id == id(MISSING))})"
@@ -282,9 +299,26 @@ def _quick_check(groups: list[Group]) -> Callable[[list[Any]], bool]:
         if compared:
             names[f"fetch{i}"] = group.fetch
             lines += [f"    owner = fetch{i}()", f"    if {' or '.join(compared)}: return False"]
+    for i, (cls, absent) in enumerate(classes.items()):
+        names[f"of_class{i}"] = absent.isdisjoint
+        names[f"spaces{i}"] = [vars(base) for base in cls.__mro__]
+        names["all"], names["map"] = all, map
+        lines += [f"    if not all(map(of_class{i}, spaces{i})): return False"]
     exec("\n".join([*lines, "    return True"]), names)
     check: Callable[[list[Any]], bool] = names["check"]
     return check
+
+
+def _read_contents(group: Group) -> str | None:
+    """The expression that reads all of a container `owner` as `_elements` does, without a call in Python."""
+    if any(guard.id is None for guard in group.guards):
+        return None
+    kind = group.guards[0].value()
+    if kind in (dict, OrderedDict):
+        return "[2 * len(owner) + 1, id(type(owner)), *map(id, owner), *map(id, owner.values())]"
+    if kind in (list, tuple, deque):
+        return "[len(owner) + 1, id(type(owner)), *map(id, owner)]"
+    return None
 
 
 def _read(kind: str, key: Any, name: str, missing: bool) -> str:

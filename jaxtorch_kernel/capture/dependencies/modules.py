@@ -14,13 +14,12 @@ import torch
 from torch.nn.modules import module as torch_modules
 
 from .fetch import module_table, ref, strong
-from .guard import Check, users_hooks
+from .guard import ATTRIBUTES, Check, users_hooks
 from .tokens import is_users_class
-from .values import Values
+from .values import OF_EVERY_MODULE, Values
 
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}  # what every module has
 _GLOBAL_HOOKS = tuple(
     name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
 )
@@ -50,8 +49,12 @@ class Modules:
         if notes.is_first("hooks of all modules"):
             for name in _GLOBAL_HOOKS:
                 self._hooks(vars(torch_modules)[name], name, None)
-        if "forward" not in own and not own["_modules"] and not is_users_class(type(module)):
+        cls = type(module)
+        if "forward" not in own and not own["_modules"] and not is_users_class(cls):
             notes.attributes.append((reference, path, own))
+            self._values.guard(
+                cls, ATTRIBUTES, "forward", cls.forward, f"{cls.__name__}.forward", ref(cls)
+            )
         else:
             self._values.attribute(module, "forward", path, ref(module))
 
@@ -78,18 +81,21 @@ class Modules:
         notes.modules[id(module)] = weakref.ref(module)
         path = notes.module_path(module)
         own = vars(module)
+        for name in own.keys() - OF_EVERY_MODULE:
+            self._values.read_later(path, module, name)
         notes.table(path, module, own["_parameters"])
         notes.table(path, module, own["_buffers"])
+        for name, p in own["_parameters"].items():
+            if p is not None:
+                self._values.attributes_later(f"{path}.{name}", p)
         children = module_table(ref(module), "_modules")
         notes.contents(f"{path}._modules", own["_modules"], children)
         for child in own["_modules"].values():
-            if child is not None:
+            if child is not None and not notes.is_made(child):
                 self.read_whole(child)
 
     def read_unseen(self, module: torch.nn.Module) -> None:
         """All of a module's tree is read, and what a call of it would read: another module is called for it."""
         self.read_whole(module)
-        for path, part in module.named_modules(prefix=self._notes.module_path(module)):
+        for part in module.modules():
             self.called(part)
-            for name in vars(part).keys() - OF_EVERY_MODULE:
-                self._values.read_later(path, part, name)

@@ -15,21 +15,26 @@ reads begins at an argument that was not met.
 
 from __future__ import annotations
 
+import contextlib
 import types
 import weakref
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from ... import _torch_private as private
 from ...dispatch import tracing
 from ...storage.buffer import buffer_of
+from ..errors import MakesParameters
 from ..results import Known
 from . import outside
-from .effects import Effects
+from .effects import Effects, Written
 from .fetch import Fetch
 from .guard import CONTENTS, Check, Group, Guard, Table
 from .guards import Guards
 from .slots import Slot
+from .tokens import is_plain
 
 Tensor = torch.Tensor
 
@@ -53,6 +58,11 @@ class Own(NamedTuple):
 NOTHING = Own(None, frozenset(), set())
 
 
+def said(key: Any) -> str:
+    """A key of a container, as one would write it; of a tensor or an object, what it is."""
+    return repr(key) if is_plain(key) else f"<{type(key).__name__}>"
+
+
 class Notes:
     """The notes of one trace.
 
@@ -65,11 +75,13 @@ class Notes:
         modules: that were called or read whole, by identity.
         tensors: that were read by name, by identity: path, weak reference.
         gradients: leaves, with their `.grad` when they were met first.
+        parameters: that the code made; `made`: objects that it made, by identity.
         names: that followed code mentions.
         strings: constants of followed code that may be names of attributes or globals.
         uses_gradients: whether followed code may read a leaf's `.grad`, or set it.
         warned: what the code does that a program cannot repeat: what, file, line.
         line: file and line of the user's, that reads.
+        direct: whether what is noted now was seen to be read (`Guard`).
     """
 
     def __init__(self, own: Own):
@@ -87,11 +99,14 @@ class Notes:
         self.arguments: dict[int, int] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
         self.gradients: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+        self.parameters: list[weakref.ref[Tensor]] = []
+        self.made: dict[int, weakref.ref[Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
         self.names: set[str] = set()
         self.strings: set[str] = set()
         self.uses_gradients = False
         self.line: tuple[str | None, int | None] = None, None
+        self.direct = True
         # With the path by which each was met first. What the code makes is not held: it may hold tensors of the trace.
         self._met: dict[int, tuple[Any, str]] = {}
         self._seen: set[Any] = set()
@@ -117,6 +132,17 @@ class Notes:
         """Whether an object was there before the code ran."""
         return id(value) in self._met
 
+    def make(self, value: Any) -> None:
+        """The code makes an object."""
+        with contextlib.suppress(TypeError):  # it can have no weak reference
+            self.made[id(value)] = weakref.ref(value)
+
+    def is_made(self, value: Any) -> bool:
+        """Whether the code made an object: nothing of it is a dependency."""
+        made = self.made.get(id(value))
+        begins = isinstance(value, torch.nn.Module) and "_modules" not in vars(value)
+        return begins or (made is not None and made() is value)
+
     def path_of(self, value: Any, otherwise: str) -> str:
         """The path by which an object was met."""
         return (self._met.get(id(value)) or (None, ""))[1] or otherwise
@@ -127,8 +153,10 @@ class Notes:
 
     def let_go(self) -> None:
         """The code has run: hold what was met no longer."""
+        self.effects.forget_replaced(
+            lambda v: (self.is_met(v) and not self.is_made(v)) or id(v) in self.tensors
+        )
         self._met.clear()
-        self.effects.forget_replaced()
 
     # -- what is read ---------------------------------------------------------------------------------------------
 
@@ -144,43 +172,53 @@ class Notes:
             self.meet(owner, path.rpartition(".")[0])
         is_new = key not in group.keys
         if is_new:
+            # What the code itself put there is nothing to depend on; what stood there before may be.
+            written = self.effects.written.get((id(owner), kind, key))
             group.keys.append(key)
-            group.guards.append(Guard(path, value))
+            before = value if written is None else written.before
+            group.guards.append(Guard(path, before, self.direct))
         return group.fetch, is_new
 
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[Any, Any]]:
         """Guard what a container holds: (key, element) of each; nothing where that was done before."""
         # One container in two places may be two later.
         place = (id(container), CONTENTS, path)
-        if place in self.groups or len(self.groups) > _MOST:
+        if place in self.groups:
+            return []
+        if len(self.groups) > _MOST:
+            self.warn(f"reads more than {_MOST} objects", *self.line)
             return []
         group = self.groups[place] = Group(fetch, CONTENTS)
         self.meet(container, path)
         self.effects.contain(path, container, fetch, self.line)
         is_map = isinstance(container, dict | types.MappingProxyType)
         elements = list(container.values()) if is_map else list(container)
-        if isinstance(container, set | frozenset):
-            elements = sorted(container, key=id)
         keys = list(container) if is_map else list(range(len(elements)))
         group.keys.append(type)
         group.guards.append(Guard(path, type(container)))
         if is_map:
-            group.guards += [Guard(f"{path} (its key {k!r})", k) for k in keys]
+            group.guards += [Guard(f"{path} (its key {said(k)})", k) for k in keys]
         found = list(zip(keys, elements, strict=True))
-        group.guards += [Guard(f"{path}[{key!r}]", value) for key, value in found]
+        group.guards += [Guard(f"{path}[{said(key)}]", value) for key, value in found]
         return found
 
     def table(self, path: str, module: torch.nn.Module, table: dict[str, Any]) -> None:
         """A module's table of tensors is read: all of it is guarded, at once."""
         if id(table) not in self.tables and id(table) not in self.own.tables:
-            self.tables[id(table)] = Table(path, module, table)
+            values = [v for v in table.values() if isinstance(v, Tensor)]
             for name, value in table.items():
                 if isinstance(value, Tensor):
                     self.tensor(f"{path}.{name}", value)
+            if not any(map(private.is_wrapped, values)):
+                self.tables[id(table)] = Table(path, module, table)
 
     def tensor(self, path: str, value: Tensor) -> None:
         """A tensor is read by name; nothing where the trace has made its values."""
         trace = tracing.current()
+        if is_lazy(value):  # which becomes another one in place
+            raise MakesParameters(path, *self.line)
+        if private.is_wrapped(value):  # a transform's, put there by `functional_call`
+            return
         if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
             return
         if id(value) not in self.tensors:
@@ -205,9 +243,16 @@ class Notes:
         self.checks.setdefault(id(value), check)
         self.meet(value, check.path)
 
-    def warn(self, what: str, file: str, line: int | None) -> None:
+    def holds_new_parameters(self, value: Any) -> bool:
+        """Whether a value is a parameter that the code made, or a module with one."""
+        if not self.parameters or not isinstance(value, Tensor | torch.nn.Module):
+            return False
+        found = [value] if isinstance(value, Tensor) else list(value.parameters())
+        return any(reference() is p for reference in self.parameters for p in found)
+
+    def warn(self, what: str, file: str | None, line: int | None) -> None:
         """The code does what a program cannot repeat."""
-        found = what, file, line or 0
+        found = what, file or "", line or 0
         if found not in self.warned:
             self.warned.append(found)
 
@@ -230,6 +275,19 @@ class Notes:
         group = self._group_of(slot)
         return group is not None and slot.key in group.keys
 
+    def expect_before(self, written: Written) -> None:
+        """A run is like the trace only where a place that the code writes holds what it held before."""
+        slot = written.slot
+        if self.reads(slot):
+            return
+        owner, kind, key = slot.place
+        group = self._group_of(slot)
+        if group is None:
+            place = slot.path if isinstance(slot.owner(), list) else ""
+            group = self.groups[(owner, kind, place)] = Group(slot.owner, kind)
+        group.keys.append(key)
+        group.guards.append(Guard(slot.path, written.before))
+
     def drop(self, slot: Slot) -> None:
         """Forget the guard of a place."""
         group = self._group_of(slot)
@@ -244,6 +302,13 @@ class Notes:
     def finish(self) -> Guards:
         """The guards."""
         self._seen.clear()
+        places: dict[int, list[Group]] = {}  # of each container
+        for (owner, kind, _), group in self.groups.items():
+            if kind == CONTENTS and _is_there(group):
+                places.setdefault(owner, []).append(group)
+        for found in places.values():
+            if len(found) > 1:
+                self.checks[id(found)] = _is_one(found)
         groups = []
         for group in self.groups.values():
             if group.guards and _is_there(group):
@@ -258,6 +323,16 @@ class Notes:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
+
+
+def _is_one(groups: list[Group]) -> Check:
+    """A container that stands in several places: that it is one still."""
+
+    def holds() -> bool:
+        return len({id(group.fetch()) for group in groups}) == 1
+
+    paths = [group.guards[0].path for group in groups[:2]]
+    return Check(paths[0], f"is no longer the same as {paths[1]}", holds)
 
 
 def _is_there(group: Group) -> bool:

@@ -39,17 +39,15 @@ _FUNCTIONS: dict[Any, str] = {
     **{
         function: _CLOCK
         for name in (
-            "time",
-            "time_ns",
-            "perf_counter",
-            "monotonic",
-            "process_time",
-            "localtime",
-            "gmtime",
+            *("time", "perf_counter", "monotonic", "process_time", "thread_time"),
+            *("time_ns", "perf_counter_ns", "monotonic_ns", "process_time_ns", "thread_time_ns"),
+            *("localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"),
         )
         if (function := getattr(time, name, None)) is not None
     },
 }
+_LOOKS = (os.stat, os.lstat, os.listdir, os.scandir)  # at the file system
+_PATHS = ("genericpath", "posixpath", "ntpath", "pathlib", "glob")  # modules that look for others
 _METHODS = {"now": _CLOCK, "utcnow": _CLOCK, "today": _CLOCK}
 _READS = frozenset({"read", "readline", "readlines", "readinto"})
 _QUIET = (
@@ -99,8 +97,9 @@ ASKED = frozenset(
         torch.initial_seed,
     }
 )
-# Modules of locks and the like: their objects hold who waits now, which other threads change at any time.
-SHARED = frozenset({"threading", "multiprocessing.synchronize"})
+# Modules whose objects are not looked into: of locks, which hold who waits now and change at any time; of loggers, of
+# which each leads to all others, and which decide nothing but what is written.
+SHARED = frozenset({"threading", "multiprocessing.synchronize", "logging"})
 _SMALL = 1 << 12  # elements of a tensor on the CPU that is compared by value too
 
 
@@ -135,6 +134,10 @@ def called(function: Any, frame: types.FrameType) -> str | None:
         name in _READS and isinstance(getattr(function, "__self__", None), io.IOBase)
     ):
         return None if _is_quiet(frame) else _FILE
+    if function in _LOOKS:
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _PATHS:
+            frame = frame.f_back
+        return _FILE if is_user_file(frame.f_code.co_filename) else None
     if name in _METHODS or function is os.urandom or function is input:
         return what_of(function)
     if is_user_file(frame.f_code.co_filename):
@@ -192,6 +195,12 @@ def asked_again(path: str, ask: Any) -> Check:
     return Check(f"{path}()", "gives another answer", lambda: bool(token(ask()) == before))
 
 
+def kept_results(path: str, cache: Any) -> Check:
+    """A function under `functools.lru_cache`: that it still keeps what it kept."""
+    least = cache.cache_info().currsize
+    return Check(path, "has given up what it kept", lambda: cache.cache_info().currsize >= least)
+
+
 def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
     """What a context variable holds."""
     return asked_again(f"{path}.get", lambda: variable.get(MISSING))
@@ -227,15 +236,25 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         )
 
 
+def _labels(value: Any) -> list[Any]:
+    """What an array has beside its elements: a frame's labels, a mask, names of fields."""
+    parts = [getattr(value, name, None) for name in ("columns", "index", "mask")]
+    own = [None if p is None or not hasattr(p, "tolist") else p.tolist() for p in parts]
+    return [*own, getattr(getattr(value, "dtype", None), "names", None)]
+
+
 def unchanged_array(path: str, value: Any) -> Check:
     """An array of NumPy's, or what gives one (a DataFrame): compared by its contents."""
     if isinstance(value, _BYTES):
         before = bytes(value)
         return Check(path, "has other contents", lambda: bytes(value) == before)
     copy = np.array(value, copy=True)
+    labels = _labels(value)
 
     def holds() -> bool:
         now = np.asarray(value)
+        if labels != _labels(value):
+            return False
         if now.shape != copy.shape or now.dtype != copy.dtype:
             return False
         if now.dtype.hasobject:

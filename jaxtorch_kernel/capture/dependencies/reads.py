@@ -11,6 +11,7 @@ import dis
 import functools
 import itertools
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 ATTRIBUTE, ITEM = "attribute", "item"
@@ -23,10 +24,12 @@ _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _CLOSURES = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
-# With one of these names in it, code reads attributes that its bytecode does not say.
+_LOADS = ("LOAD_", "IMPORT_")
+_LOADS_OF_VALUES = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_CLOSURE")
 # With one of these names in it, code may take a leaf's `.grad` away.
 _SET_GRADIENTS = frozenset({"zero_grad", "setattr", "__setattr__"})
 _MODULES_WITH_GRAD = ("autograd", "func", "jax", "torch")
+# With one of these names in it, code reads attributes that its bytecode does not say.
 _DYNAMIC = frozenset(
     (
         "getattr",
@@ -42,6 +45,11 @@ _DYNAMIC = frozenset(
         "deepcopy",
         "copy",
         "dumps",
+        "import_module",
+        "__import__",
+        "getmembers",
+        "setattr",
+        "delattr",
     )
 )
 
@@ -79,7 +87,7 @@ class Reads(NamedTuple):
         chains: what it reads.
         stores: what it assigns or deletes: `global n`, `self.n = ...`, `table['n'] = ...`.
         increments: what it counts up by a constant.
-        names: every name and attribute that it mentions.
+        names: every name and attribute that it reads.
         dynamic: whether it reads attributes whose names it computes.
         strings: its constants that could be names of attributes or globals, if it is dynamic.
         gradients: whether it may read a leaf's `.grad`, or set it.
@@ -96,7 +104,9 @@ class Reads(NamedTuple):
 
 @functools.lru_cache(8192)
 def reads_of(code: types.CodeType) -> Reads:
-    """What a code object reads and writes; the code inside it (lambdas, comprehensions) is not looked into.
+    """What a code object reads and writes.
+
+    Of the code inside it (lambdas, comprehensions), what that does with variables of this one's own closure.
 
     Example:
         >>> from jaxtorch.capture.dependencies.reads import reads_of
@@ -124,14 +134,20 @@ class _Scan:
         self.chains: dict[Chain, None] = {}
         self.stores: dict[Chain, None] = {}
         self.increments: list[Increment] = []
+        self.counted: set[int] = set()  # places of the loads in `obj.n += 1`
         self.assigned: set[str] = set()  # at the level of a module: names it has set so far
 
     def result(self) -> Reads:
         i = 0
         while i < len(self.instructions):
             i = self._statement(i)
-        mentioned = {*self.code.co_names, *self.code.co_freevars}
-        dynamic = not _DYNAMIC.isdisjoint(mentioned)
+        for inner in self.code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._take_closure(reads_of(inner))
+        mentioned = {*self._loaded(), *self.code.co_freevars}
+        # A class pattern reads by position what the class names in its `__match_args__`.
+        patterns = any(i.opname == "MATCH_CLASS" for i in self.instructions)
+        dynamic = patterns or not _DYNAMIC.isdisjoint(mentioned)
         constants = self.code.co_consts if dynamic else ()
         strings = tuple(c for c in constants if isinstance(c, str) and c.isidentifier())
         return Reads(
@@ -143,6 +159,25 @@ class _Scan:
             strings,
             not _SET_GRADIENTS.isdisjoint(mentioned) or "grad" in strings or self._has_grad(),
         )
+
+    def _take_closure(self, inner: Reads) -> None:
+        own = self.code.co_freevars
+        self.chains.update({c: None for c in inner.chains if c.root is CLOSURE and c.name in own})
+        self.stores.update({c: None for c in inner.stores if c.root is CLOSURE and c.name in own})
+        self.increments += [
+            i for i in inner.increments if i.target.root is CLOSURE and i.target.name in own
+        ]
+
+    def _loaded(self) -> Iterator[str]:
+        """The names that it reads: one that it only sets or counts up is none."""
+        for i, instruction in enumerate(self.instructions):
+            name = instruction.argval
+            opname = instruction.opname
+            if opname.startswith(_LOADS) and not opname.startswith(_LOADS_OF_VALUES):
+                if i not in self.counted and isinstance(name, str):
+                    yield name
+            elif instruction.opname == "MATCH_CLASS" and i:
+                yield from self.instructions[i - 1].argval
 
     def _has_grad(self) -> bool:
         """Whether it reads or sets an attribute `grad` of something that is no module with a function of that name."""
@@ -168,6 +203,10 @@ class _Scan:
         if name in _GLOBALS:
             if value in self.assigned:
                 return i + 1
+            if value == "type" and self._is(i + 1, *_ARGUMENTS) and self._is(i + 2, "CALL"):
+                owner = self._root(ARGUMENT, self.instructions[i + 1].argval, i)
+                if self.instructions[i + 2].argval == 1:  # `type(self)`
+                    return self._chain(_longer(owner, ATTRIBUTE, "__class__"), i + 3)
             return self._chain(self._root(GLOBAL, value, i), i + 1)
         if name in _CLOSURES:
             root = self._root(CLOSURE, value, i) if value in self.code.co_freevars else None
@@ -251,6 +290,7 @@ class _Scan:
         simple = self._adds(i + 2) and self._is(i + 4, "SWAP") and self._is(i + 5, "STORE_ATTR")
         if simple:
             self._count(target, i + 2)
+            self.counted.add(i + 1)
             return i + 6
         self._end(target)
         self._store(target)

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 from ...storage.buffer import Buffer, buffer_of, wrap
-from ..errors import CaptureError
+from ..errors import CaptureError, MakesParameters
 from ..results import Alias
+from .cells import GradCell, SlotCell, TensorCell, with_gradient
 from .effects import Contained, Watched, Written, layout_of, put_contents
+from .fetch import ref
 from .guard import Check
 from .guards import Guards
 from .recorder import Recorder
-from .repeats import Extend, Refill, Reflag, again_of
+from .repeats import Extend, Rebind, Refill, Reflag, again_of
 from .slots import DataSlot, EndSlot, Slot
 from .tokens import MISSING, is_plain
 
@@ -44,53 +46,19 @@ def warn_of_a_constant(what: str, file: str, line: int) -> None:
     )
 
 
-class SlotCell:
-    """The buffer of the tensor that stands at a place which each run binds anew."""
-
-    __slots__ = ("geometry", "requires_grad", "slot")
-
-    def __init__(self, slot: Any, tensor: Tensor):
-        self.slot = slot
-        self.geometry = layout_of(tensor)
-        self.requires_grad = tensor.requires_grad
-
-    def __call__(self) -> Any:
-        now = self.slot.get()
-        same = isinstance(now, Tensor) and now.device.type == "jax"
-        if not same or layout_of(now) != self.geometry or now.requires_grad != self.requires_grad:
-            return None
-        return now.untyped_storage().buffer
-
-
-class TensorCell:
-    """The buffer of a tensor."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = weakref.ref(tensor)
-
-    def __call__(self) -> Any:
-        return self.tensor().untyped_storage().buffer  # type: ignore[union-attr]  # AttributeError: it is gone
-
-
-class GradCell:
-    """The buffer of a leaf's `.grad` that the program reads: of the one that the leaf has now."""
-
-    __slots__ = ("geometry", "leaf")
-
-    def __init__(self, leaf: Tensor, gradient: Tensor):
-        self.leaf = weakref.ref(leaf)
-        self.geometry = layout_of(gradient)
-
-    def __call__(self) -> Any:
-        gradient: Any = self.leaf().grad  # type: ignore[union-attr]  # AttributeError: the leaf is gone
-        same = layout_of(gradient) == self.geometry  # AttributeError: the gradient is
-        return gradient.untyped_storage().buffer if same else None
-
-
 def _values(container: Any) -> Any:
     return container.values() if isinstance(container, dict) else container
+
+
+def _appended(now: Any, before: Any) -> list[Any]:
+    """What was appended to a list; a deque that was full has lost as much at its other end."""
+    now, before, most = list(now), list(before), getattr(now, "maxlen", None)
+    if most is None or len(now) < most:
+        return now[len(before) :]
+    for count in range(1, most):
+        if all(a is b for a, b in zip(before[len(before) + count - most :], now, strict=False)):
+            return now[most - count :]
+    return now
 
 
 def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
@@ -199,7 +167,12 @@ class Record:
         self.bindings: list[Binding] = []
         self._named: dict[int, list[Tensor]] = {}
         self._bound: dict[int, list[Callable[[], Any]]] = {}
-        self.tied: list[tuple[int, weakref.ref[Tensor]]] = []  # arguments that must be these
+        self.tied: list[
+            tuple[int, Callable[[], Tensor | None]]
+        ] = []  # arguments that must be these
+        self.bare: list[int] = []  # arguments that must be leaves without gradients and hooks
+        self.rebound: list[tuple[int, Slot]] = []  # arguments that each run binds to places
+        self._rebind = Rebind()
         self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
         for _, reference in recorder.tensors.values():
@@ -220,13 +193,27 @@ class Record:
         ] = {}  # what a run expects of tensors that the code changes
         for key, watched in recorder.effects.tensors.items():
             self._repeat(recorder, key, watched, is_traced)
-        for written in recorder.effects.changed():
+        for written in recorder.effects.written.values():
             self._bind(recorder, written, is_traced)
+        if self._rebind.pairs:
+            self.again.append(self._rebind)
         for reference, gradient in recorder.gradients.values():
             leaf = reference()
             if leaf is not None and gradient is not None and gradient.device.type == "jax":
                 self.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
-        self.guards: Guards = recorder.finish()
+        # Of the tensors that the code read by name: path, weak reference, how it lies in memory.
+        self.layouts = [
+            (path, reference, layout_of(tensor))
+            for path, reference in recorder.tensors.values()
+            if (tensor := reference()) is not None and tensor.device.type == "jax"
+        ]
+        self.fresh = recorder.fresh
+        # Whether it matters which of these tensors require a gradient.
+        names = recorder.notes.names | recorder.notes.strings
+        named = [reference for _, reference, _ in self.layouts]
+        self.flagged = named if "requires_grad" in names else []
+        self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
+        self.guards: Guards = recorder.notes.finish()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
             warn_of_a_constant(what, file, line)
@@ -261,18 +248,38 @@ class Record:
     ) -> None:
         """What the code did to one place."""
         slot, now = written.slot, written.slot.get()
-        if not (isinstance(now, Tensor) and now.device.type == "jax" and is_traced(buffer_of(now))):
-            if now is not MISSING:
-                again = again_of(written, recorder.reads(slot))
-                if again is not None:
-                    self.again.append(again)
+        if recorder.notes.holds_new_parameters(now):
+            raise MakesParameters(slot.path, written.file, written.line)
+        before, notes = written.before, recorder.notes
+        if now is before:
+            notes.expect_before(written)  # where it is something else, the code changes it
             return
-        before = written.before
+        on_device = isinstance(now, Tensor) and now.device.type == "jax"
+        if on_device and id(now) in recorder.arguments:
+            self.rebound.append((recorder.arguments[id(now)], slot))
+            return
+        if not on_device or (written.was_there and not is_traced(buffer_of(now))):
+            if written.was_there and not is_plain(now):
+                self._rebind.pairs.append((slot, ref(now)))
+                return
+            again = again_of(written, notes.reads(slot))
+            if again is None or now is MISSING:  # deleting what is not there is an error
+                notes.expect_before(written)
+            if again is not None:
+                self.again.append(again)
+            return
+        if not is_traced(buffer_of(now)):
+            raise CaptureError(
+                f"the captured code keeps a view of an argument, or of a tensor that it reads, in `{slot.path}`",
+                "Keep the tensor itself, or a copy: `.clone()`.",
+                written.file or None,
+                written.line,
+            )
         self._leave(slot, now, before, _kept(slot.path, written.file or None, written.line))
         if isinstance(before, Tensor) and before.device.type == "jax":
             self.reads_through(buffer_of(before), SlotCell(slot, before))
             self._replaced.append(before)
-            recorder.drop(slot)  # what stood there is an input, whatever it is
+            recorder.notes.drop(slot)  # what stood there is an input, whatever it is
 
     def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
         """Let each run leave a tensor at a place. `refusal`: for code that may not."""
@@ -297,13 +304,15 @@ class Record:
         )
         old = {id(value) for value in _values(before)}
         new = [value for value in _values(container) if id(value) not in old]
+        if any(map(recorder.notes.holds_new_parameters, new)):
+            raise MakesParameters(path, *line)
         traced = [
             isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
             for v in new
         ]
         in_order = isinstance(container, list | deque)
-        if in_order and not recorder.reads_contents(container):
-            tail = list(container)[len(before) :]
+        if in_order and not recorder.notes.reads_contents(container):
+            tail = _appended(container, before)
             if all(map(is_plain, tail)):
                 self.again.append(Extend(fetch, tail))
                 return
@@ -324,11 +333,19 @@ class Record:
             return
         raise CaptureError(what, advice, *line)
 
-    def tie(self, arguments: Sequence[Any]) -> None:
-        """Let a run be of these very leaves, where the code may read their `.grad`: it is reached through them."""
+    def tie(self, arguments: Sequence[Any], recorder: Recorder) -> None:
+        """Say what a run expects of arguments whose `.grad` the code may read.
+
+        One without a gradient may be any leaf without one. With one, it must be that leaf: the gradient is read there.
+        """
         for place, leaf in enumerate(arguments):
-            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf:
-                self.tied.append((place, weakref.ref(leaf)))
+            if not (isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf):
+                continue
+            _, gradient = recorder.gradients.get(id(leaf), (None, leaf.grad))
+            if gradient is None:
+                self.bare.append(place)
+            else:
+                self.tied.append((place, with_gradient(leaf)))
 
     def is_named(self, cell: Any) -> bool:
         """Whether the cell is that of a tensor that the code read by name."""

@@ -18,6 +18,7 @@ import inspect
 import os
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -26,16 +27,14 @@ import torch
 
 from ...dispatch import pausing, tracing
 from ...dispatch.site import is_user_file
-from ..errors import CaptureError
+from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
 from ..numbers import Number
-from ..results import Known
-from . import followed, outside
+from . import borders, followed, outside
 from .chains import Chains
 from .closures import Closures
-from .fetch import contents_of, strong
+from .fetch import contents_of, ref, strong
 from .gradients import Gradients
-from .guards import Guards
 from .modules import Modules
 from .notes import NOTHING, Notes
 from .slots import Slot
@@ -44,6 +43,7 @@ from .values import Values
 Tensor = torch.Tensor
 
 _FUNCTIONAL = torch.nn.functional.__file__  # whose functions stand for those in C
+_NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -81,6 +81,9 @@ class Recorder:
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
         self.draws: list[Draw] = []
+        self.fresh: set[int] = (
+            set()
+        )  # results that the code made and that are no tensors, by identity
         # What is asked of a trace when it is over; `Notes` says what each is.
         self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
         self.arguments, self.tensors = notes.arguments, notes.tensors
@@ -91,7 +94,11 @@ class Recorder:
         """Call the function, watched."""
         notes = self.notes
         self._gradients.trace = tracing.current()
-        self._values.may_run(self.function)
+        code = getattr(self.function, "__code__", None)
+        if code is not None and is_user_file(code.co_filename):
+            self._values.may_run(self.function)
+        else:  # a partial, an object: it may be changed
+            self._values.expect("the function", self.function, ref(self.function))
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
         for place, leaf in enumerate(leaves):
@@ -99,18 +106,23 @@ class Recorder:
                 continue
             if not isinstance(leaf, Tensor):
                 notes.meet(leaf, "")
+                self._values.expect("an argument", leaf, ref(leaf))
             else:  # an input: what it is at each run is asked of the call
                 notes.arguments[id(leaf)] = place
                 notes.effects.watch("", leaf)
+                self._values.attributes_later("an argument", leaf)
         notes.meet(getattr(self.function, "__self__", None), "")
         modes = Modes()
+        given = torch.utils._pytree.tree_flatten((args, kwargs))
         with self.watching():
             result = self.function(*args, **kwargs)
+        borders.check_arguments(given, torch.utils._pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
                 f"the captured code changes {what}", "Change it outside of the captured code."
             )
         self._values.look_into_waiting()
+        self.fresh = borders.fresh_results(torch.utils._pytree.tree_leaves(result), notes)
         notes.let_go()
         self._gradients.follow_others()
         return result
@@ -142,6 +154,8 @@ class Recorder:
             what = outside.called(arg, frame)
             if what is not None:
                 self._warn(what, frame)
+        elif event == "return" and frame.f_code is _NEW_PARAMETER and arg is not None:
+            self.notes.parameters.append(weakref.ref(arg))
 
     def _draws(self, function: Any, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
@@ -174,23 +188,52 @@ class Recorder:
         """`Module.__getattr__`: a parameter, buffer or submodule is read by a name."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        self._values.of_module(module, name, f"{self.notes.module_path(module)}.{name}")
+        if not self.notes.is_made(module):
+            self._values.of_module(module, name, f"{self.notes.module_path(module)}.{name}")
 
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called."""
-        self._modules.called(frame.f_locals["self"])
+        module = frame.f_locals["self"]
+        if not self.notes.is_made(module):
+            self._modules.called(module)
 
     def enter_setattr(self, frame: types.FrameType) -> None:
         """`Module.__setattr__`, by an assignment or by `setattr`."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        if id(module) in self.modules or self.notes.is_met(module):
-            self._stores(module, name)
+        if not self.notes.is_made(module):
+            self._keeps(frame, module, name, variables["value"])
+            if id(module) in self.modules or self.notes.is_met(module):
+                self._stores(module, name)
+
+    def enter_register(self, frame: types.FrameType) -> None:
+        """`Module.register_parameter`, `Module.add_module`: also by a list of modules to which the code appends."""
+        module, name, value = list(frame.f_locals.values())[:3]
+        if not self.notes.is_made(module):
+            self._keeps(frame, module, name, value)
+
+    def enter_init(self, frame: types.FrameType) -> None:
+        """`Module.__init__`: the code makes a module."""
+        self.notes.make(frame.f_locals["self"])
+
+    def enter_lazy(self, frame: types.FrameType) -> None:
+        """A lazy module is called for the first time."""
+        raise MakesParameters(self.notes.module_path(frame.f_locals["self"]))
+
+    def _keeps(
+        self, frame: types.FrameType, module: torch.nn.Module, name: str, value: Any
+    ) -> None:
+        if self.notes.holds_new_parameters(value):
+            while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
+                frame = frame.f_back
+            path = f"{self.notes.module_path(module)}.{name}"
+            raise MakesParameters(path, frame.f_code.co_filename, frame.f_lineno)
 
     def enter_train(self, frame: types.FrameType) -> None:
         """`module.train()` and `module.eval()`: the code may change the mode."""
         for module in frame.f_locals["self"].modules():
-            self._stores(module, "training")
+            if not self.notes.is_made(module):
+                self._stores(module, "training")
 
     def _stores(self, module: torch.nn.Module, name: str) -> None:
         path = f"{self.notes.module_path(module)}.{name}"
@@ -207,7 +250,7 @@ class Recorder:
         while caller is not None and caller.f_code in _READ_ALL:
             caller = caller.f_back
         ours = caller is not None and caller.f_code.co_filename.startswith(_OWN)
-        if isinstance(module, torch.nn.Module) and not ours:
+        if isinstance(module, torch.nn.Module) and not ours and not self.notes.is_made(module):
             self._modules.read_whole(module)
 
     def enter_environ(self, frame: types.FrameType) -> None:
@@ -249,26 +292,6 @@ class Recorder:
     def give_gradients_back(self) -> None:
         """Let each leaf have the `.grad` that it had."""
         self._gradients.give_back()
-
-    def known(self) -> list[Known]:
-        """The tensors of the device that the code read by name."""
-        return self.notes.known()
-
-    def reads_contents(self, container: Any) -> bool:
-        """Whether the code reads what a container holds."""
-        return self.notes.reads_contents(container)
-
-    def reads(self, slot: Slot) -> bool:
-        """Whether the code reads what stands at a place that it writes."""
-        return self.notes.reads(slot)
-
-    def drop(self, slot: Slot) -> None:
-        """Forget the guard of a place."""
-        self.notes.drop(slot)
-
-    def finish(self) -> Guards:
-        """The guards."""
-        return self.notes.finish()
 
 
 # -- the recorders of this thread ---------------------------------------------------------------------------------
@@ -349,6 +372,10 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.nn.Module.__getattr__.__code__: Recorder.enter_getattr,
     torch.nn.Module._call_impl.__code__: Recorder.enter_module,
     torch.nn.Module.__setattr__.__code__: Recorder.enter_setattr,
+    torch.nn.Module.__init__.__code__: Recorder.enter_init,
+    torch.nn.Module.register_parameter.__code__: Recorder.enter_register,
+    torch.nn.Module.add_module.__code__: Recorder.enter_register,
+    torch.nn.modules.lazy.LazyModuleMixin._infer_parameters.__code__: Recorder.enter_lazy,
     torch.nn.Module.train.__code__: Recorder.enter_train,
     os._Environ.__getitem__.__code__: Recorder.enter_environ,
 }

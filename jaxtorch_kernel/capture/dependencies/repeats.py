@@ -6,7 +6,9 @@ Each is a callable without arguments, made when the trace is over.
 
 from __future__ import annotations
 
+import copy
 import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,29 +23,84 @@ Tensor = torch.Tensor
 
 
 class Again:
-    """What a run does to one slot, as the trace did: `value` is added (`counted`) or assigned."""
+    """What a run does to one slot, as the trace did: it assigns `value`."""
 
-    __slots__ = ("counted", "slot", "value")
+    __slots__ = ("slot", "value")
 
-    def __init__(self, slot: Slot, value: Any, counted: bool):
-        self.slot, self.value, self.counted = slot, value, counted
+    def __init__(self, slot: Slot, value: Any):
+        self.slot, self.value = slot, value
 
     def __call__(self) -> None:
-        if self.counted:
-            self.slot.set(self.slot.get() + self.value)
-        elif self.slot.get() is not self.value:
+        if self.slot.get() is not self.value:
             self.slot.set(self.value)
 
 
-def again_of(written: Written, is_read: bool) -> Again | None:
-    """What each run must do to a slot that the trace changed; None where a guard sees the change.
+class Count:
+    """What a run does to a counter: it adds `step`, so many times: a float is not the product."""
+
+    __slots__ = ("slot", "step", "times")
+
+    def __init__(self, slot: Slot, step: Any, times: int):
+        self.slot, self.step, self.times = slot, step, times
+
+    def __call__(self) -> None:
+        value = self.slot.get()
+        for _ in range(self.times):
+            value += self.step
+        self.slot.set(value)
+
+
+class Rebind:
+    """What a run does to slots to which the code bound objects that were there: it binds those objects, all at once."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Slot, Callable[[], Any]]] = []
+
+    def __call__(self) -> None:
+        # One slot may hold the only reference to what another one gets.
+        values = [(slot, value()) for slot, value in self.pairs]
+        for slot, value in values:
+            if value is not None and slot.get() is not value:
+                slot.set(value)
+
+
+class AgainContainer:
+    """What a run does to a slot to which the code bound a container that it made: it binds a new one."""
+
+    __slots__ = ("contents", "slot")
+
+    def __init__(self, slot: Slot, container: Any):
+        self.slot, self.contents = slot, copy.deepcopy(container)
+
+    def __call__(self) -> None:
+        self.slot.set(copy.deepcopy(self.contents))
+
+
+def again_of(written: Written, is_read: bool) -> Callable[[], None] | None:
+    """What each run must do to a slot that the code wrote; None where that cannot be repeated.
 
     A program runs only where its guards hold: what the code assigned from what it read is the same at each run.
     """
-    now = written.slot.get()
+    now, slot = written.slot.get(), written.slot
     if written.counts and not written.stored and not is_read:
-        return Again(written.slot, now - written.before, True)
-    return Again(written.slot, now, False) if is_plain(now) else None
+        if isinstance(now - written.before, int):
+            return Count(slot, now - written.before, 1)
+        # Steps that cancel each other leave a rounding error at most: the place is guarded.
+        times = (now - written.before) / written.step if written.step else 0
+        return Count(slot, written.step, round(times)) if times > 0.5 else None
+    if is_plain(now):
+        return Again(slot, now)
+    return AgainContainer(slot, now) if _is_plain_container(now) else None
+
+
+def _is_plain_container(value: Any) -> bool:
+    if type(value) in (dict, OrderedDict):
+        return all(is_plain(v) or _is_plain_container(v) for v in value.values())
+    if type(value) in (list, set, deque):
+        return all(is_plain(v) or _is_plain_container(v) for v in value)
+    return False
 
 
 class Reflag:

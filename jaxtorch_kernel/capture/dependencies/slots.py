@@ -21,13 +21,13 @@ class Slot:
     """A place that code writes: an attribute, an item, a variable of a closure.
 
     Attributes:
-        owner: whose it is.
+        owner: gives whose it is; None where that is gone.
         key: an attribute's name, an item's key.
         path: as one would write it.
         is_buffer: a module's buffer, or another tensor among its attributes.
     """
 
-    __slots__ = ("_owner", "is_buffer", "key", "kind", "path")
+    __slots__ = ("is_buffer", "key", "kind", "owner", "path")
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Slot:
     ):
         self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
         try:
-            self._owner: Callable[[], Any] = weakref.ref(owner)
+            self.owner: Callable[[], Any] = weakref.ref(owner)
         except TypeError:  # another dictionary may stand there at a run
-            self._owner = fetch or (lambda: owner)
+            self.owner = fetch or (lambda: owner)
 
     @classmethod
     def attribute(cls, owner: Any, name: str, path: str) -> Slot:
@@ -68,15 +68,15 @@ class Slot:
     @property
     def place(self) -> tuple[int, str, Any]:
         """What tells it apart: its owner's identity, the kind, the key."""
-        return id(self._owner()), "items" if self.kind == "item" else "attributes", self.key
+        return id(self.owner()), "items" if self.kind == "item" else "attributes", self.key
 
     def get(self) -> Any:
         """What stands there now."""
-        owner = self._owner()
+        owner = self.owner()
         if self.kind == "attribute":
             try:
                 return getattr(owner, self.key, MISSING)
-            except ValueError:  # an empty variable
+            except Exception:  # an empty variable; a `__getattr__` of the user's may raise anything
                 return MISSING
         try:
             return owner[self.key]
@@ -85,7 +85,7 @@ class Slot:
 
     def set(self, value: Any) -> None:
         """Put a value there, or nothing."""
-        owner = self._owner()
+        owner = self.owner()
         if owner is None:
             return
         if self.kind == "attribute":

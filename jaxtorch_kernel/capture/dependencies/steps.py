@@ -27,6 +27,7 @@ from .notes import Notes
 from .tokens import CONTAINERS, MISSING, is_plain, is_users_class
 
 Tensor = torch.Tensor
+_TENSORS = "_parameters", "_buffers"
 
 
 class Steps(ABC):
@@ -82,12 +83,14 @@ class Steps(ABC):
         if isinstance(owner, type):
             return self.of_class(owner, name, where, fetch)
         own = getattr(owner, "__dict__", None)
+        if name == "__class__":
+            return self.guard(owner, ATTRIBUTES, name, type(owner), where, ref(owner))
         if name == "__dict__" and isinstance(own, dict):
             return where, own, reader(ref(owner), ATTRIBUTES, name)
         if isinstance(owner, torch.nn.Module) and isinstance(own, dict) and name not in own:
             known = self.of_module(owner, name, where)
-            if known is not None:
-                return known
+            if known is not None or any(name in own.get(t, ()) for t in _TENSORS):
+                return known  # or it is lent
         fetch = ref(owner)
         if isinstance(own, dict) and name in own:
             getter: Any = type(owner).__getattribute__
@@ -105,7 +108,7 @@ class Steps(ABC):
     def of_module(self, module: torch.nn.Module, name: str, where: str) -> Found | None:
         """A parameter, buffer or submodule of a torch module."""
         own = vars(module)
-        for table in ("_parameters", "_buffers"):
+        for table in _TENSORS:
             if name in own.get(table, ()):
                 if id(own[table]) in self.notes.own.tables:
                     return None
@@ -130,17 +133,28 @@ class Steps(ABC):
             value = getattr(owner, name, MISSING)
             return self.guard(owner, ATTRIBUTES, name, value, where, fetch)
         if raw is MISSING:
-            if hasattr(type(owner), "__getattr__") or not has_dict:
+            fallback = getattr(type(owner), "__getattr__", None)
+            if fallback not in (None, torch.nn.Module.__getattr__):
+                self._absent(owner, name, where)
                 return None
-            return self.guard(owner, ATTRIBUTES, name, MISSING, where, fetch)
+            return self.guard(owner, ATTRIBUTES, name, MISSING, where, fetch) if has_dict else None
         if is_plain(raw) or isinstance(raw, CONTAINERS):
             return self.guard(owner, ATTRIBUTES, name, raw, where, fetch)
         for base in type(owner).__mro__ if is_users_class(type(owner)) else ():
             if name in vars(base):  # a property or another descriptor: its own code runs
-                self.of_base(base, name)
+                self.of_bases(type(owner), name, base)
                 self.notes.meet(raw, where)
+                if not hasattr(type(raw), "__set__"):
+                    self._absent(owner, name, where)
                 break
         return None
+
+    def _absent(self, owner: Any, name: str, where: str) -> None:
+        """An object has no attribute of its own of that name: its class answers for it."""
+        own = getattr(owner, "__dict__", None)
+        if isinstance(own, dict) and name not in own:
+            table = reader(ref(owner), ATTRIBUTES, "__dict__")
+            self.guard(own, ITEMS, name, MISSING, where, table)
 
     def of_class(self, cls: type, name: str, where: str, fetch: Fetch) -> Found | None:
         """An attribute of a class, wherever among its bases that stands."""
@@ -161,14 +175,24 @@ class Steps(ABC):
             return self.guard(cls, ATTRIBUTES, f"{name}.__func__", raw.__func__, where, fetch)
         if isinstance(raw, staticmethod):
             raw = raw.__func__
-        if isinstance(raw, property | types.MemberDescriptorType):
+        if isinstance(raw, property):  # its code runs
+            self.of_bases(cls, name, next(base for base in cls.__mro__ if name in vars(base)))
+            return None
+        if isinstance(raw, types.MemberDescriptorType):
             return None
         return self.guard(cls, ATTRIBUTES, name, raw, where, fetch)
 
+    def of_bases(self, cls: type, name: str, base: type) -> None:
+        """What stands under a name on one of the bases of a class, and that none before it has the name."""
+        for other in cls.__mro__[: cls.__mro__.index(base)]:
+            if is_users_class(other) and name not in vars(other):
+                self.of_base(other, name)
+        self.of_base(base, name)
+
     def of_base(self, base: type, name: str) -> None:
         """What stands on one class itself under a name, whatever that is."""
-        where = f"{base.__name__}.{name}"
-        self.guard(vars(base), ITEMS, name, vars(base)[name], where, class_table(ref(base)))
+        where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)
+        self.guard(vars(base), ITEMS, name, value, where, class_table(ref(base)))
 
 
 def _on_class(cls: type, name: str) -> Any:

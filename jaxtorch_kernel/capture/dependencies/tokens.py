@@ -46,7 +46,21 @@ PLAIN: tuple[type, ...] = (
 PLAIN += (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
 CONTAINERS = (list, dict, set, frozenset, tuple, deque, types.MappingProxyType)
-_UNSAID = ("__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__qualname__")
+_UNSAID: tuple[str, ...] = (
+    "__module__",
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__firstlineno__",
+    "__qualname__",
+)
+_UNSAID += (
+    "__dataclass_fields__",
+    "__dataclass_params__",
+    "__annotations__",
+    "__abstractmethods__",
+)
+_UNSAID += ("__static_attributes__", "__parameters__", "__orig_bases__", "__annotate_func__")
 
 
 class Value(NamedTuple):
@@ -99,18 +113,21 @@ def look(tensor: torch.Tensor) -> TensorLook:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is compared by value, and holds nothing that could change."""
-    if type(value) is tuple:
+    if type(value) in (tuple, frozenset):
         return all(map(is_plain, value))
-    if type(value) is frozenset:
-        return all(map(is_plain, value))
-    return isinstance(value, PLAIN)
+    if not isinstance(value, PLAIN):
+        return False
+    # A string or number of a class of the user's may have attributes.
+    return (
+        type(value) in PLAIN or not getattr(value, "__dict__", None) or isinstance(value, enum.Enum)
+    )
 
 
 def token(value: Any, depth: int = 4) -> Any:
     """What a guard expects where this value stands. Equal tokens promise the same program."""
     if isinstance(value, float):  # by its digits: nan is nan, and 0.0 is not -0.0
         return Value(type(value), repr(value))
-    if isinstance(value, complex | slice | range):
+    if isinstance(value, complex | slice | range | np.generic):
         return Value(type(value), repr(value))
     if isinstance(value, PLAIN):
         return Value(type(value), value)
@@ -137,28 +154,41 @@ def token(value: Any, depth: int = 4) -> Any:
 def _function(function: types.FunctionType, depth: int) -> Code:
     parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
     tokens = [token(part, depth) for part in parts]
-    # Another closure is another function: its variables may change apart from those of the old one.
+    # Other globals, or another closure, and it is another function: they may change apart from those of the old one.
+    tokens.append(Same("globals", id(function.__globals__)))
     tokens += [Same("cell", id(cell)) for cell in function.__closure__ or ()]
     return Code(function.__code__, tuple(tokens))
 
 
 def _class(cls: type, depth: int) -> Structure:
-    parts: list[Any] = [token(base, depth) for base in cls.__bases__]
-    parts += [(name, token(value, depth)) for name, value in class_attributes(cls)]
+    parts: list[Any] = [cls.__module__, cls.__qualname__, Same("metaclass", id(type(cls)))]
+    parts += [token(base, depth) for base in cls.__bases__]
+    for name in class_names(cls):
+        value = vars(cls)[name]
+        if isinstance(value, property):
+            accessors = (value.fget, value.fset, value.fdel)
+            parts.append((name, tuple(token(f, depth) for f in accessors)))
+        elif not isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType):
+            inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            parts.append((name, type(value), token(inner, depth)))
     return Structure("class", tuple(parts))
 
 
 def class_attributes(cls: type) -> Iterator[tuple[str, Any]]:
     """(name, value) of what a class says that code may use: methods as their functions."""
-    for name, value in vars(cls).items():
+    for name in class_names(cls):
+        value = vars(cls)[name]
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
         elif isinstance(value, property):
             value = value.fget
-        elif name in _UNSAID or name.startswith("_abc_"):
-            continue
         if isinstance(value, types.FunctionType) or is_plain(value):
             yield name, value
+
+
+def class_names(cls: type) -> list[str]:
+    """The names of what stands on a class itself, but for Python's own notes."""
+    return [name for name in vars(cls) if name not in _UNSAID and not name.startswith("_abc_")]
 
 
 def is_users_class(cls: type) -> bool:

@@ -13,8 +13,11 @@ from . import (
     arguments,
     containers,
     effects,
+    firsts,
     functions,
+    indirect,
     modules,
+    moved,
     objects,
     plain_values,
     sharing,
@@ -37,6 +40,9 @@ TABLES = (
     effects,
     aliases,
     sharing,
+    indirect,
+    firsts,
+    moved,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CHOSEN = ROWS if os.environ.get("JAXTORCH_CHANGES") == "all" else ROWS[::3]

@@ -1,0 +1,74 @@
+"""What may pass the border of captured code: containers among its arguments, objects among its results."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError
+from . import outside
+from .notes import Notes
+from .tokens import is_plain
+
+Tensor = torch.Tensor
+
+# What is returned as it is.
+_SHARED: tuple[type, ...] = (Tensor, torch.nn.Module, torch.optim.Optimizer, type)
+_SHARED += (
+    types.FunctionType,
+    types.MethodType,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    functools.partial,
+)
+
+
+def check_arguments(before: tuple[list[Any], Any], after: tuple[list[Any], Any]) -> None:
+    """Refuse code that changes a container among its arguments: it has a copy, and no run would change the caller's.
+
+    Args:
+        before, after: the leaves and the structure of the arguments.
+
+    Raises:
+        CaptureError: they differ.
+    """
+    same = before[1] == after[1] and all(a is b for a, b in zip(before[0], after[0], strict=True))
+    if not same:
+        raise CaptureError(
+            "the captured code changes what a list or a dictionary among its arguments holds",
+            "Change a copy (`batch = dict(batch)`), or the argument itself outside of the captured code.",
+        )
+
+
+def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
+    """The objects that the code made and returns, by identity: each run gives a copy.
+
+    Raises:
+        CaptureError: one can be used up once, or keeps tensors, which no run can exchange.
+    """
+    fresh = set()
+    for leaf in leaves:
+        if isinstance(leaf, types.GeneratorType) and leaf.gi_frame is None:
+            continue  # it was used up by the code itself
+        kind = type(leaf).__name__
+        if outside.is_iterator(leaf) or isinstance(leaf, Coroutine | AsyncIterator):
+            raise CaptureError(
+                f"the captured code returns a {kind}, which can be used up once",
+                "Return a list or a tuple.",
+            )
+        if isinstance(leaf, _SHARED) or is_plain(leaf):
+            continue
+        if notes.is_met(leaf) and not notes.is_made(leaf):
+            continue
+        if any(isinstance(value, Tensor) for value in getattr(leaf, "__dict__", {}).values()):
+            raise CaptureError(
+                f"the code returns a {kind} with tensors in it, which no run can exchange",
+                "Return the tensors, in a tuple, a list or a dictionary, or register the class as a pytree "
+                "(torch.utils._pytree.register_dataclass).",
+            )
+        fresh.add(id(leaf))
+    return fresh
