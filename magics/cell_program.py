@@ -157,12 +157,16 @@ class Program:
             given = {static.name: static for static in statics} | reach.inputs
             replay, arguments, cells, now = program.find((), given)
             replay.compile()
-            with interrupts.later():  # between a step's writes and its names
+
+            def step_and_names() -> tuple[dict[str, Any], Any]:
                 values, deleted, shown = replay.run(arguments.leaves, cells, arguments)
                 self.namespace.update(values)
                 remove(self.namespace, {*deleted, *options.donate} - values.keys())
                 for again in () if now else replay.again:
                     again()
+                return values, shown
+
+            values, shown = interrupts.uninterrupted(step_and_names)
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces

@@ -8,13 +8,17 @@ C function. A thread takes the press out of the queue and asks the interpreter t
 thread at its next bytecode, as `PyThreadState_SetAsyncExc` does.
 
 The thread chooses the moment, which a handler cannot: not while a context manager is entered or left (its state would
-be half set: a torch mode that nobody takes away, say), not in `__del__` (which would swallow it), not inside
-`later()`. It holds the GIL from its look at the main thread's frames to the request, so the main thread is still
-there. Code that ignores this for `PATIENCE` seconds is interrupted all the same.
+be half set: a torch mode that nobody takes away, say), not in `__del__` (which would swallow it), not in an
+`uninterrupted` call. It holds the GIL from its look at the main thread's frames to the request, so the main thread is
+still there. Code that ignores this for `PATIENCE` seconds is interrupted all the same.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. Where it has not moved for a while,
 it gets a second signal: SIGURG, which nobody uses and which is ignored by default. Its handler is a Python function
 that does nothing: at its first bytecode the exception that was asked for is raised, and ends the wait.
+
+Between the request and the next bytecode a callback may start that C code calls and whose errors it only reports:
+JAX's at a garbage collection, `__del__`, a weak reference's. There the exception would be lost. Python hands what is
+lost to `sys.unraisablehook`; while SIGINT is ours, so is this hook, and it presses again.
 
 What was asked for is never taken back. `PyThreadState_SetAsyncExc` with nothing leaves the interpreter looking for an
 exception at every bytecode, for good; under a C profiling function (JAX's profiler has one) Python 3.11 then hangs.
@@ -32,8 +36,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 PATIENCE = 2.0  # seconds
 _STILL = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
@@ -45,13 +52,13 @@ _presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
 _handler: Any = None  # puts a mark into `_presses`
 _mark: object = None  # of the presses that count: a press of one cell must not hit the next
 _lock = threading.Lock()
-_later = 0
+_report: Callable[[Any], Any] = sys.__unraisablehook__  # what reported lost exceptions before
 _thread: threading.Thread | None = None
 
 
 def install() -> bool:
     """Take SIGINT over; only from Python's own handler, in the main thread. Returns whether it did."""
-    global _handler, _mark, _thread
+    global _handler, _mark, _report, _thread
     if (
         not hasattr(signal, "pthread_kill")
         or threading.current_thread() is not threading.main_thread()
@@ -68,6 +75,8 @@ def install() -> bool:
     # In C, too; the signal's number and frame become arguments that `put` does not use.
     _handler = functools.partial(_presses.put, _mark)
     signal.signal(signal.SIGINT, _handler)
+    if sys.unraisablehook is not _press_again:
+        _report, sys.unraisablehook = sys.unraisablehook, _press_again
     return True
 
 
@@ -87,6 +96,19 @@ def restore() -> None:
         except KeyboardInterrupt:  # asked for before, and too late
             continue
     signal.signal(signal.SIGURG, signal.SIG_DFL)
+    _give_hook_back()
+
+
+def _give_hook_back() -> None:
+    if sys.unraisablehook is _press_again:
+        sys.unraisablehook = _report
+
+
+def _press_again(lost: Any) -> None:
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        _presses.put(_mark)
+    else:
+        _report(lost)
 
 
 def _arrive(*_signal: object) -> None:
@@ -95,19 +117,13 @@ def _arrive(*_signal: object) -> None:
         pass
 
 
-class later:
-    """`with later():` in the main thread: Ctrl-C waits for the block's end (or for `PATIENCE` seconds).
+def uninterrupted(action: Callable[[], _T]) -> _T:
+    """Call `action` in the main thread; Ctrl-C waits for its end (or for `PATIENCE` seconds).
 
-    For a few lines that belong together. Blocks may be nested.
+    For a few lines that belong together. Calls may be nested. It is a call and not a `with` block, because its frame
+    is the only state: there is nothing that an exception could leave half set.
     """
-
-    def __enter__(self) -> None:
-        global _later
-        _later += 1
-
-    def __exit__(self, *exc: object) -> None:
-        global _later
-        _later -= 1
+    return action()
 
 
 def _in_child() -> None:
@@ -124,6 +140,7 @@ def _give_back_in_child() -> None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGURG, signal.SIG_DFL)
+    _give_hook_back()
     _mark, _thread, _lock = None, None, threading.Lock()
 
 
@@ -159,10 +176,9 @@ def _stays(place: tuple[FrameType | None, int]) -> bool:
 
 
 def _is_good(frame: FrameType | None) -> bool:
-    if _later:
-        return False
     while frame is not None:
-        if frame.f_code.co_name in ("__enter__", "__exit__", "__del__"):
+        code = frame.f_code
+        if code is uninterrupted.__code__ or code.co_name in ("__enter__", "__exit__", "__del__"):
             return False
         frame = frame.f_back
     return True

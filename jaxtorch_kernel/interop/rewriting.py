@@ -10,7 +10,6 @@ A tensor that is a part of its buffer, or that is not on the jax device, is read
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -103,13 +102,19 @@ class Rewriting:
         del taken
         landing = [Buffer(None, None) if cell is None else cell for cell in cells]  # type: ignore[arg-type]
         copies = [(t, b) for t, b, c in zip(written, landing, cells, strict=True) if c is None]
-        with interrupts.later() if copies else nullcontext():
+
+        def land() -> None:
             try:
                 run_into(execute, operands, landing)
             except jax.errors.JaxRuntimeError as error:
                 raise explain(error, self.name) from None
             for tensor, buffer in copies:
                 tensor.copy_(tensor_of(buffer.array, tensor.device))
+
+        if copies:
+            interrupts.uninterrupted(land)
+        else:
+            land()
         torch.autograd.graph.increment_version([written[i] for i in donated])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,7 +10,10 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -112,18 +116,21 @@ def test_a_context_manager_is_entered_and_left_whole(taken_over: None) -> None:
         assert not Mode.on
 
 
-def test_later_waits_for_the_end_of_its_block(taken_over: None) -> None:
+def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_call(taken_over: None) -> None:
     ended = False
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the inner block
-        with interrupts.later():
-            timer = press()
-            with interrupts.later():
-                pass
-            deadline = time.monotonic() + 0.3
-            while time.monotonic() < deadline:
-                pass
-            ended = True
-        timer.join()
+
+    def action() -> threading.Timer:
+        nonlocal ended
+        timer = press()
+        interrupts.uninterrupted(lambda: None)
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            pass
+        ended = True
+        return timer
+
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the call
+        interrupts.uninterrupted(action).join()
         time.sleep(60)
     assert ended
 
@@ -132,27 +139,102 @@ def test_a_block_that_never_ends_is_interrupted(
     taken_over: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE", 0.05)
-    with pytest.raises(KeyboardInterrupt), interrupts.later():  # noqa: PT012
+
+    def endless() -> None:
         press().join()
         while True:
             pass
 
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.uninterrupted(endless)
+
+
+class _Gone:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+    def __del__(self) -> None:
+        self.work()
+
+
+@contextmanager
+def _at_garbage_collection(work: Callable[[], None]) -> Iterator[Callable[[], object]]:
+    callback = lambda phase, info: work()  # noqa: E731
+    gc.callbacks.append(callback)
+    try:
+        yield gc.collect
+    finally:
+        gc.callbacks.remove(callback)
+
+
+@contextmanager
+def _at_a_weak_reference(work: Callable[[], None]) -> Iterator[Callable[[], object]]:
+    def lose() -> None:
+        target = threading.Event()
+        kept = weakref.ref(target, lambda _: work())
+        del target
+        assert kept() is None
+
+    yield lose
+
+
+@contextmanager
+def _at_a_finalizer(work: Callable[[], None]) -> Iterator[Callable[[], object]]:
+    yield lambda: _Gone(work)
+
+
+@pytest.mark.parametrize("place", [_at_garbage_collection, _at_a_weak_reference, _at_a_finalizer])
+@pytest.mark.filterwarnings("error")  # a press that arrives is not reported as lost
+def test_a_press_in_a_callback_of_c_code_arrives_after_it(taken_over: None, place: Any) -> None:
+    """What such a callback raises is reported and lost."""
+    worked = []
+
+    def work() -> None:
+        timer = press()
+        deadline = time.monotonic() + 0.05
+        while time.monotonic() < deadline and not worked:
+            pass
+        timer.join()
+        worked.append(True)
+
+    with place(work) as happen, pytest.raises(KeyboardInterrupt):  # noqa: PT012  # after the callback
+        happen()
+        time.sleep(60)
+
+
+def test_other_errors_that_are_lost_are_reported(
+    taken_over: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts.restore()
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    hook = sys.unraisablehook
+    assert interrupts.install()
+    _Gone(lambda: print(1 / 0))
+    interrupts.restore()
+    assert [lost.exc_type for lost in reported] == [ZeroDivisionError]
+    assert sys.unraisablehook is hook
+
 
 def test_python_s_handler_is_back_and_nothing_arrives_after_it(taken_over: None) -> None:
-    with interrupts.later():
+    def action() -> None:
         press().join()
         interrupts.restore()
+
+    interrupts.uninterrupted(action)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
     time.sleep(0.2)
 
 
 def test_a_press_does_not_outlive_its_cell(taken_over: None) -> None:
+    def action() -> None:
+        press().join()
+        interrupts.restore()
+        assert interrupts.install()  # as the next cell does
+
     for _ in range(50):
-        with interrupts.later():
-            press().join()
-            interrupts.restore()
-            assert interrupts.install()  # as the next cell does
+        interrupts.uninterrupted(action)
     time.sleep(0.2)
 
 

@@ -792,11 +792,11 @@ def test_an_interrupted_step_is_all_or_nothing(monkeypatch: pytest.MonkeyPatch) 
     """Where parameters of the CPU are copied back, Ctrl-C waits."""
     from jaxtorch.device import interrupts
 
-    open_: list[int] = []
+    open_: list[bool] = []
     copy_ = torch.Tensor.copy_
 
     def watched(self: torch.Tensor, *args: Any) -> torch.Tensor:
-        open_.append(interrupts._later)
+        open_.append(interrupts._is_good(sys._getframe()))
         return copy_(self, *args)
 
     params = [nn.Parameter(torch.ones(2)) for _ in range(3)]
@@ -805,8 +805,8 @@ def test_an_interrupted_step_is_all_or_nothing(monkeypatch: pytest.MonkeyPatch) 
         p.grad = torch.ones_like(p)
     monkeypatch.setattr(torch.Tensor, "copy_", watched)
     optimizer.step()
-    assert open_ == [1, 1, 1]
-    assert interrupts._later == 0
+    assert open_ == [False, False, False]
+    assert interrupts._is_good(sys._getframe())
 
 
 def test_parameters_over_several_devices() -> None:
