@@ -27,7 +27,7 @@ from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
 from .named import Named
 from .numbers import Numbers
-from .replay import Replay
+from .replay import STALE, Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
 from .sharing import NeedsPlace
 from .signature import Arguments, key_of, quick_key
@@ -74,7 +74,7 @@ class Cached(ABC, Generic[R]):
         self._donate = Named(function, donate)
         # Of each signature, the latest first.
         self._programs: OrderedDict[Any, list[R]] = OrderedDict()
-        self._quick: dict[Any, R] = {}
+        self._quick: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}  # -> `Replay.call_of`
         self._numbers = Numbers()
         self._parts: dict[
             Any, set[int]
@@ -91,16 +91,9 @@ class Cached(ABC, Generic[R]):
             # Part of a larger program, or under a transform of torch's, which sees through it.
             return self._function(*args, **kwargs)
         if not kwargs:
-            replay = self._quick.get(quick_key(args))
-            if (
-                replay is not None
-                and (cells := replay.live_cells()) is not None
-                and replay.sharing.arguments_agree(args, cells)
-            ):
+            call_of = self._quick.get(quick_key(args))
+            if call_of is not None and (result := call_of(args)) is not STALE:
                 self.source.hits += 1
-                result = replay.run(args, cells)
-                for again in replay.again:
-                    again()
                 return result
         with self.exclusive():
             try:
@@ -146,7 +139,7 @@ class Cached(ABC, Generic[R]):
         if not kwargs and arguments.plain and not replay.provisional:
             quick = quick_key(args)
             if quick is not None:
-                self._quick[quick] = replay
+                self._quick[quick] = replay.call_of
         return replay, arguments, cells, traced
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:

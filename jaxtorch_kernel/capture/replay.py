@@ -33,6 +33,10 @@ _buffer_of, _spec_of, _flag_of = map(attrgetter, ("buffer", "spec", "requires_gr
 _GONE = AttributeError, TypeError, IndexError
 
 
+# What `Replay.call_of` returns where the program no longer says what the code would do.
+STALE = object()
+
+
 def _nothing() -> None:
     pass
 
@@ -127,6 +131,16 @@ class Replay(ABC):
                 old = now._replace(shape=size, dtype=dtype)
                 new = now if old != now else Said("lies in memory in another way")
                 yield Change(path, old, new)
+
+    def call_of(self, args: tuple[Any, ...]) -> Any:
+        """A call that `quick_key` knows, run by the program; STALE where this may not run."""
+        cells = self.live_cells()
+        if cells is None or not self.sharing.arguments_agree(args, cells):
+            return STALE
+        result = self.run(args, cells)
+        for again in self.again:
+            again()
+        return result
 
     def take_first(self) -> list[Any]:
         """The cells of the call that was traced: its code may have put other tensors in their places since."""

@@ -44,6 +44,11 @@ class Sharing:
         self.written = list(written)
         self._tied, self._bare = record.tied, record.bare
 
+    @property
+    def is_trivial(self) -> bool:
+        """Whether there is nothing to ask of the arguments."""
+        return not (self.written or self._named or self._tied or self._bare)
+
     def cells_agree(self, cells: Sequence[Any]) -> bool:
         """Whether each cell is found under all the names that it had. Raises AttributeError where one is gone."""
         return not self._twins or all(reference() is cells[i] for i, reference in self._twins)
@@ -55,7 +60,7 @@ class Sharing:
 
         And whether those whose `.grad` the code reads or sets are as they were in the trace.
         """
-        if not (self.written or self._named or self._tied or self._bare):
+        if self.is_trivial:
             return True
         own = leaves if call is None else call.own
         if any(own[place] is not reference() for place, reference in self._tied):

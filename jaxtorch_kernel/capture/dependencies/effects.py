@@ -22,6 +22,7 @@ import torch
 from ... import _torch_private as private
 from ...storage import moves
 from .slots import Slot
+from .trees import old_of
 
 Tensor = torch.Tensor
 
@@ -34,6 +35,7 @@ class Written:
     def __init__(self, slot: Slot):
         self.slot = slot
         self.before = slot.get()
+        self.old = old_of(self.before)
         self.stored = False
         self.line: int | None = None
         self.file: str | None = None

@@ -16,6 +16,7 @@ reads begins at an argument that was not met.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import types
 import weakref
 from typing import Any, NamedTuple
@@ -31,10 +32,11 @@ from ..results import Known
 from . import outside
 from .effects import Effects, Written
 from .fetch import Fetch
-from .guard import CONTENTS, Check, Group, Guard, Table
+from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, Group, Guard, Table
 from .guards import Guards
 from .slots import Slot
-from .tokens import is_plain
+from .tokens import CONTAINERS, is_plain
+from .trees import parts_of
 
 Tensor = torch.Tensor
 
@@ -143,6 +145,23 @@ class Notes:
         begins = isinstance(value, torch.nn.Module) and "_modules" not in vars(value)
         return begins or (made is not None and made() is value)
 
+    def is_new_tree(self, owner: Any, kind: str, key: Any, value: Any) -> bool:
+        """Whether the code has bound a container of tensors that it made to this place: it is nothing to depend on."""
+        written = self.effects.written.get((id(owner), kind, key))
+        if written is None or value is written.before:
+            return False
+        parts, trace = parts_of(value), tracing.current()
+        return (
+            parts is not None
+            and trace is not None
+            and any(
+                isinstance(leaf, Tensor)
+                and leaf.device.type == "jax"
+                and trace.made(buffer_of(leaf))
+                for leaf in parts[0]
+            )
+        )
+
     def path_of(self, value: Any, otherwise: str) -> str:
         """The path by which an object was met."""
         return (self._met.get(id(value)) or (None, ""))[1] or otherwise
@@ -164,8 +183,7 @@ class Notes:
         self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch
     ) -> tuple[Fetch, bool]:
         """Guard one value of an owner: how the owner is found, and whether the guard is new. The first one stays."""
-        # A container may stand in two places, and be two later: each place has its own guard.
-        place = (id(owner), kind, path if isinstance(owner, list) else "")
+        place = (id(owner), kind, _owner_path(owner, kind, path))
         group = self.groups.get(place)
         if group is None:
             group = self.groups[place] = Group(fetch, kind)
@@ -272,8 +290,7 @@ class Notes:
 
     def reads(self, slot: Slot) -> bool:
         """Whether the code reads what stands at a place that it writes."""
-        group = self._group_of(slot)
-        return group is not None and slot.key in group.keys
+        return any(slot.key in group.keys for group in self._groups_of(slot))
 
     def expect_before(self, written: Written) -> None:
         """A run is like the trace only where a place that the code writes holds what it held before."""
@@ -281,31 +298,45 @@ class Notes:
         if self.reads(slot):
             return
         owner, kind, key = slot.place
-        group = self._group_of(slot)
-        if group is None:
-            place = slot.path if isinstance(slot.owner(), list) else ""
-            group = self.groups[(owner, kind, place)] = Group(slot.owner, kind)
-        group.keys.append(key)
-        group.guards.append(Guard(slot.path, written.before))
+        place = owner, kind, _owner_path(slot.owner(), kind, slot.path)
+        if place not in self.groups:
+            self.groups[place] = Group(slot.owner, kind)
+        self.groups[place].keys.append(key)
+        self.groups[place].guards.append(Guard(slot.path, written.before))
 
     def drop(self, slot: Slot) -> None:
-        """Forget the guard of a place."""
-        group = self._group_of(slot)
-        if group is not None and slot.key in group.keys:
-            i = group.keys.index(slot.key)
-            del group.keys[i], group.guards[i]
+        """Forget the guards of a place."""
+        for group in self._groups_of(slot):
+            if slot.key in group.keys:
+                i = group.keys.index(slot.key)
+                del group.keys[i], group.guards[i]
 
-    def _group_of(self, slot: Slot) -> Group | None:
+    def drop_tree(self, slot: Slot, containers: set[int]) -> None:
+        """Forget the guards of a place, and of the containers that were read there."""
+        self.drop(slot)
+        for place, group in list(self.groups.items()):
+            paths = [guard.path for guard in group.guards]
+            if place[0] in containers and all(path.startswith(slot.path) for path in paths):
+                del self.groups[place]
+
+    def expects(self, tensor: Tensor) -> bool:
+        """Whether a guard expects this very tensor at some place."""
+        tables = (t.guards for t in self.tables.values())
+        groups = (g.guards for g in self.groups.values())
+        guards = itertools.chain.from_iterable(itertools.chain(tables, groups))
+        return any(isinstance(g.value, weakref.ref) and g.value() is tensor for g in guards)
+
+    def _groups_of(self, slot: Slot) -> list[Group]:
         owner, kind, _ = slot.place
-        return self.groups.get((owner, kind, "")) or self.groups.get((owner, kind, slot.path))
+        return [group for place, group in self.groups.items() if place[:2] == (owner, kind)]
 
     def finish(self) -> Guards:
         """The guards."""
         self._seen.clear()
-        places: dict[int, list[Group]] = {}  # of each container
+        places: dict[Any, list[Group]] = {}  # of each container
         for (owner, kind, _), group in self.groups.items():
-            if kind == CONTENTS and _is_there(group):
-                places.setdefault(owner, []).append(group)
+            if kind != ATTRIBUTES and group.guards and _is_there(group):
+                places.setdefault((owner, kind), []).append(group)
         for found in places.values():
             if len(found) > 1:
                 self.checks[id(found)] = _is_one(found)
@@ -323,6 +354,11 @@ class Notes:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
+
+
+def _owner_path(owner: Any, kind: str, path: str) -> str:
+    """The path of the container that an item is of: it may stand in two places and be two later, and each has guards."""
+    return path.rpartition("[")[0] if kind == ITEMS and isinstance(owner, CONTAINERS) else ""
 
 
 def _is_one(groups: list[Group]) -> Check:

@@ -23,6 +23,7 @@ from .recorder import Recorder
 from .repeats import Extend, Rebind, Refill, Reflag, again_of
 from .slots import DataSlot, EndSlot, Slot
 from .tokens import MISSING, is_plain
+from .trees import Part, Tree, parts_of
 
 Tensor = torch.Tensor
 
@@ -113,7 +114,7 @@ class Binding:
     """A place to which the code bound a tensor that it made.
 
     Attributes:
-        slot: the place.
+        slots: the places.
         tensor: of the trace.
         before: the tensor of the device that stood there, if any.
         refusal: the error for code that may keep no tensor.
@@ -121,13 +122,18 @@ class Binding:
 
     def __init__(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError):
         self.refusal = refusal
-        self.slot = slot
+        self.slots = [slot]
         self.tensor = tensor
         self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
 
     def landing(self, trace_made: Sequence[Any]) -> Landing:
         """Where its tensor goes."""
-        return Landing(self.slot.set, self.tensor, trace_made)
+
+        def put(tensor: Tensor) -> None:
+            for slot in self.slots:
+                slot.set(tensor)
+
+        return Landing(put, self.tensor, trace_made)
 
 
 @contextmanager
@@ -213,6 +219,8 @@ class Record:
         named = [reference for _, reference, _ in self.layouts]
         self.flagged = named if "requires_grad" in names else []
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
+        # A tensor that stands elsewhere too must be the one that stands in the place now.
+        self._replaced = [t for t in self._replaced if not recorder.notes.expects(t)]
         self.guards: Guards = recorder.notes.finish()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
@@ -254,6 +262,8 @@ class Record:
         if now is before:
             notes.expect_before(written)  # where it is something else, the code changes it
             return
+        if self._bind_tree(recorder, written, is_traced):
+            return
         on_device = isinstance(now, Tensor) and now.device.type == "jax"
         if on_device and id(now) in recorder.arguments:
             self.rebound.append((recorder.arguments[id(now)], slot))
@@ -281,13 +291,68 @@ class Record:
             self._replaced.append(before)
             recorder.notes.drop(slot)  # what stood there is an input, whatever it is
 
+    def _bind_tree(
+        self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
+    ) -> bool:
+        """What the code did to one place, if it bound a container of tensors that it made."""
+        slot, before = written.slot, written.old
+        found = None if written.was_there else parts_of(slot.get())
+        if found is None:
+            return False
+        leaves, structure = found
+        old = before if before is not None and before.structure == structure else None
+        tree, bound, made = Tree(slot, leaves, structure), [], []
+        for i, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor):
+                if not is_plain(leaf):
+                    return False
+                tree.given[i] = lambda leaf=leaf: leaf
+            elif id(leaf) in recorder.arguments:
+                bound.append((recorder.arguments[id(leaf)], Part(tree, i)))
+            elif leaf.device.type == "jax" and is_traced(buffer_of(leaf)):
+                made.append((i, leaf))
+            elif before is not None and (place := before.place_of(leaf)) is not None:
+                tree.keep(i, place)
+            else:
+                return False
+        if not made:
+            return False
+        self.rebound += bound
+        refusal = _kept(slot.path, written.file or None, written.line)
+        for i, leaf in made:
+            if id(buffer_of(leaf)) in self._escaped:
+                first = old and (t := old.tensors.get(i)) and t()
+                self._bind_tensor(Part(tree, i), leaf, first, refusal)
+            else:
+                constant = leaf.detach().clone()
+                tree.given[i] = constant.clone
+        if old is not None and recorder.notes.reads(slot):
+            recorder.checks[tree] = old.check(slot)
+            recorder.notes.drop_tree(slot, old.containers)
+            for i, reference in old.tensors.items():
+                tensor = reference()
+                if tensor is not None and tensor.device.type == "jax":
+                    self.reads_through(buffer_of(tensor), SlotCell(Part(tree, i), tensor))
+                    self._replaced.append(tensor)
+        return True
+
     def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
         """Let each run leave a tensor at a place. `refusal`: for code that may not."""
         if id(buffer_of(tensor)) in self._escaped:
-            self.bindings.append(Binding(slot, tensor, before, refusal))
+            self._bind_tensor(slot, tensor, before, refusal)
         else:  # a constant
             constant = tensor.detach().clone()
             self.again.append(lambda: slot.set(constant.clone()))
+
+    def _bind_tensor(
+        self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError
+    ) -> None:
+        """Each run binds one tensor to all places where the trace bound one."""
+        for binding in self.bindings:
+            if binding.tensor is tensor:
+                binding.slots.append(slot)
+                return
+        self.bindings.append(Binding(slot, tensor, before, refusal))
 
     def _fill(
         self,

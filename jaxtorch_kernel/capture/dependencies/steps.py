@@ -28,6 +28,8 @@ from .tokens import CONTAINERS, MISSING, is_plain, is_users_class
 
 Tensor = torch.Tensor
 _TENSORS = "_parameters", "_buffers"
+# Of classes whose attributes are what their `__dict__` holds.
+_PLAIN_GETTERS: Any = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
 
 
 class Steps(ABC):
@@ -49,6 +51,8 @@ class Steps(ABC):
     ) -> Found | None:
         """Guard one value of an owner; what was noted first stays."""
         owner_fetch, is_new = self.notes.guard(owner, kind, key, value, path, fetch)
+        if self.notes.is_new_tree(owner, kind, key, value):
+            return None
         read = reader(owner_fetch, kind, key)
         if is_new:
             self.found(path, value, read)
@@ -68,7 +72,7 @@ class Steps(ABC):
                 value = owner[key]
             except (IndexError, TypeError):
                 return None
-            return path, value, element(fetch, key)
+            return self.guard(owner, ITEMS, key, value, path, fetch)
         if type(owner) in (list, deque) and isinstance(key, int):
             if not -len(owner) <= key < len(owner):
                 return None
@@ -94,7 +98,7 @@ class Steps(ABC):
         fetch = ref(owner)
         if isinstance(own, dict) and name in own:
             getter: Any = type(owner).__getattribute__
-            if getter is object.__getattribute__ and name.isidentifier():
+            if getter in _PLAIN_GETTERS and name.isidentifier():
                 return self.guard(owner, ATTRIBUTES, name, own[name], where, fetch)
             return self.item(own, name, where, lambda: fetch().__dict__)
         return self._through_class(owner, name, where, fetch, own is not None)

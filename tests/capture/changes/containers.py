@@ -4,6 +4,58 @@ from __future__ import annotations
 
 from .harness import CAPTURES, Row
 
+# Two tensors, objects and functions that live on whatever happens to what holds them.
+_KEPT = """
+from collections import namedtuple
+Pair = namedtuple("Pair", "a b")
+class C:
+    def __init__(self, k):
+        self.k = k
+class D:
+    pass
+one, two = torch.ones(4, device=dev), torch.full((4,), 5.0, device=dev)
+three, seven = C(3.0), C(7.0)
+def f(x):
+    return x + 1
+def g(x):
+    return x - 1
+d = D()
+"""
+# What holds one of them, how the code reads it, how another one gets there.
+_HOLDS = (
+    ("v = (one,)", "v[0]", "v = (two,)"),
+    ("v = (one, one)", "v[-1]", "v = (one, two)"),
+    ("v = (one, one)", "v[1:][0]", "v = (one, two)"),
+    ("v = ((one,),)", "v[0][0]", "v = ((two,),)"),
+    ("v = [(one, 1)]", "v[0][0]", "v[0] = (two, 1)"),
+    ("v = {'a': (1, (2.0, one))}", "v['a'][1][1]", "v['a'] = (1, (2.0, two))"),
+    ("v = {'a': (1, (2.0, one))}", "v['a'][1][0]", "v['a'] = (1, (9.0, one))"),
+    ("v = Pair(one, two)", "v.a", "v = v._replace(a=two)"),
+    ("v = Pair(one, two)", "v[0]", "v = v._replace(a=two)"),
+    ("d.v = (one,)", "d.v[0]", "d.v = (two,)"),
+    ("D.v = (one,)", "d.v[0]", "D.v = (two,)"),
+    ("v = (one, two)\ni = 0", "v[i]", "v = (two, two)"),
+    ("v = (three,)", "v[0].k", "v = (seven,)"),
+    ("v = (three, one)", "v[0].k * v[1]", "v = (three, two)"),
+    ("v = (f,)", "v[0](x)", "v = (g,)"),
+    ("v = [one]", "v[0]", "v = [two]"),
+    ("v = {'a': one}", "v['a']", "v = {'a': two}"),
+    ("v = w = (one,)", "v[0] * w[0]", "w = (two,)"),
+    ("v = w = (one,)", "w[0] * v[0]", "w = (two,)"),
+    ("v = w = [one]", "v[0] * w[0]", "w = [two]"),
+    ("v = w = {'a': one}", "v['a'] * w['a']", "w = {'a': two}"),
+    ("v = w = (3.0, one)", "v[0] * w[0]", "w = (7.0, one)"),
+    ("v = {'a': (one,)}\nw = (one,)", "v['a'][0] * w[0]", "w = (two,)"),
+    ("v = (one,)\nw = (two,)", "v[0] - w[0]", "v, w = w, v"),
+    ("v = w = (one,)\nd.v = v", "d.v[0] * w[0]", "d.v = (two,)"),
+)
+
+
+def _held(given: str, read: str, change: str) -> Row:
+    what = f"{given} and {change}: {read}".replace("\n", "; ")
+    return Row(what, _KEPT + given, f"out = x * {read}", change)
+
+
 ROWS = [
     Row("a list's item", "v = [1, 2]", "out = x * v[1]", ("v[1] = 3", "v[1] = 2.5", "v[:] = [1, 2]")),
     Row("a list's length", "v = [1, 2]", "out = x * len(v)", ("v.append(3)", "del v[0]", "v.clear()")),
@@ -66,4 +118,5 @@ ROWS = [
         ("v.loc[1, 'a'] = 3.0", "v['a'] = [5.0, 6.0]"), doors=CAPTURES, allowed="refused"),
     Row("a pandas series", "import pandas as pd\nv = pd.Series([1.0, 2.0])", "out = x * float(v.sum())",
         "v.iloc[0] = 3.0", doors=CAPTURES, allowed="refused"),
+    *(_held(*case) for case in _HOLDS),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from . import (
     objects,
     plain_values,
     sharing,
+    states,
     tensors,
     training,
 )
@@ -43,6 +44,7 @@ TABLES = (
     indirect,
     firsts,
     moved,
+    states,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
 CHOSEN = ROWS if os.environ.get("JAXTORCH_CHANGES") == "all" else ROWS[::3]

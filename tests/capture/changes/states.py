@@ -1,0 +1,89 @@
+"""Containers of tensors that the code binds at each run, and reads at the next: the state of a recurrent network."""
+
+from __future__ import annotations
+
+from .harness import WRITES, Row
+
+_LSTM = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = filled(nn.LSTMCell(4, 4))
+        self.state = None
+    def forward(self, x):
+        self.state = {}(t.detach() for t in self.cell(x[None], {}))
+        return self.state[0][0] + x
+net = Net().to(x.device)
+"""
+_OBJECT = """
+from collections import OrderedDict, namedtuple
+State = namedtuple("State", "h c")
+class C:
+    pass
+o = C()
+o.state = {}
+"""
+_WATCH = "[t.tolist() for t in torch.utils._pytree.tree_leaves(o.state)]"
+
+
+def _lstm(what: str, kind: str, given: str, *change: str) -> Row:
+    return Row(f"a network's state: {what}", _LSTM.format(kind, given), "out = net(x)", change or "x = x * 2",
+               watch=("torch.cat([*net.state])",), doors=WRITES)  # fmt: skip
+
+
+def _state(what: str, first: str, code: str, *change: str, watch: str = _WATCH) -> Row:
+    return Row(f"a state in an object: {what}", _OBJECT.format(first), code, change or "x = x * 2", watch=(watch,),
+               doors=WRITES)  # fmt: skip
+
+
+_PAIR = "(torch.ones(4, device=dev), torch.zeros(4, device=dev))"
+_SWAP = "h, c = o.state\nout = h + c * x\no.state = "
+
+ROWS = [
+    _lstm("a tuple", "tuple", "self.state"),
+    _lstm("a tuple that is taken away", "tuple", "self.state", "net.state = None"),
+    _lstm("a tuple that is replaced", "tuple", "self.state",
+          "net.state = (torch.ones(1, 4, device=dev), torch.zeros(1, 4, device=dev))"),
+    _lstm("a tuple whose tensors are written", "tuple", "self.state", "net.state[0].mul_(2)"),
+    _lstm("a tuple that is a list later", "tuple", "self.state", "net.state = list(net.state)"),
+    _lstm("a list", "list", "self.state and tuple(self.state)"),
+    _lstm("a list whose item is replaced", "list", "self.state and tuple(self.state)",
+          "net.state[0] = net.state[1] * 2"),
+    _state("a tuple", _PAIR, _SWAP + "(h * x, c + 1)"),
+    _state("a named tuple", f"State(*{_PAIR})", "s = o.state\nout = s.h + s.c * x\no.state = State(h=s.c + x, c=s.h * 2)"),
+    _state("a dictionary", "{'h': torch.ones(4, device=dev)}", "out = o.state['h'] * x\no.state = {'h': out + 1}"),
+    _state("a dictionary that gets a key", "{'h': torch.ones(4, device=dev)}",
+           "out = sum(o.state.values()) * x\no.state = {k: v + out for k, v in o.state.items()}",
+           "o.state['c'] = x * 5"),
+    _state("an ordered dictionary in another order", "OrderedDict(a=torch.ones(4, device=dev), b=x * 2)",
+           "a, b = o.state.values()\nout = a - 2 * b\no.state = OrderedDict((k, v + x) for k, v in o.state.items())",
+           "o.state.move_to_end('a')"),
+    _state("nested", "(torch.ones(4, device=dev), [torch.zeros(4, device=dev)])",
+           "h, (c,) = o.state\nout = h + c * x\no.state = (c + 1, [h * x])", "o.state[1][0] = x * 7"),
+    _state("one that grows", "[torch.ones(4, device=dev)]", "out = sum(o.state) * x\no.state = [*o.state, out]"),
+    _state("a part stays", _PAIR, _SWAP + "(h, c + x)", "o.state[0].mul_(3)"),
+    _state("the parts move", _PAIR, _SWAP + "(c + x, h)"),
+    _state("a history", f"(*{_PAIR}, x * 3)", "out = sum(o.state) * x\no.state = (x * 2, *o.state[:-1])",
+           "o.state = o.state[::-1]"),
+    _state("an argument in it", _PAIR, _SWAP + "(x, c + x)", "x = x * 3"),
+    _state("a constant in it", _PAIR, _SWAP + "(torch.ones(4, device=x.device), c + x)", "o.state[0].mul_(3)"),
+    _state("a number in it", "(2, torch.ones(4, device=dev))", "n, h = o.state\nout = h * n\no.state = (n, h + x)",
+           "o.state = (5, o.state[1])", watch="o.state[1].tolist()"),
+    _state("a number that counts", "(2, torch.ones(4, device=dev))",
+           "n, h = o.state\nout = h * n\no.state = (n + 1, h + x)", watch="(o.state[0], o.state[1].tolist())"),
+    _state("another shape", _PAIR, _SWAP + "(h * 2, c + 1)", "o.state = (o.state[0][:1].clone(), o.state[1])"),
+    _state("another dtype", _PAIR, _SWAP + "(h * 2, c + 1)", "o.state = (o.state[0].double(), o.state[1])"),
+    _state("a tensor twice in the old one", "(lambda t: (t, t))(torch.ones(4, device=dev))", _SWAP + "(h * 2, c + 1)",
+           "o.state = (o.state[0],) * 2"),
+    _state("a tensor twice in the new one", _PAIR, _SWAP + "(c + x,) * 2", "o.state[0].mul_(2)"),
+    _state("a view in it", _PAIR, _SWAP + "(torch.stack([h, c])[1], c * 2)"),
+    _state("one that is not read", "None", "out = x * 2\no.state = (out, [x + 1])", "o.state = 5"),
+    _state("one that other code reads too", _PAIR + "\nalias = o.state",
+           "h, c = o.state\nout = h + c * x + alias[0]\no.state = (h * x, c + 1)", "alias = o.state"),
+    _state("two places with one container", _PAIR + "\np = C()\np.state = o.state",
+           "h, c = o.state\nk, _ = p.state\nout = h + c * x + k\no.state = (h * x, c + 1)", "p.state = o.state"),
+    _state("two places that are bound to one", _PAIR + "\np = C()\np.state = None",
+           "h, c = o.state\nout = h + c * x\no.state = p.state = (h * x, c + 1)", "p.state[0].mul_(2)"),
+    _state("what needs a gradient", "(torch.ones(4, device=dev, requires_grad=True), x * 1)",
+           _SWAP + "(h.detach() * 2, c + 1)"),
+]  # fmt: skip
