@@ -60,7 +60,7 @@ class Entry(Replay):
         )
         effects = self.again or self.sources or self.reflagged or self.rebound
         if self._only_returns and self.reads_nothing and self.sharing.is_trivial and not effects:
-            self.call_of = self._straight()  # type: ignore[method-assign]  # the same, in one function
+            self.call_of = self._straight()  # type: ignore[method-assign, assignment]  # the same, in one function
 
     def _straight(self) -> Callable[[tuple[Any, ...]], Any]:
         """`call_of` of a program that depends on its arguments alone: of a small call, Python is half the time."""

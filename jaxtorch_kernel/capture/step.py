@@ -22,7 +22,8 @@ from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
-from .dependencies.record import Landing, Record, recording
+from .dependencies.landings import Landing
+from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
 from .optimizers import Optimizers

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import types
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -330,16 +331,27 @@ class Notes:
         owner, kind, _ = slot.place
         return [group for place, group in self.groups.items() if place[:2] == (owner, kind)]
 
+    def _in_two_places(self) -> Iterator[Check]:
+        """Of the containers that the code reached by several paths, to read or to write them."""
+        places: dict[Any, dict[str, Callable[[], Any]]] = {}
+        for (owner, kind, _), group in self.groups.items():
+            if kind != ATTRIBUTES and group.guards and _is_there(group):
+                path = group.guards[0].path
+                where = _owner_path(group.fetch(), kind, path) or path
+                places.setdefault(owner, {}).setdefault(where, group.fetch)
+        for written in self.effects.written.values():
+            slot = written.slot
+            owner = slot.owner()
+            if isinstance(owner, CONTAINERS) and id(owner) in places:
+                where = _owner_path(owner, ITEMS, slot.path) or slot.path
+                places[id(owner)].setdefault(where, slot.owner)
+        return (_is_one(found) for found in places.values() if len(found) > 1)
+
     def finish(self) -> Guards:
         """The guards."""
         self._seen.clear()
-        places: dict[Any, list[Group]] = {}  # of each container
-        for (owner, kind, _), group in self.groups.items():
-            if kind != ATTRIBUTES and group.guards and _is_there(group):
-                places.setdefault((owner, kind), []).append(group)
-        for found in places.values():
-            if len(found) > 1:
-                self.checks[id(found)] = _is_one(found)
+        for check in self._in_two_places():
+            self.checks[id(check)] = check
         groups = []
         for group in self.groups.values():
             if group.guards and _is_there(group):
@@ -357,18 +369,18 @@ class Notes:
 
 
 def _owner_path(owner: Any, kind: str, path: str) -> str:
-    """The path of the container that an item is of: it may stand in two places and be two later, and each has guards."""
+    """The path of an item's container: this may stand in two places and be two later, so that each has guards."""
     return path.rpartition("[")[0] if kind == ITEMS and isinstance(owner, CONTAINERS) else ""
 
 
-def _is_one(groups: list[Group]) -> Check:
+def _is_one(places: dict[str, Callable[[], Any]]) -> Check:
     """A container that stands in several places: that it is one still."""
 
     def holds() -> bool:
-        return len({id(group.fetch()) for group in groups}) == 1
+        return len({id(fetch()) for fetch in places.values()}) == 1
 
-    paths = [group.guards[0].path for group in groups[:2]]
-    return Check(paths[0], f"is no longer the same as {paths[1]}", holds)
+    first, second, *_ = places
+    return Check(first, f"is no longer the same as {second}", holds)
 
 
 def _is_there(group: Group) -> bool:

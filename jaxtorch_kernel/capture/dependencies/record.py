@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from ...storage.buffer import Buffer, buffer_of, wrap
+from ...storage.buffer import Buffer, buffer_of
 from ..errors import CaptureError, MakesParameters
 from ..results import Alias
 from .cells import GradCell, SlotCell, TensorCell, with_gradient
 from .effects import Contained, Watched, Written, layout_of, put_contents
-from .fetch import ref
+from .fetch import ref, strong
 from .guard import Check
 from .guards import Guards
+from .landings import Binding, Landing
 from .recorder import Recorder
 from .repeats import Extend, Rebind, Refill, Reflag, again_of
 from .slots import DataSlot, EndSlot, Slot
@@ -73,69 +74,6 @@ def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
     return Check(path, "lies in memory in another way", lambda: bool(now() == before))
 
 
-class Landing:
-    """A tensor that the trace made and left at a place that outlives it: each run leaves a new one there.
-
-    Args:
-        put: takes the tensor to its place.
-        tensor: the one of the trace.
-        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values
-            follow the results of the program in this order.
-    """
-
-    __slots__ = ("cell", "dtype", "offset", "output", "put", "size", "spec", "stride")
-
-    def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, trace_made: Sequence[Any]):
-        self.put = put
-        self.cell: Any = buffer_of(tensor)
-        references = [reference() for reference, _ in trace_made]
-        self.output = next(i for i, cell in enumerate(references) if cell is self.cell)
-        self.spec = trace_made[self.output][1]
-        self.size, self.dtype = tuple(tensor.shape), tensor.dtype
-        self.offset = tensor.storage_offset()
-        dense = tensor.is_contiguous() and not self.offset
-        self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
-
-    def __call__(self, array: Any) -> None:
-        """Leave this run's tensor."""
-        if (
-            self.cell is not None
-        ):  # whoever else holds the trace's tensor gets the first run's value
-            self.cell.write(array, self.spec)
-            self.cell = None
-        tensor = wrap(array, self.spec, self.size, self.dtype)
-        if self.stride is not None:
-            with torch.no_grad():
-                tensor = tensor.as_strided(self.size, self.stride, self.offset)
-        self.put(tensor)
-
-
-class Binding:
-    """A place to which the code bound a tensor that it made.
-
-    Attributes:
-        slots: the places.
-        tensor: of the trace.
-        before: the tensor of the device that stood there, if any.
-        refusal: the error for code that may keep no tensor.
-    """
-
-    def __init__(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError):
-        self.refusal = refusal
-        self.slots = [slot]
-        self.tensor = tensor
-        self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
-
-    def landing(self, trace_made: Sequence[Any]) -> Landing:
-        """Where its tensor goes."""
-
-        def put(tensor: Tensor) -> None:
-            for slot in self.slots:
-                slot.set(tensor)
-
-        return Landing(put, self.tensor, trace_made)
-
-
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Hold from the trace until its program is ready: where that fails, Python state is as it was."""
@@ -177,7 +115,7 @@ class Record:
             tuple[int, Callable[[], Tensor | None]]
         ] = []  # arguments that must be these
         self.bare: list[int] = []  # arguments that must be leaves without gradients and hooks
-        self.rebound: list[tuple[int, Slot]] = []  # arguments that each run binds to places
+        self.rebound: list[tuple[int, Slot | Part]] = []  # arguments that each run binds to places
         self._rebind = Rebind()
         self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
         self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
@@ -306,7 +244,7 @@ class Record:
             if not isinstance(leaf, Tensor):
                 if not is_plain(leaf):
                     return False
-                tree.given[i] = lambda leaf=leaf: leaf
+                tree.given[i] = strong(leaf)
             elif id(leaf) in recorder.arguments:
                 bound.append((recorder.arguments[id(leaf)], Part(tree, i)))
             elif leaf.device.type == "jax" and is_traced(buffer_of(leaf)):
@@ -344,9 +282,7 @@ class Record:
             constant = tensor.detach().clone()
             self.again.append(lambda: slot.set(constant.clone()))
 
-    def _bind_tensor(
-        self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError
-    ) -> None:
+    def _bind_tensor(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
         """Each run binds one tensor to all places where the trace bound one."""
         for binding in self.bindings:
             if binding.tensor is tensor:

@@ -29,9 +29,8 @@ DOORS = {"pure": jaxtorch.pure, "jit": jaxtorch.jit}
 REFUSED = {
     "swallow item", "swallow iterator", "arg list mutated", "arg dict tensor jit", "identity lists args",
     "captured generator", "returned iter", "returned object jit", "async", "hook lost", "prod backward",
-    "lstm state tuple",
 }  # fmt: skip
-REFUSED_BY_PURE = {"own optimizer"}
+REFUSED_BY_PURE = {"own optimizer", "lstm state tuple"}
 # Neither right nor refused yet.
 KNOWN = {
     "closure same value": "two functions of one code whose closures hold equal values are taken for one",
@@ -41,7 +40,6 @@ KNOWN = {
     "enum mutable": "an attribute set on a member of an enum is not seen",
     "format user": "a format string's attribute of a user's object is not seen",
     "lru effect": "an effect of a function under lru_cache is repeated at each run",
-    "shared dict": "a dictionary written by one name and read by another, which are two later",
     "protocol": "isinstance of a runtime Protocol asks for attributes that no bytecode names",
     "simplequeue": "a queue is taken from once",
     "identity return": "a list that was there and is returned comes back as a copy",
