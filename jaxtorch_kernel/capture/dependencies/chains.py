@@ -99,9 +99,12 @@ class Chains:
 
     def _is_new(self, frame: types.FrameType, reads: Reads, variables: dict[str, Any]) -> bool:
         """Whether the function did not begin yet with these objects from outside."""
-        names = {c.name for c in (*reads.chains, *reads.stores) if c.root is not GLOBAL}
-        values = [variables.get(name) for name in sorted(names)]
-        met = [id(value) if self._notes.is_met(value) else 0 for value in values]
+        roots = {(c.name, c.root) for c in (*reads.chains, *reads.stores) if c.root is not GLOBAL}
+        met = []
+        for name, root in sorted(roots):
+            value = variables.get(name)
+            is_outside = root is CLOSURE or self._notes.is_met(value)
+            met.append(id(value) if is_outside else 0)
         return self._notes.is_first((frame.f_code, id(frame.f_globals), *met))
 
     def _method(self, code: types.CodeType, variables: dict[str, Any]) -> None:
@@ -283,14 +286,19 @@ class _Roots:
         return self._values.item(vars(builtins), name, name, strong(vars(builtins)))
 
     def _variable(self, name: str) -> Found | None:
-        cell = self._closures.cell_of(self._frame, name)
+        cells = self._closures.cells_of(self._frame, name)
         if name not in self._locals:
             return None
         value = self._locals[name]
-        if cell is None:
+        if not cells:
             return (name, value, ref(value)) if self._notes.is_met(value) else None
-        fetch = self._closures.fetch_of(cell)
-        return self._values.guard(cell, ATTRIBUTES, "cell_contents", value, name, fetch)
+        fetches = map(self._closures.fetch_of, cells)
+        kind, key = ATTRIBUTES, "cell_contents"
+        found = [
+            self._values.guard(cell, kind, key, value, name, fetch)
+            for cell, fetch in zip(cells, fetches, strict=True)
+        ]
+        return found[0]
 
     def slot(self, chain: Chain) -> Slot | None:
         """The place of a global or a variable of the closure, which the code writes."""
@@ -298,5 +306,5 @@ class _Roots:
             if self._is_own(chain.name):
                 return None
             return Slot.item(self._frame.f_globals, chain.name, chain.name)
-        cell = self._closures.cell_of(self._frame, chain.name)
-        return None if cell is None else Slot.cell(cell, chain.name)
+        cells = self._closures.cells_of(self._frame, chain.name)
+        return Slot.cell(cells[0], chain.name) if cells else None

@@ -27,6 +27,7 @@ class Closures:
     def __init__(self) -> None:
         self.inside: set[types.CodeType] = set()
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
+        self._searched: set[types.CodeType] = set()
         self._fetches: dict[int, Fetch] = {}
 
     def add(self, function: types.FunctionType) -> None:
@@ -36,27 +37,39 @@ class Closures:
             if function not in known:
                 known.append(function)
 
-    def cell_of(self, frame: types.FrameType, name: str) -> Any:
-        """The variable that a running function reads, as its cell; None for a function that the traced code made."""
+    def cells_of(self, frame: types.FrameType, name: str) -> list[Any]:
+        """The variable that a running function reads, as its cell; none for a function that the traced code made.
+
+        Where several functions of one code hold the same values, any of them may be the one that runs: the cells of
+        all.
+        """
         code = frame.f_code
         if code in self.inside:
-            return None
-        place = code.co_freevars.index(name)
-        functions = self._functions.get(code)
-        if functions is None:
-            referrers = gc.get_referrers(code)
-            functions = [
-                f for f in referrers if isinstance(f, types.FunctionType) and f.__code__ is code
-            ]
-            self._functions[code] = functions
-        here = frame.f_locals.get(name, MISSING)
-        for function in functions:
-            cell = (function.__closure__ or ())[place]
-            if contents_of(cell) is here:
-                self._fetches[id(cell)] = ClosureFetch(function, place)
-                return cell
-        return None
+            return []
+        running = self._running(code, frame.f_locals)
+        if not running and code not in self._searched:
+            self._searched.add(code)
+            for referrer in gc.get_referrers(code):
+                if isinstance(referrer, types.FunctionType) and referrer.__code__ is code:
+                    self.add(referrer)
+            running = self._running(code, frame.f_locals)
+        place, cells = code.co_freevars.index(name), []
+        for function in running:
+            cells.append((function.__closure__ or ())[place])
+            self._fetches[id(cells[-1])] = ClosureFetch(function, place)
+        return cells
+
+    def _running(self, code: types.CodeType, variables: dict[str, Any]) -> list[types.FunctionType]:
+        """The functions that hold what a frame's variables hold."""
+        return [
+            function
+            for function in self._functions.get(code, ())
+            if all(
+                contents_of(cell) is variables.get(name, MISSING)
+                for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+            )
+        ]
 
     def fetch_of(self, cell: Any) -> Fetch:
-        """How a variable that `cell_of` gave is found again."""
+        """How a variable that `cells_of` gave is found again."""
         return self._fetches[id(cell)]

@@ -33,7 +33,7 @@ from ..results import Known
 from . import outside
 from .effects import Effects, Written
 from .fetch import Fetch
-from .guard import ATTRIBUTES, CONTENTS, ITEMS, Check, Group, Guard, Table
+from .guard import ATTRIBUTES, CONTENTS, GONE, ITEMS, Check, Group, Guard, Table
 from .guards import Guards
 from .slots import Slot
 from .tokens import CONTAINERS, is_plain
@@ -113,6 +113,7 @@ class Notes:
         # With the path by which each was met first. What the code makes is not held: it may hold tensors of the trace.
         self._met: dict[int, tuple[Any, str]] = {}
         self._seen: set[Any] = set()
+        self._depths: dict[Any, int] = {}
 
     # -- what was there -------------------------------------------------------------------------------------------
 
@@ -121,6 +122,13 @@ class Notes:
         if key in self._seen:
             return False
         self._seen.add(key)
+        return True
+
+    def is_deeper(self, key: Any, depth: int) -> bool:
+        """Whether this is looked into for the first time, or so many levels deep for the first time."""
+        if self._depths.get(key, -1) >= depth:
+            return False
+        self._depths[key] = depth
         return True
 
     def meet(self, value: Any, path: str) -> None:
@@ -199,25 +207,25 @@ class Notes:
         return group.fetch, is_new
 
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[Any, Any]]:
-        """Guard what a container holds: (key, element) of each; nothing where that was done before."""
+        """Guard what a container holds: (key, element) of each."""
+        is_map = isinstance(container, dict | types.MappingProxyType)
+        elements = list(container.values()) if is_map else list(container)
+        keys = list(container) if is_map else list(range(len(elements)))
+        found = list(zip(keys, elements, strict=True))
         # One container in two places may be two later.
         place = (id(container), CONTENTS, path)
         if place in self.groups:
-            return []
+            return found
         if len(self.groups) > _MOST:
             self.warn(f"reads more than {_MOST} objects", *self.line)
             return []
         group = self.groups[place] = Group(fetch, CONTENTS)
         self.meet(container, path)
         self.effects.contain(path, container, fetch, self.line)
-        is_map = isinstance(container, dict | types.MappingProxyType)
-        elements = list(container.values()) if is_map else list(container)
-        keys = list(container) if is_map else list(range(len(elements)))
         group.keys.append(type)
         group.guards.append(Guard(path, type(container)))
         if is_map:
             group.guards += [Guard(f"{path} (its key {said(k)})", k) for k in keys]
-        found = list(zip(keys, elements, strict=True))
         group.guards += [Guard(f"{path}[{said(key)}]", value) for key, value in found]
         return found
 
@@ -350,6 +358,7 @@ class Notes:
     def finish(self) -> Guards:
         """The guards."""
         self._seen.clear()
+        self._depths.clear()
         for check in self._in_two_places():
             self.checks[id(check)] = check
         groups = []
@@ -377,7 +386,10 @@ def _is_one(places: dict[str, Callable[[], Any]]) -> Check:
     """A container that stands in several places: that it is one still."""
 
     def holds() -> bool:
-        return len({id(fetch()) for fetch in places.values()}) == 1
+        try:
+            return len({id(fetch()) for fetch in places.values()}) == 1
+        except GONE:
+            return False
 
     first, second, *_ = places
     return Check(first, f"is no longer the same as {second}", holds)

@@ -3,7 +3,8 @@
 an int, a string, a dtype ...       Value(type, value)
 a function of the user's            its code, defaults and closure: the same definition run again is no change
 a class of the user's               its functions and plain attributes
-a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand
+a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand.
+                                    Inside of the above it is that very tensor: its guard would go on with the old one
 anything else                       Same: that very object
 """
 
@@ -29,6 +30,8 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
+
+_DEEPEST = 4  # levels of a value that its token tells apart
 
 # Compared by value: two of them that are equal mean the same to any code.
 PLAIN: tuple[type, ...] = (
@@ -123,7 +126,7 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def token(value: Any, depth: int = 4) -> Any:
+def token(value: Any, depth: int = _DEEPEST) -> Any:
     """What a guard expects where this value stands. Equal tokens promise the same program."""
     if isinstance(value, float):  # by its digits: nan is nan, and 0.0 is not -0.0
         return Value(type(value), repr(value))
@@ -132,7 +135,8 @@ def token(value: Any, depth: int = 4) -> Any:
     if isinstance(value, PLAIN):
         return Value(type(value), value)
     if isinstance(value, torch.Tensor):
-        return look(value) if value.device.type == "jax" else Same("tensor", id(value))
+        is_operand = depth == _DEEPEST and value.device.type == "jax"
+        return look(value) if is_operand else Same("tensor", id(value))
     if depth:
         if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
             return _function(value, depth - 1)
@@ -153,6 +157,7 @@ def token(value: Any, depth: int = 4) -> Any:
 
 def _function(function: types.FunctionType, depth: int) -> Code:
     parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    parts += vars(function).items()
     tokens = [token(part, depth) for part in parts]
     # Other globals, or another closure, and it is another function: they may change apart from those of the old one.
     tokens.append(Same("globals", id(function.__globals__)))

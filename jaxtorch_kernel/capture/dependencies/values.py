@@ -42,6 +42,7 @@ from .tokens import CONTAINERS, MISSING, class_attributes, class_names, is_plain
 Tensor = torch.Tensor
 
 _DEEPEST = 64
+_AROUND = 8  # levels of what stands on a class, a function, a Python module
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CACHES = type(functools.lru_cache(len))
@@ -97,7 +98,7 @@ class Values(Steps):
             if notes.is_first((id(value), "function")):
                 self.may_run(value)
                 self._function(path, value, fetch)
-                self._later(path, value, vars(value), 2)
+                self._later(path, value, vars(value), _AROUND)
         elif isinstance(value, types.ModuleType):
             self._python_module(path, value, dynamic)
         elif isinstance(value, Tensor):
@@ -142,14 +143,14 @@ class Values(Steps):
             if dynamic and is_users_class(value):
                 for name in [*(name for name, _ in class_attributes(value)), *notes.strings]:
                     self.of_class(value, name, f"{path}.{name}", fetch)
-        elif depth and _has_attributes(value) and notes.is_first((id(value), "deep", dynamic)):
+        elif depth and _has_attributes(value) and notes.is_deeper((id(value), dynamic), depth):
             self._object(path, value, fetch, dynamic, depth)
 
     def _python_module(self, path: str, module: types.ModuleType, dynamic: bool) -> None:
         """A Python module that was reached by a variable: its globals, where some followed code mentions them."""
         own, strings = vars(module), self.notes.strings
         if is_users_module(module) and self.notes.is_first((id(module), "globals")):
-            self._later(path, module, own, 2)
+            self._later(path, module, own, _AROUND)
         if dynamic:
             for name in [n for n in own if any(part in n for part in strings)]:
                 self.item(own, name, f"{path}.{name}", strong(own))
@@ -215,7 +216,7 @@ class Values(Steps):
         """
         if self.notes.is_first((id(cls), "class")):
             for base in filter(is_users_class, cls.__mro__):
-                self._later(path, cls, class_names(base), 2)
+                self._later(path, cls, class_names(base), _AROUND)
             if isinstance(cls, abc.ABCMeta):  # what counts as its instance
                 self.notes.checks["abc"] = outside.asked_again(
                     "abc.get_cache_token", abc.get_cache_token
@@ -224,11 +225,11 @@ class Values(Steps):
     def attributes_later(self, path: str, tensor: Tensor) -> None:
         """What the user hung on a tensor is read, where some followed code mentions it."""
         if vars(tensor) and self.notes.is_first((id(tensor), "attributes")):
-            self._later(path, tensor, vars(tensor), 2)
+            self._later(path, tensor, vars(tensor), _AROUND)
 
     def read_later(self, path: str, owner: Any, name: str) -> None:
         """An attribute is read, if some followed code mentions it."""
-        self._later(path, owner, (name,), 2)
+        self._later(path, owner, (name,), _AROUND)
 
     def _deep(
         self, path: str, owner: Any, name: str, fetch: Fetch, dynamic: bool, depth: int
@@ -259,6 +260,8 @@ class Values(Steps):
 
     def _container(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
         notes = self.notes
+        if not notes.is_deeper((id(value), path, dynamic), depth):
+            return
         elements = notes.contents(path, value, fetch)
         if type(value).__module__ != "builtins" and is_users_class(type(value)):
             notes.meet(value, path)
@@ -277,10 +280,10 @@ class Values(Steps):
 
     def _partial(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
         self.may_run(value.func)
-        keywords = reader(fetch, ATTRIBUTES, "keywords")
-        self._container(f"{path}.keywords", value.keywords, keywords, False, 1)
-        for i, part in enumerate((value.func, *value.args, *value.keywords.values())):
-            self.expect(f"{path}[{i}]", part, strong(part), dynamic, depth - 1)
+        self.expect(f"{path}.func", value.func, reader(fetch, ATTRIBUTES, "func"), dynamic, depth)
+        for name in ("args", "keywords"):
+            found = reader(fetch, ATTRIBUTES, name)
+            self._container(f"{path}.{name}", getattr(value, name), found, dynamic, depth)
 
     # -- functions ------------------------------------------------------------------------------------------------
 
@@ -303,7 +306,7 @@ class Values(Steps):
                 value, where = getattr(function, name), f"{path}.{name}"
                 self.guard(function, ATTRIBUTES, name, value, where, fetch)
                 if isinstance(value, tuple | dict) and not is_plain(value):
-                    self._container(where, value, reader(fetch, ATTRIBUTES, name), False, 2)
+                    self._container(where, value, reader(fetch, ATTRIBUTES, name), False, _AROUND)
         elif is_stdlib_file(file):
             # `functools.wraps`, `singledispatch`: made of the user's
             for cell in function.__closure__ or ():
@@ -312,7 +315,7 @@ class Values(Steps):
                 if isinstance(inner, types.FunctionType) and inner is not function:
                     self._function(path, inner, variable(cell))
                 else:
-                    self.expect(path, inner, variable(cell), depth=2)
+                    self.expect(path, inner, variable(cell), depth=_AROUND)
 
 
 def _is_stdlib(cls: type) -> bool:
