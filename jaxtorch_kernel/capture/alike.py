@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from .bodies import whole
+from .dependencies.followed import OF_EVERY_MODULE
 from .dependencies.tokens import is_plain
-from .dependencies.values import OF_EVERY_MODULE
 from .errors import CaptureError
 
 Tensor = torch.Tensor

@@ -21,26 +21,28 @@ import torch
 
 from ... import _torch_private as private
 from ...storage import moves
+from .fetch import strong
 from .slots import Slot
+from .snapshots import Snapshots
+from .tokens import MISSING
 from .trees import old_of
 
 Tensor = torch.Tensor
-
-_REPLACED = object()  # what stood in a place was a container, which is not held any more
 
 
 class Written:
     """One slot that the code writes, and what stood there before."""
 
-    def __init__(self, slot: Slot):
+    def __init__(self, slot: Slot, before: Any):
         self.slot = slot
-        self.before = slot.get()
+        self.before = before
         self.old = old_of(self.before)
         self.stored = False
         self.line: int | None = None
         self.file: str | None = None
         self.counts = 0  # statements that count it up
         self.step: Any = 0  # by how much all of them together
+        self.replaced = False  # it was a container, which is not held any more
         self.was_there = False  # whether what stands there now is older than the code's run
 
 
@@ -137,6 +139,28 @@ class Effects:
         self.containers: list[Contained] = []
         self._known: set[int] = set()
         self.tensors: dict[int, Watched] = {}
+        self.snapshots = Snapshots()
+        self._changed: dict[int, Any] = {}  # what containers held, by their identity
+
+    def compare(self) -> None:
+        """The code has run: find what it wrote that its text does not show."""
+        for slot, before in self.snapshots.written():
+            if slot.place not in self.written:
+                written = self.written[slot.place] = Written(slot, before)
+                written.stored = True
+        for path, container, before in self.snapshots.filled():
+            if id(container) not in self._known and not same_contents(container, before):
+                self._known.add(id(container))
+                here = strong(container)
+                self.containers.append(Contained(path, container, before, here, (None, None)))
+        self.snapshots = Snapshots()
+        for c in self.containers:
+            if not same_contents(c.now, c.before):
+                self._changed[id(c.now)] = c.before
+
+    def before(self, container: Any) -> Any:
+        """What a container held before the code ran, as far as that is known; itself where it is the same."""
+        return self._changed.get(id(container), container)
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
         """The code is about to assign to the slot, perhaps."""
@@ -153,7 +177,7 @@ class Effects:
     def _of(self, slot: Slot) -> Written:
         known = self.written.get(slot.place)
         if known is None:
-            known = self.written[slot.place] = Written(slot)
+            known = self.written[slot.place] = Written(slot, slot.get())
         return known
 
     def contain(
@@ -166,7 +190,9 @@ class Effects:
         """A container that the code can reach; `fetch` gives what stands in its place, `line` is the user's."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
             self._known.add(id(container))  # which stays its own: the container is held
-            self.containers.append(Contained(path, container, container.copy(), fetch, line))
+            before = self.snapshots.before(container)
+            before = container.copy() if before is None else before
+            self.containers.append(Contained(path, container, before, fetch, line))
 
     def watch(self, path: str, tensor: Tensor) -> None:
         """A tensor that the code can reach."""
@@ -178,12 +204,13 @@ class Effects:
 
         `was_there`: whether an object is older than the code's run, which is known no longer afterwards.
         """
+        self._changed.clear()
         self.containers = [c for c in self.containers if _stands(c.fetch, c.now)]
         for written in self.written.values():
             written.was_there = was_there(written.slot.get())
             replaced = isinstance(written.before, list | dict | set | deque)
             if replaced and written.slot.get() is not written.before:
-                written.before = _REPLACED
+                written.before, written.replaced = MISSING, True
 
     def filled(self) -> list[Contained]:
         """The containers that hold something else, and are where they were."""
@@ -199,7 +226,7 @@ class Effects:
             if not same_contents(c.now, c.before):
                 put_contents(c.now, c.before)
         for written in self.written.values():
-            if written.before is not _REPLACED and written.slot.get() is not written.before:
+            if not written.replaced and written.slot.get() is not written.before:
                 written.slot.set(written.before)
         for watched in self.tensors.values():
             watched.restore()

@@ -49,6 +49,9 @@ _NOT_FOLLOWED_NAMES = frozenset(
     )
 )
 
+# What `Module.__init__` sets.
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+
 
 def whose(frame: types.FrameType) -> str:
     """USERS, LIBRARY or NOT_FOLLOWED, for a function that begins."""

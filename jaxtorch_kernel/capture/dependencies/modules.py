@@ -14,9 +14,10 @@ import torch
 from torch.nn.modules import module as torch_modules
 
 from .fetch import module_table, ref, strong
+from .followed import OF_EVERY_MODULE
 from .guard import ATTRIBUTES, Check, users_hooks
 from .tokens import is_users_class
-from .values import OF_EVERY_MODULE, Values
+from .values import Values
 
 # A module's tables of hooks that its call looks into, and those of all modules.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

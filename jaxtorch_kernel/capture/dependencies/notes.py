@@ -36,7 +36,7 @@ from .fetch import Fetch
 from .guard import ATTRIBUTES, CONTENTS, GONE, ITEMS, Check, Group, Guard, Table
 from .guards import Guards
 from .slots import Slot
-from .tokens import CONTAINERS, is_plain
+from .tokens import CONTAINERS, is_plain, is_plain_container
 from .trees import parts_of
 
 Tensor = torch.Tensor
@@ -135,9 +135,16 @@ class Notes:
         """An object that was there before the code ran."""
         if id(value) not in self._met or not self._met[id(value)][1]:
             self._met[id(value)] = value, path
+            if not self.is_made(value):
+                self.remember(value, path)
             if isinstance(value, torch.nn.Module) and path:
                 for name, child in vars(value).get("_modules", {}).items():
                     self.meet(child, f"{path}.{name}")
+
+    def remember(self, value: Any, path: str) -> None:
+        """What an object holds, before the code changes it. What a cell does to its own names is seen by the cell."""
+        if getattr(value, "__dict__", None) is not self.own.namespace or self.own.namespace is None:
+            self.effects.snapshots.take(value, path)
 
     def is_met(self, value: Any) -> bool:
         """Whether an object was there before the code ran."""
@@ -170,6 +177,16 @@ class Notes:
                 for leaf in parts[0]
             )
         )
+
+    def as_before(self, owner: Any, kind: str, key: Any, value: Any) -> Any:
+        """What stood at a place: plain values in a container that the code has put another one in the place of.
+
+        The code may have read them before. Of other containers, and of objects, this is not asked.
+        """
+        written = self.effects.written.get((id(owner), kind, key))
+        if written is None or not is_plain_container(written.before):
+            return value
+        return written.before
 
     def path_of(self, value: Any, otherwise: str) -> str:
         """The path by which an object was met."""
@@ -209,8 +226,9 @@ class Notes:
     def contents(self, path: str, container: Any, fetch: Fetch) -> list[tuple[Any, Any]]:
         """Guard what a container holds: (key, element) of each."""
         is_map = isinstance(container, dict | types.MappingProxyType)
-        elements = list(container.values()) if is_map else list(container)
-        keys = list(container) if is_map else list(range(len(elements)))
+        held = self.effects.before(container)
+        elements = list(held.values()) if is_map else list(held)
+        keys = list(held) if is_map else list(range(len(elements)))
         found = list(zip(keys, elements, strict=True))
         # One container in two places may be two later.
         place = (id(container), CONTENTS, path)
@@ -304,6 +322,11 @@ class Notes:
     def expect_before(self, written: Written) -> None:
         """A run is like the trace only where a place that the code writes holds what it held before."""
         slot = written.slot
+        if written.replaced or (
+            isinstance(written.before, CONTAINERS) and not is_plain(written.before)
+        ):
+            # A guard asks for what it holds, not whether it is this one.
+            self.checks[written] = Check(slot.path, "is another container", lambda: False)
         if self.reads(slot):
             return
         owner, kind, key = slot.place

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -50,6 +51,23 @@ def warn_of_a_constant(what: str, file: str, line: int) -> None:
 
 def _values(container: Any) -> Any:
     return container.values() if isinstance(container, dict) else container
+
+
+def _by_item(container: Any, before: Any, written: dict[Any, Written]) -> bool:
+    """Whether the code changed a container only by assigning to items that are known (`_bind`)."""
+    if isinstance(container, dict):
+        keys = {**before, **container}
+        if [k for k in before if k in container] != [k for k in container if k in before]:
+            return False  # another order
+        changed = [k for k in keys if before.get(k, MISSING) is not container.get(k, MISSING)]
+        known = [[k] for k in changed]
+    elif isinstance(container, list | deque) and len(container) == len(before):
+        count = len(container)
+        changed = [i for i in range(count) if container[i] is not before[i]]
+        known = [[i, i - count] for i in changed]
+    else:
+        return False
+    return all(any((id(container), "items", k) in written for k in keys) for keys in known)
 
 
 def _appended(now: Any, before: Any) -> list[Any]:
@@ -197,7 +215,7 @@ class Record:
         if recorder.notes.holds_new_parameters(now):
             raise MakesParameters(slot.path, written.file, written.line)
         before, notes = written.before, recorder.notes
-        if now is before:
+        if now is before and not written.replaced:
             notes.expect_before(written)  # where it is something else, the code changes it
             return
         if self._bind_tree(recorder, written, is_traced):
@@ -298,6 +316,8 @@ class Record:
     ) -> None:
         """What the code did to one container."""
         path, container, before, fetch, line = filled
+        if _by_item(container, before, recorder.effects.written):
+            return
         what = f"the captured code changes what `{path}` holds, which was there before it"
         advice = (
             f"Return the value or give it a name, and change `{path}` afterwards (in a notebook, in the next cell): "
@@ -311,6 +331,10 @@ class Record:
             isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
             for v in new
         ]
+        held = [parts[0] for value in new if (parts := parts_of(value)) is not None]
+        if any(isinstance(t, Tensor) and is_traced(buffer_of(t)) for t in chain(*held)):
+            recorder.checks[id(container)] = Check(path, "has other contents", lambda: False)
+            return
         in_order = isinstance(container, list | deque)
         if in_order and not recorder.notes.reads_contents(container):
             tail = _appended(container, before)

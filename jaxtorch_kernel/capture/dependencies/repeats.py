@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from .effects import Written, put_contents
 from .guard import Check
 from .slots import Slot
-from .tokens import is_plain
+from .tokens import is_plain, is_plain_container
 
 Tensor = torch.Tensor
 
@@ -92,15 +91,7 @@ def again_of(written: Written, is_read: bool) -> Callable[[], None] | None:
         return Count(slot, written.step, round(times)) if times > 0.5 else None
     if is_plain(now):
         return Again(slot, now)
-    return AgainContainer(slot, now) if _is_plain_container(now) else None
-
-
-def _is_plain_container(value: Any) -> bool:
-    if type(value) in (dict, OrderedDict):
-        return all(is_plain(v) or _is_plain_container(v) for v in value.values())
-    if type(value) in (list, set, deque):
-        return all(is_plain(v) or _is_plain_container(v) for v in value)
-    return False
+    return AgainContainer(slot, now) if is_plain_container(now) else None
 
 
 class Reflag:

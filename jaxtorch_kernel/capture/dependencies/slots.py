@@ -6,6 +6,7 @@ dictionary), by what gives the owner of now.
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -46,8 +47,10 @@ class Slot:
 
     @classmethod
     def attribute(cls, owner: Any, name: str, path: str) -> Slot:
-        """An attribute; of a module, where the module keeps it."""
+        """An attribute; of a torch module, where the module keeps it; of a Python module, a global."""
         own = getattr(owner, "__dict__", {})
+        if isinstance(owner, types.ModuleType):  # as its functions write it
+            return cls(own, "item", name, path)
         if isinstance(owner, torch.nn.Module) and name not in own:
             for table in ("_buffers", "_parameters", "_modules"):
                 if name in own.get(table, ()):

@@ -54,6 +54,7 @@ class Steps(ABC):
         if self.notes.is_new_tree(owner, kind, key, value):
             return None
         read = reader(owner_fetch, kind, key)
+        value = self.notes.as_before(owner, kind, key, value)
         if is_new:
             self.found(path, value, read)
         if value is MISSING:

@@ -14,7 +14,7 @@ import enum
 import functools
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -124,6 +124,15 @@ def is_plain(value: Any) -> bool:
     return (
         type(value) in PLAIN or not getattr(value, "__dict__", None) or isinstance(value, enum.Enum)
     )
+
+
+def is_plain_container(value: Any) -> bool:
+    """Whether a container that can change holds plain values alone, in containers of that kind."""
+    if type(value) in (dict, OrderedDict):
+        return all(is_plain(v) or is_plain_container(v) for v in value.values())
+    if type(value) in (list, set, deque, tuple):
+        return all(is_plain(v) or is_plain_container(v) for v in value)
+    return False
 
 
 def token(value: Any, depth: int = _DEEPEST) -> Any:

@@ -33,7 +33,7 @@ from ...dispatch.site import is_stdlib_file, is_user_file
 from . import outside
 from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable
-from .followed import is_users_module
+from .followed import OF_EVERY_MODULE, is_users_module
 from .guard import ATTRIBUTES
 from .notes import Notes, said
 from .steps import Steps
@@ -46,8 +46,7 @@ _AROUND = 8  # levels of what stands on a class, a function, a Python module
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CACHES = type(functools.lru_cache(len))
-_LARGEST = 1 << 12  # elements of a container whose elements are looked into
-OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+_LARGEST = 1 << 12
 
 
 class _Later(NamedTuple):
@@ -149,6 +148,7 @@ class Values(Steps):
     def _python_module(self, path: str, module: types.ModuleType, dynamic: bool) -> None:
         """A Python module that was reached by a variable: its globals, where some followed code mentions them."""
         own, strings = vars(module), self.notes.strings
+        self.notes.remember(module, path)
         if is_users_module(module) and self.notes.is_first((id(module), "globals")):
             self._later(path, module, own, _AROUND)
         if dynamic:
@@ -182,6 +182,7 @@ class Values(Steps):
 
     def _later(self, path: str, owner: Any, names: Iterable[str], depth: int) -> None:
         """Attributes are read, where some followed code mentions them."""
+        self.notes.remember(owner, path)
         self._waiting += [_Later(path, owner, name, ref(owner), depth) for name in names]
 
     def _object(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
@@ -297,6 +298,7 @@ class Values(Steps):
                 self.notes.meet(default, "")
                 self.expect(f"{value.__name__}.__defaults__", default, ref(default))
         self._closures.add(value)
+        self.notes.remember(value, value.__name__)
 
     def _function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:
         """A function that may be called: its code and its defaults can be exchanged in place."""

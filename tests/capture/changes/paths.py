@@ -226,3 +226,56 @@ def paths() -> Iterator[tuple[str, Path]]:
         given = f"v = {a.make.format(b.make.format(leaf.first))}"
         code = leaf.use.format(b.read.format(a.read.format("v")))
         yield f"{outer} > {inner} > {what}", Path(given, code, changes)
+
+
+class State(NamedTuple):
+    """What a place holds first, what the code puts there, what it returns, what another hand puts there.
+
+    `{r}` is the expression that reads the place.
+    """
+
+    first: str
+    next: str
+    out: str
+    other: str
+
+
+STATES = {
+    "a tensor": State("one", "x * 2", "x + 1", "two"),
+    "a tensor that is read": State("one", "{r} * x + 1", "{r} + x", "two"),
+    "a counter": State("2", "{r} + 1", "x * {r}", "9"),
+    "a counter that is not read": State("2", "{r} + 1", "x * 2", "9"),
+    "a number": State("2", "7", "x * {r}", "9"),
+    "a tuple of tensors": State("(one, one)", "({r}[1] + x, {r}[0])", "{r}[0] * x", "(two, one)"),
+    "an object": State("three", "seven", "x * {r}.n", "three"),
+    "a list": State("[1.0]", "[{r}[0] * 2]", "x * {r}[0]", "[4.0]"),
+}
+
+
+class Write(NamedTuple):
+    """A program that writes at the end of a path: `read` is the place, `change` another hand's write."""
+
+    given: str
+    code: str
+    change: str
+    read: str
+
+
+def writes() -> Iterator[tuple[str, Write]]:
+    """Every pair of holders, the inner one of a kind that can change, with every state."""
+    for (outer, a), (inner, b), (what, state) in itertools.product(
+        HOLDERS.items(), HOLDERS.items(), STATES.items()
+    ):
+        if not b.put or ("loop" in outer and "loop" in inner):
+            continue
+        if outer == "object's class" and b.make.startswith("of_"):
+            continue  # a function would be a method
+        path = a.read.format("v")
+        read = b.read.format(path)
+        out, put = state.out.format(r=read), b.put.format(path, state.next.format(r=read))
+        given = f"v = {a.make.format(b.make.format(state.first))}"
+        code = f"out = {out}\n    {put}"
+        yield (
+            f"{outer} > {inner} > {what}",
+            Write(given, code, b.put.format(path, state.other), read),
+        )

@@ -33,9 +33,7 @@ REFUSED = {
 REFUSED_BY_PURE = {"own optimizer", "lstm state tuple"}
 # Neither right nor refused yet.
 KNOWN = {
-    "closure same value": "two functions of one code whose closures hold equal values are taken for one",
     "factory inside first": "a function of the same code that the captured code makes hides one from outside",
-    "partial list equal": "a partial whose list is equal to the old one's is taken for it, and its list is not watched",
     "fn table identity": "two functions of one code without closures count as equal, also as keys",
     "enum mutable": "an attribute set on a member of an enum is not seen",
     "format user": "a format string's attribute of a user's object is not seen",
