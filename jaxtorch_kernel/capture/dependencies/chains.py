@@ -72,7 +72,11 @@ class Chains:
         asks = self.has_numbers and users and not _ASKS_FOR_TYPES.isdisjoint(reads.names)
         if asks and ("type" in reads.names or Number in map(type, variables.values())):
             raise NeedsNumber()
-        constants = frame.f_code.co_consts
+        code, constants = frame.f_code, frame.f_code.co_consts
+        notes.words.update(code.co_names, code.co_freevars, code.co_varnames, code.co_cellvars)
+        for constant in constants:  # a tuple: the names of keywords
+            parts = constant if isinstance(constant, tuple) else (constant,)
+            notes.words.update(part for part in parts if isinstance(part, str))
         self._closures.inside.update(c for c in constants if isinstance(c, types.CodeType))
         roots = _Roots(self._values, self._closures, frame, variables, users)
         if users and frame.f_code.co_argcount:

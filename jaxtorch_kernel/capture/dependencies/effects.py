@@ -142,14 +142,19 @@ class Effects:
         self.snapshots = Snapshots()
         self._changed: dict[int, Any] = {}  # what containers held, by their identity
 
-    def compare(self) -> None:
-        """The code has run: find what it wrote that its text does not show."""
+    def compare(self, mentions: Callable[[str], bool]) -> None:
+        """The code has run: find what it wrote though its text does not show where.
+
+        `mentions`: whether it has a name in it. Other threads may write to the same objects meanwhile.
+        """
         for slot, before in self.snapshots.written():
-            if slot.place not in self.written:
+            name = slot.path if slot.key == "cell_contents" else slot.key
+            if slot.place not in self.written and mentions(name):
                 written = self.written[slot.place] = Written(slot, before)
                 written.stored = True
         for path, container, before in self.snapshots.filled():
-            if id(container) not in self._known and not same_contents(container, before):
+            changed = id(container) not in self._known and not same_contents(container, before)
+            if changed and mentions(path.rpartition(".")[2]):
                 self._known.add(id(container))
                 here = strong(container)
                 self.containers.append(Contained(path, container, before, here, (None, None)))

@@ -80,6 +80,7 @@ class Notes:
         gradients: leaves, with their `.grad` when they were met first.
         parameters: that the code made; `made`: objects that it made, by identity.
         names: that followed code mentions.
+        words: all names in followed code, and its strings: what it writes has one of them.
         strings: constants of followed code that may be names of attributes or globals.
         uses_gradients: whether followed code may read a leaf's `.grad`, or set it.
         warned: what the code does that a program cannot repeat: what, file, line.
@@ -106,6 +107,7 @@ class Notes:
         self.made: dict[int, weakref.ref[Any]] = {}
         self.warned: list[tuple[str, str, int]] = []
         self.names: set[str] = set()
+        self.words: set[str] = set()
         self.strings: set[str] = set()
         self.uses_gradients = False
         self.line: tuple[str | None, int | None] = None, None
@@ -145,6 +147,10 @@ class Notes:
         """What an object holds, before the code changes it. What a cell does to its own names is seen by the cell."""
         if getattr(value, "__dict__", None) is not self.own.namespace or self.own.namespace is None:
             self.effects.snapshots.take(value, path)
+
+    def mentions(self, name: str) -> bool:
+        """Whether followed code has a name in it, as such or as a string."""
+        return name in self.words
 
     def is_met(self, value: Any) -> bool:
         """Whether an object was there before the code ran."""

@@ -121,7 +121,7 @@ class Recorder:
             raise CaptureError(
                 f"the captured code changes {what}", "Change it outside of the captured code."
             )
-        self.effects.compare()
+        self.effects.compare(notes.mentions)
         self._values.look_into_waiting()
         self.fresh = borders.fresh_results(torch.utils._pytree.tree_leaves(result), notes)
         notes.let_go()
