@@ -43,6 +43,7 @@ class Written:
         self.counts = 0  # statements that count it up
         self.step: Any = 0  # by how much all of them together
         self.replaced = False  # it was a container, which is not held any more
+        self.was_found = False  # by comparing: what the code read there may have no guard
         self.was_there = False  # whether what stands there now is older than the code's run
 
 
@@ -150,8 +151,8 @@ class Effects:
         for slot, before in self.snapshots.written():
             name = slot.path if slot.key == "cell_contents" else slot.key
             if slot.place not in self.written and mentions(name):
-                written = self.written[slot.place] = Written(slot, before)
-                written.stored = True
+                self.written[slot.place] = written = Written(slot, before)
+                written.stored = written.was_found = True
         for path, container, before in self.snapshots.filled():
             changed = id(container) not in self._known and not same_contents(container, before)
             if changed and mentions(path.rpartition(".")[2]):

@@ -229,7 +229,9 @@ class Record:
                 self._rebind.pairs.append((slot, ref(now)))
                 return
             again = again_of(written, notes.reads(slot))
-            if again is None or now is MISSING:  # deleting what is not there is an error
+            if (
+                again is None or now is MISSING or written.was_found
+            ):  # deleting what is not there is an error
                 notes.expect_before(written)
             if again is not None:
                 self.again.append(again)

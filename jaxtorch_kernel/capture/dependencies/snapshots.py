@@ -29,9 +29,7 @@ _DESCRIPTORS = (
     types.MemberDescriptorType,
 )
 _SETTINGS = (types.SimpleNamespace, argparse.Namespace)
-
-
-_MOST = 2048  # objects
+_MOST = 4096  # objects and containers
 _LONGEST = 256  # of a container that is looked into
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, tuple)
@@ -44,38 +42,49 @@ class Snapshots:
     """The objects and containers of the user's that code can reach, with what they held then."""
 
     def __init__(self) -> None:
-        self._objects: dict[int, _Snapshot] = {}
+        self._seen: dict[int, Any] = {}
+        self._objects: list[_Snapshot] = []
         self._containers: dict[int, _Container] = {}
 
     def take(self, value: Any, path: str) -> None:
         """Of an object, and of what can be reached from it."""
         waiting: list[_Reached] = [(value, path, None)]
-        while waiting and len(self._objects) + len(self._containers) < _MOST:
+        while waiting and len(self._seen) + len(self._containers) < _MOST:
             value, path, holder = waiting.pop()
             if type(value) in _CONTAINERS:
                 if (
                     holder is not None
-                ):  # by a name alone it is found again, and has guards and effects
+                ):  # what has a name is found again by it, with guards and effects of its own
                     waiting += self._container(value, path, holder)
-            elif isinstance(value, types.MethodType):
-                waiting.append((value.__self__, path, value))
-            elif isinstance(value, functools.partial):
-                parts = value.func, value.args, value.keywords
-                waiting += [(part, path, value) for part in parts]
             elif isinstance(value, types.ModuleType) and holder is not None:
                 continue  # its names are many: only of one that the code names
-            elif id(value) not in self._objects and (read := _reader(value)) is not None:
-                snapshot = self._objects[id(value)] = _Snapshot(value, path, read)
-                if isinstance(value, types.ModuleType):
-                    continue
-                waiting += [(v, f"{path}.{name}", value) for name, v in snapshot.before.items()]
-                if isinstance(value, types.FunctionType):
-                    cells = zip(value.__closure__ or (), value.__code__.co_freevars, strict=True)
-                    waiting += [(cell, name, value) for cell, name in cells]
-                elif not isinstance(value, types.CellType | type):
-                    waiting.append((type(value), type(value).__name__, value))
-            if isinstance(value, torch.nn.Module):
-                waiting += [(m, f"{path}.{name}", value) for name, m in value._modules.items()]
+            elif id(value) not in self._seen:
+                self._seen[id(value)] = value
+                waiting += self._object(value, path)
+
+    def _object(self, value: Any, path: str) -> list[_Reached]:
+        """Remember what an object holds; what it leads to."""
+        if isinstance(value, types.MethodType):
+            return [(value.__self__, path, value)]
+        if isinstance(value, functools.partial):
+            return [(part, path, value) for part in (value.func, value.args, value.keywords)]
+        found: list[_Reached] = []
+        if isinstance(value, torch.nn.Module):
+            found += [(m, f"{path}.{name}", value) for name, m in value._modules.items()]
+        read = _reader(value)
+        if read is None:
+            return found
+        snapshot = _Snapshot(value, path, read)
+        self._objects.append(snapshot)
+        if isinstance(value, types.ModuleType):
+            return []
+        found += [(v, f"{path}.{name}", value) for name, v in snapshot.before.items()]
+        if isinstance(value, types.FunctionType):
+            cells = zip(value.__closure__ or (), value.__code__.co_freevars, strict=True)
+            found += [(cell, name, value) for cell, name in cells]
+        elif not isinstance(value, types.CellType | type):
+            found.append((type(value), type(value).__name__, value))
+        return found
 
     def _container(self, value: Any, path: str, holder: Any) -> list[_Reached]:
         if id(value) in self._containers or len(value) > _LONGEST:
@@ -92,7 +101,7 @@ class Snapshots:
 
     def written(self) -> Iterator[Written]:
         """The places where another object stands now."""
-        for snapshot in self._objects.values():
+        for snapshot in self._objects:
             yield from snapshot.written()
 
     def filled(self) -> Iterator[Filled]:
@@ -140,7 +149,7 @@ class _Snapshot:
                 yield Slot.item(vars(self.value), name, f"{self.path}.{name}"), before
             else:
                 if before is MISSING and not isinstance(self.value, type):
-                    before = vars(type(self.value)).get(name, MISSING)
+                    before = _of_class(type(self.value)).get(name, MISSING)  # which it hid
                 yield Slot.attribute(self.value, name, f"{self.path}.{name}"), before
 
 
