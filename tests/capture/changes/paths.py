@@ -216,6 +216,8 @@ def paths() -> Iterator[tuple[str, Path]]:
             continue  # the variable of one comprehension would hide that of the other
         if inner == "object's class" and what == "function":
             continue  # it would be a method
+        if outer == "object's class" and b.make.startswith("of_"):
+            continue  # as would be a function that holds the leaf
         new = b.make.format(leaf.second)
         changes = {}
         if b.put:
