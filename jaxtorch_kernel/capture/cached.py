@@ -74,7 +74,7 @@ class Cached(ABC, Generic[R]):
         self._donate = Named(function, donate)
         # Of each signature, the latest first.
         self._programs: OrderedDict[Any, list[R]] = OrderedDict()
-        self._quick: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}  # -> `Replay.call_of`
+        self._quick: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}  # -> `Replay.quick_call`
         self._numbers = Numbers()
         self._parts: dict[
             Any, set[int]
@@ -139,7 +139,7 @@ class Cached(ABC, Generic[R]):
         if not kwargs and arguments.plain and not replay.provisional:
             quick = quick_key(args)
             if quick is not None:
-                self._quick[quick] = replay.call_of
+                self._quick[quick] = replay.quick_call()
         return replay, arguments, cells, traced
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:

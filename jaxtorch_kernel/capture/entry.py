@@ -59,34 +59,30 @@ class Entry(Replay):
             and not captured.leaves[0].differentiable
         )
         effects = self.again or self.sources or self.reflagged or self.rebound
-        if self._only_returns and self.reads_nothing and self.sharing.is_trivial and not effects:
-            self.call_of = self._straight()  # type: ignore[method-assign, assignment]  # the same, in one function
+        trivial = self._only_returns and self.reads_nothing and self.sharing.is_trivial
+        self._needs_only_arguments = trivial and not effects
+
+    def quick_call(self) -> Callable[[tuple[Any, ...]], Any]:
+        return self._straight() if self._needs_only_arguments else self.call_of
 
     def _straight(self) -> Callable[[tuple[Any, ...]], Any]:
         """`call_of` of a program that depends on its arguments alone: of a small call, Python is half the time."""
-        bridge, compiled, places, general = (
-            self.bridge,
-            self.bridge.compiled,
-            self.places,
-            super().call_of,
-        )
+        bridge, compiled, places = self.bridge, self.bridge.compiled, self.places
+        general = self.call_of
         leaf: Any = None
 
         def call_of(args: tuple[Any, ...]) -> Any:
             nonlocal leaf
             forward = compiled.forward
-            if (
-                forward is None or leaf is None or tracing.depth
-            ):  # traced or watched, maybe by another thread
+            # `tracing.depth`: somebody traces or watches, maybe in another thread.
+            if forward is None or leaf is None or tracing.depth:
                 result = general(args)
                 leaf = bridge.other_leaves.get(0)
                 return result
             try:
                 done = forward(*[args[place].untyped_storage().buffer.array for place in places])
             except TAKEN:
-                return general(
-                    args
-                )  # which says why, or waits for a thread that writes to an input
+                return general(args)  # says why, or waits for a thread that writes to an input
             compiled.records[""].calls += 1
             return wrap_result(leaf, done[0], bridge)
 

@@ -126,7 +126,7 @@ FAILURES = [
     "norm(images)\nF.dropout(images, 0.5)\nmodel.flag = 3\nraise ValueError('stop')",
     "norm(images)\nF.dropout(images, 0.5)\nmodel.flag = 3\nimages.sum().item()",
     "norm(images)\nF.dropout(images, 0.5)\nmodel.flag = 3\nraise KeyboardInterrupt",
-    "norm(images)\nmodel.flag = 3\nmodel[1].p = 0.1\nlogits = model(images)\nkept.append((1, logits))",
+    "norm(images)\nmodel.flag = 3\nmodel[1].p = 0.1\nlogits = model(images)\nkept.append({logits})",
 ]
 
 
