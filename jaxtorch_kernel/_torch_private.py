@@ -38,6 +38,8 @@ _HOOKS = {
     "torch._opaque_base.OpaqueBaseMeta": "is the class of the class `torch.Generator`, and so makes generators",
     "torch._library.opaque_object._OPAQUE_TYPES": "tells Dynamo which objects it may not look into",
     "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
+    "torch._C._dynamo.guards.TensorGuards": "compares tensors with those of an earlier call",
+    "torch._C._is_any_autocast_enabled": "tells whether autocast is on for any device",
     "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
     "torch._C._autograd._top_saved_tensors_default_hooks": "tells whether what autograd saves goes through hooks",
     "torch._C._current_autograd_node": "tells which node a backward pass is running",
@@ -81,6 +83,7 @@ DEVICE = torch.device("jax", 0)
 create_empty_tensor = torch._C._acc.create_empty_tensor
 reported_bytes: Any = torch._C.StorageBase.nbytes  # type: ignore[attr-defined]  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+any_autocast = torch._C._is_any_autocast_enabled
 set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
 suggest_memory_format = torch._prims_common.suggest_memory_format
@@ -95,6 +98,16 @@ _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 # silent wrong value; two live storages never share one, which is all that safetensors asks of `data_ptr`.
 _FIRST_ADDRESS = 0x7A00_0000_0000_0000
 _next_address = _FIRST_ADDRESS
+
+
+def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Tells whether tensors have the class, dispatch keys, dtype, size, stride and `requires_grad` of these."""
+    sizes = [list(t.shape) for t in tensors]
+    strides = [list(t.stride()) for t in tensors]
+    guards: Any = torch._C._dynamo.guards  # its stub says another type of the sizes
+    guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    check: Callable[..., bool] = guard.check
+    return check
 
 
 def alias(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ _default_dtype = torch.get_default_dtype
 _precision = torch.get_float32_matmul_precision
 _grad_enabled = torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
+_any_autocast = private.any_autocast
 _autocast_enabled = torch.is_autocast_enabled
 _autocast_dtype = torch.get_autocast_dtype
 _deterministic = torch.get_deterministic_debug_mode
@@ -42,7 +43,7 @@ def ambient() -> tuple[Any, ...]:
         _precision(),
         _grad_enabled(),
         _inference(),
-        _autocast_dtype("jax") if _autocast_enabled("jax") else None,
+        _autocast_dtype("jax") if _any_autocast() and _autocast_enabled("jax") else None,
         _open_modes(),
         _deterministic(),
         trace_context(),

@@ -1,8 +1,8 @@
 """A torch function with a program for each signature it is called with: the lookup that `pure` and `jit` share.
 
-A call of tensors of the device alone is found by `quick_key`, without a pytree; every other by `key_of`. A program that
-is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced again. A
-signature has a program for training and one for evaluating: one whose modules only changed their mode is kept.
+A call of tensors of the device alone is found by torch's guard of tensors (`quick.py`); every other by `key_of`. A
+program that is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced
+again. A signature has a program for training and one for evaluating: one whose modules only changed their mode is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
-from .. import _torch_private as private
+from .._torch_private import transformed
+from ..ambient import ambient
 from ..dispatch import tracing
 from ..dispatch.compiling import phase
 from ..dispatch.site import origin, site_of
@@ -27,10 +28,11 @@ from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
 from .named import Named
 from .numbers import Numbers
-from .replay import STALE, Replay
+from .quick import STALE, Quick, added, quick_of
+from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
 from .sharing import NeedsPlace
-from .signature import Arguments, key_of, quick_key
+from .signature import Arguments, key_of
 
 R = TypeVar("R", bound=Replay)
 _MOST_PLAIN = 3
@@ -74,7 +76,8 @@ class Cached(ABC, Generic[R]):
         self._donate = Named(function, donate)
         # Of each signature, the latest first.
         self._programs: OrderedDict[Any, list[R]] = OrderedDict()
-        self._quick: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}  # -> `Replay.quick_call`
+        # By the number of arguments, the latest first.
+        self._quick: dict[int, tuple[Quick, ...]] = {}
         self._numbers = Numbers()
         self._parts: dict[
             Any, set[int]
@@ -87,20 +90,24 @@ class Cached(ABC, Generic[R]):
         self._lock = threading.RLock()  # of a trace, and of the table of programs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if private.transformed() or (tracing.depth and tracing.active()):
+        if transformed() or (tracing.depth and tracing.active()):
             # Part of a larger program, or under a transform of torch's, which sees through it.
             return self._function(*args, **kwargs)
         if not kwargs:
-            call_of = self._quick.get(quick_key(args))
-            if call_of is not None and (result := call_of(args)) is not STALE:
-                self.source.hits += 1
-                return result
+            now = ambient()
+            for then, matches, call_of, _ in self._quick.get(len(args), ()):
+                if then == now and matches(*args) and (result := call_of(args)) is not STALE:
+                    self.source.hits += 1
+                    return result
         with self.exclusive():
             try:
                 replay, arguments, cells, traced = self.find(args, kwargs)
             except MakesParameters as error:
                 self.allow_plain(error)
                 return self._run_plain(args, kwargs)
+            # Asked before the run, which may change the arguments; not before the first, which prepares the program.
+            if not traced and not kwargs and (quick := quick_of(arguments, replay)) is not None:
+                self._quick[len(args)] = added(quick, self._quick.get(len(args), ()))
             result = replay.run(arguments.leaves, cells, arguments)
         if not traced:
             for again in replay.again:
@@ -136,10 +143,6 @@ class Cached(ABC, Generic[R]):
             cells = replay.take_first()
         else:
             self.source.hits += 1
-        if not kwargs and arguments.plain and not replay.provisional:
-            quick = quick_key(args)
-            if quick is not None:
-                self._quick[quick] = replay.quick_call()
         return replay, arguments, cells, traced
 
     def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:

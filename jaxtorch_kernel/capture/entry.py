@@ -11,11 +11,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
-from ..dispatch import tracing
 from ..dispatch.atomic import TAKEN, give_up, own, replaced, store
-from ..dispatch.results import wrap_result
 from ..interop.bridge import Bridge, layouts
-from ..storage.buffer import buffer_of
+from ..storage.buffer import Spec, buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
@@ -23,6 +21,7 @@ from .dependencies.guard import Check
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError, written
+from .quick import run_of
 from .reach import reachable
 from .replay import Replay
 from .signature import Arguments
@@ -62,31 +61,12 @@ class Entry(Replay):
         trivial = self._only_returns and self.reads_nothing and self.sharing.is_trivial
         self._needs_only_arguments = trivial and not effects
 
-    def quick_call(self) -> Callable[[tuple[Any, ...]], Any]:
-        return self._straight() if self._needs_only_arguments else self.call_of
-
-    def _straight(self) -> Callable[[tuple[Any, ...]], Any]:
-        """`call_of` of a program that depends on its arguments alone: of a small call, Python is half the time."""
-        bridge, compiled, places = self.bridge, self.bridge.compiled, self.places
-        general = self.call_of
-        leaf: Any = None
-
-        def call_of(args: tuple[Any, ...]) -> Any:
-            nonlocal leaf
-            forward = compiled.forward
-            # `tracing.depth`: somebody traces or watches, maybe in another thread.
-            if forward is None or leaf is None or tracing.depth:
-                result = general(args)
-                leaf = bridge.other_leaves.get(0)
-                return result
-            try:
-                done = forward(*[args[place].untyped_storage().buffer.array for place in places])
-            except TAKEN:
-                return general(args)  # says why, or waits for a thread that writes to an input
-            compiled.records[""].calls += 1
-            return wrap_result(leaf, done[0], bridge)
-
-        return call_of
+    def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:
+        forward, leaf = self.bridge.compiled.forward, self.bridge.other_leaves.get(0)
+        if not self._needs_only_arguments or forward is None or leaf is None:
+            return super().quick_call(specs)
+        specs = [specs[place] for place in self.places]
+        return run_of(specs, forward, self.bridge.compiled.records[""], leaf, self.bridge)
 
     def compile(self) -> None:
         compiled = self.bridge.compiled

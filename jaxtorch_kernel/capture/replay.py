@@ -15,11 +15,13 @@ from torch.utils import _pytree as pytree
 
 from ..device.rng import Source
 from ..storage import moves
+from ..storage.buffer import Spec
 from .captured import Captured
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
 from .dependencies.record import Record
 from .dependencies.tokens import Said, look
+from .quick import STALE, buffers_of
 from .results import Alias, Output, Part, as_class
 from .sharing import Sharing
 from .signature import Arguments
@@ -31,10 +33,6 @@ _storage_of = Tensor.untyped_storage
 _buffer_of, _spec_of, _flag_of = map(attrgetter, ("buffer", "spec", "requires_grad"))
 # What None in the place of a tensor or a cell raises, and a table that has lost one.
 _GONE = AttributeError, TypeError, IndexError
-
-
-# What `Replay.call_of` returns where the program no longer says what the code would do.
-STALE = object()
 
 
 def _nothing() -> None:
@@ -132,19 +130,23 @@ class Replay(ABC):
                 new = now if old != now else Said("lies in memory in another way")
                 yield Change(path, old, new)
 
-    def quick_call(self) -> Callable[[tuple[Any, ...]], Any]:
-        """`call_of`, or a shorter function that does the same. It refers to the replay: only its owner may keep it."""
-        return self.call_of
+    def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:
+        """Runs a call of tensors that `Quick.matches` knows. It refers to the replay, which must not keep it.
 
-    def call_of(self, args: tuple[Any, ...]) -> Any:
-        """A call that `quick_key` knows, run by the program; STALE where this may not run."""
-        cells = self.live_cells()
-        if cells is None or not self.sharing.arguments_agree(args, cells):
-            return STALE
-        result = self.run(args, cells)
-        for again in self.again:
-            again()
-        return result
+        Args:
+            specs: of the arguments' buffers.
+        """
+
+        def call_of(args: tuple[Any, ...]) -> Any:
+            cells = self.live_cells() if buffers_of(args, specs) is not None else None
+            if cells is None or not self.sharing.arguments_agree(args, cells):
+                return STALE
+            result = self.run(args, cells)
+            for again in self.again:
+                again()
+            return result
+
+        return call_of
 
     def take_first(self) -> list[Any]:
         """The cells of the call that was traced: its code may have put other tensors in their places since."""

@@ -74,7 +74,7 @@ class Arguments:
                 # A part of a larger tensor is read here: its place in it is no part of the program.
                 self.leaves[i] = leaf.clone()
                 self.copied.add(i)
-        # Whole tensors of the device and nothing else: `quick_key` may stand for the key.
+        # Whole tensors of the device and nothing else: `quick.py` may find the program.
         self.plain = (
             not self.borrowed
             and not self.copied
@@ -131,29 +131,6 @@ def _is_part(tensor: Tensor) -> bool:
 def _borrowed(tensor: Tensor) -> Tensor:
     """A CPU tensor on the device; gradients flow back to it."""
     return tensor.to("jax") if tensor.requires_grad else to_device(tensor)
-
-
-def quick_key(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A key for positional tensors of the device; None for anything else, and where two of them share memory or one is
-    lazily conjugated or negated.
-
-    Geometry tells a whole tensor from a part, whose place is no part of a geometry: only whole ones get such a key
-    (`Arguments.plain`), and no part has the geometry of a whole.
-    """
-    key: list[Any] = [ambient()]
-    buffers = []
-    try:
-        for a in args:
-            if a.is_conj() or a.is_neg() or a.__dict__:
-                return None
-            buffer = a.untyped_storage().buffer
-            buffers.append(buffer)
-            key += geometry(a, buffer), a.requires_grad, type(a)
-    except Exception:  # no tensor: its `__getattr__` may raise anything
-        return None
-    if len(buffers) > 1 and len(set(map(id, buffers))) < len(buffers):
-        return None
-    return tuple(key)
 
 
 def key_of(arguments: Arguments) -> tuple[Any, ...]:

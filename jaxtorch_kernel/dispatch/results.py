@@ -13,6 +13,7 @@ from .schema import Signature
 from .site import origin
 
 Tensor = torch.Tensor
+_empty = private.create_empty_tensor
 Structure = Callable[
     [list[Any], list[Tensor]], Any
 ]  # (fresh results, the call's tensors) -> return value
@@ -43,9 +44,9 @@ def flatten(tree: Any) -> list[Any]:
 
 def wrap_result(leaf: Fresh, array: Any, maker: Any) -> Tensor:
     """A tensor over one output of a program; `maker`, which has a name, is what its origin says."""
-    assert leaf.spec is not None
-    result = private.create_empty_tensor(leaf.size, leaf.dtype)
-    buffer = leaf.spec.buffer(array, leaf.spec, origin(maker))
+    result = _empty(leaf.size, leaf.dtype)
+    spec = leaf.spec
+    buffer = spec.buffer(array, spec, origin(maker))
     result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]  # ours, hung on it
     if watching.watcher is not None:
         watching.watcher.made(buffer)

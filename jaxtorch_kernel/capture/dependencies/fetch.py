@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from .guard import ATTRIBUTES
 from .tokens import MISSING
+
+_TABLES = ("_parameters", "_buffers", "_modules")
 
 Fetch = Callable[[], Any]
 # What reading one value gives: its path as one would write it, the value, and how to find it again.
@@ -42,14 +47,22 @@ def element(fetch: Fetch, key: Any) -> Fetch:
 def reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
     """An attribute or an item, by the kind of its group (`guard.py`); the name of an attribute may have dots."""
     if kind == ATTRIBUTES:
+        if key in _TABLES and isinstance(fetch(), torch.nn.Module):
+            return ModuleTable(fetch, key)
         read = attrgetter(key)
         return lambda: read(fetch())
     return lambda: fetch()[key]
 
 
-def module_table(module: Fetch, table: str) -> Fetch:
-    """A table of a torch module: its parameters, buffers or submodules."""
-    return lambda: module().__dict__[table]
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleTable:
+    """Finds a table of a torch module: its parameters, buffers or submodules."""
+
+    module: Fetch
+    table: str
+
+    def __call__(self) -> Any:
+        return self.module().__dict__[self.table]
 
 
 def class_table(cls: Fetch) -> Fetch:

@@ -21,10 +21,12 @@ from typing import Any
 
 import torch
 
+from .fetch import ModuleTable
 from .guard import (
     ATTRIBUTES,
     CONTENTS,
     GONE,
+    ITEMS,
     Change,
     Check,
     ClosureFetch,
@@ -272,6 +274,7 @@ def _quick_check(groups: list[Group]) -> Callable[[list[Any]], bool]:
         "attribute": getattr,
         "elements": _elements,
     }
+    whole = {_table_of(g): g for g in groups if g.kind == CONTENTS}
     lines = ["def check(expected):"]
     place = 0
     classes: dict[type, set[str]] = {}  # -> names that none of them may get
@@ -296,7 +299,7 @@ def _quick_check(groups: list[Group]) -> Callable[[list[Any]], bool]:
                 read = f"id({_read(group.kind, key, f'key{i}_{j}', guard.id == id(MISSING))})"
             compared.append(f"{read} != expected[{place}]")
             place += 1
-        if compared:
+        if compared and not _is_within(group, whole.get(_table_of(group))):
             names[f"fetch{i}"] = group.fetch
             lines += [f"    owner = fetch{i}()", f"    if {' or '.join(compared)}: return False"]
     for i, (cls, absent) in enumerate(classes.items()):
@@ -307,6 +310,26 @@ def _quick_check(groups: list[Group]) -> Callable[[list[Any]], bool]:
     exec("\n".join([*lines, "    return True"]), names)
     check: Callable[[list[Any]], bool] = names["check"]
     return check
+
+
+def _table_of(group: Group) -> Any:
+    """Which table of which module its owner is, or that it is none."""
+    fetch = group.fetch
+    # All weak references to a module are one object. The module may be gone, and then has no hash.
+    return (id(fetch.module), fetch.table) if isinstance(fetch, ModuleTable) else None
+
+
+def _is_within(group: Group, contents: Group | None) -> bool:
+    """Whether the guards of a container's contents ask what those of its items ask: of a module's children."""
+    if group.kind != ITEMS or contents is None or _table_of(group) is None:
+        return False
+    kind, *found = contents.guards
+    if kind.value() not in (dict, OrderedDict):
+        return False
+    keys, elements = found[: len(found) // 2], found[len(found) // 2 :]
+    ids = {key.value: element.id for key, element in zip(keys, elements, strict=True)}
+    pairs = zip(group.keys, group.guards, strict=True)
+    return all(guard.id is not None and ids.get(key) == guard.id for key, guard in pairs)
 
 
 def _read_contents(group: Group) -> str | None:

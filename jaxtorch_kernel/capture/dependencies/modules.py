@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_modules
 
-from .fetch import module_table, ref, strong
+from .fetch import ModuleTable, ref, strong
 from .followed import OF_EVERY_MODULE
 from .guard import ATTRIBUTES, Check, users_hooks
 from .tokens import is_users_class
@@ -89,7 +89,7 @@ class Modules:
         for name, p in own["_parameters"].items():
             if p is not None:
                 self._values.attributes_later(f"{path}.{name}", p)
-        children = module_table(ref(module), "_modules")
+        children = ModuleTable(ref(module), "_modules")
         notes.contents(f"{path}._modules", own["_modules"], children)
         for child in own["_modules"].values():
             if child is not None and not notes.is_made(child):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ...dispatch.site import is_user_file
-from .fetch import Fetch, Found, class_table, element, module_table, reader, ref, strong
+from .fetch import Fetch, Found, ModuleTable, class_table, element, reader, ref, strong
 from .followed import is_users_module
 from .guard import ATTRIBUTES, ITEMS
 from .notes import Notes
@@ -119,9 +119,9 @@ class Steps(ABC):
                     return None
                 value = own[table][name]
                 self.notes.table(where.rpartition(".")[0], module, own[table])
-                return where, value, element(module_table(ref(module), table), name)
+                return where, value, element(ModuleTable(ref(module), table), name)
         if name in own.get("_modules", ()):
-            return self.item(own["_modules"], name, where, module_table(ref(module), "_modules"))
+            return self.item(own["_modules"], name, where, ModuleTable(ref(module), "_modules"))
         return None
 
     def _through_class(
@@ -196,6 +196,8 @@ class Steps(ABC):
 
     def of_base(self, base: type, name: str) -> None:
         """What stands on one class itself under a name, whatever that is."""
+        if not self.notes.is_first((id(base), "on it", name)):
+            return
         where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)
         self.guard(vars(base), ITEMS, name, value, where, class_table(ref(base)))
 
