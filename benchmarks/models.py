@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import jaxtorch
-from jaxtorch.interop import stacking
+from jaxtorch.programs import stacking
 
 from .capture import finish
 from .harness import Row, compare

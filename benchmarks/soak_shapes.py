@@ -10,7 +10,7 @@ import os
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import kept, stats
+from jaxtorch.programs import kept, stats
 
 from .soak import Progress
 

@@ -12,7 +12,7 @@ import jax
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import stats
+from jaxtorch.programs import stats
 
 from .soak import Progress
 

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from . import insight as insight
     from .capture.export import export as export
     from .capture.export import from_exported as from_exported
+    from .capture.jax_view import jax_view as jax_view
     from .capture.jit import jit as jit
     from .capture.layers import scan_layers as scan_layers
     from .capture.pure import pure as pure
     from .capture.scan import scan as scan
-    from .dispatch.stats import compile_count as compile_count
-    from .dispatch.stats import fallbacks as fallbacks
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
-    from .interop.jax_view import jax_view as jax_view
     from .interop.optax import optax_optimizer as optax_optimizer
     from .interop.sharding import with_sharding_constraint as with_sharding_constraint
     from .interop.torch_call.convert import dtype_j2t as dtype_j2t
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
     from .options import config as config
+    from .programs.stats import compile_count as compile_count
+    from .programs.stats import fallbacks as fallbacks
 
 __version__ = "0.1.0"
 
@@ -53,11 +53,11 @@ __version__ = "0.1.0"
 _LAZY: dict[str, tuple[str, str | None]] = {
     "config": ("jaxtorch.options", "config"),
     "debug": ("jaxtorch.debug", None),
-    "fallbacks": ("jaxtorch.dispatch.stats", "fallbacks"),
-    "compile_count": ("jaxtorch.dispatch.stats", "compile_count"),
+    "fallbacks": ("jaxtorch.programs.stats", "fallbacks"),
+    "compile_count": ("jaxtorch.programs.stats", "compile_count"),
     "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
     "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
-    "jax_view": ("jaxtorch.interop.jax_view", "jax_view"),
+    "jax_view": ("jaxtorch.capture.jax_view", "jax_view"),
     "optax_optimizer": ("jaxtorch.interop.optax", "optax_optimizer"),
     "to_jax": ("jaxtorch.interop.values", "to_jax"),
     "to_torch": ("jaxtorch.interop.values", "to_torch"),

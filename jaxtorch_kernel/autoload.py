@@ -2,7 +2,8 @@
 
 The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
 spare backend to `jax` and installs one fallback kernel for it. The first use of the device imports jax, the operators
-(`dispatch/kernels.py: install`) and what torch's classes learn; a program that never makes a jax tensor never pays.
+(`operators/registration.py: install`) and what torch's classes learn; a program that never makes a jax tensor pays for
+none of it.
 
 It must run this early: autograd counts the devices at its first backward. What it costs is in `make bench`.
 """

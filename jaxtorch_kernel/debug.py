@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import torch
 
-from .dispatch import tracing
 from .dispatch.read import contiguous_array
+from .programs import tracing
 
 
 def print(fmt: str, *args: Any, **kwargs: Any) -> None:

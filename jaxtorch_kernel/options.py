@@ -147,7 +147,7 @@ class Config:
     max_traces: int | None = 32
     # Operations and bytes a second that the device can do at most (`insight/profile/roofline.py`).
     peak: tuple[float, float] | None = None
-    # Bytes of all eager programs together (`dispatch/kept.py`).
+    # Bytes of all eager programs together (`programs/kept.py`).
     program_memory: int | None = 1 << 30
 
     def __init__(self) -> None:

@@ -28,9 +28,9 @@ from jaxtorch.capture.jit import without_history
 from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
-from jaxtorch.dispatch import stats, tracing
 from jaxtorch.storage.buffer import buffer_of
 
+from ..programs import stats, tracing
 from .cells import SHOWN, CellCode
 from .namespace import Before, remove, surely
 

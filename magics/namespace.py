@@ -14,8 +14,9 @@ from torch.nn.parameter import is_lazy
 
 from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
-from jaxtorch.device import rng
 from jaxtorch.storage.buffer import buffer_of
+
+from ..programs import rng
 
 _consume = deque[Any](maxlen=0).extend
 

@@ -1,6 +1,6 @@
 """What is compiled, shown while it takes long: one line with what is done and for how long, gone when it is over.
 
-The engine says when a thread begins to trace or to compile (`dispatch/compiling.py`). A thread of ours then looks every
+The engine says when a thread begins to trace or to compile (`programs/compiling.py`). A thread of ours then looks every
 tenth of a second at what is open. After half a second without a pause it shows a line, and it ends with what it looks
 at. A session that compiles nothing has no such thread. The cell's own thread does nothing for this, and can be
 interrupted as always: tracing at once, XLA's own work when it is done.
@@ -15,9 +15,10 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxtorch.dispatch import compiling
-from jaxtorch.dispatch.compiling import Phase, outermost
 from jaxtorch.widgets.hosts import host
+
+from ..programs import compiling
+from ..programs.compiling import Phase, outermost
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

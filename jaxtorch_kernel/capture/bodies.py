@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..device import rng
-from ..dispatch import pausing, tracing
+from ..dispatch import pausing
 from ..dispatch.read import contiguous_array
-from ..interop.bridge import Bridge, avals_of
-from ..interop.compiled import Compiled
+from ..operators.bridge import Bridge, avals_of
+from ..programs import rng, tracing
+from ..programs.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch

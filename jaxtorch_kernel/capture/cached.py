@@ -20,10 +20,10 @@ import torch
 
 from .._torch_private import transformed
 from ..ambient import ambient
-from ..dispatch import tracing
-from ..dispatch.compiling import phase
-from ..dispatch.site import origin, site_of
-from ..dispatch.stats import Reason, Source, Trace, tracing_as
+from ..programs import tracing
+from ..programs.compiling import phase
+from ..programs.site import origin, site_of
+from ..programs.stats import Reason, Source, Trace, tracing_as
 from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
 from .named import Named

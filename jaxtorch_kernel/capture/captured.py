@@ -1,7 +1,7 @@
 """One run of torch code over tracers, kept as a JAX function.
 
 `capture` runs the code inside `jax.make_jaxpr` with no arguments at all: whatever cell the code reads turns up as a
-constant of the jaxpr under its own identity (`dispatch/tracing.py`), be it an argument, a parameter deep in a module, a
+constant of the jaxpr under its own identity (`programs/tracing.py`), be it an argument, a parameter deep in a module, a
 tensor in a closure or the random key. Afterwards each constant is told apart:
 
 * the cell of an **argument** becomes an input, filled from the arguments of each call;
@@ -28,8 +28,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
-from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
+from ..programs import tracing
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from .flow import edge_of, ends_of

@@ -2,7 +2,7 @@
 
 Inside captured code a branch is `lax.cond` and a loop `lax.while_loop` or `lax.scan`, so that they depend on values.
 Eagerly `cond` and `while_loop` are the Python statements they stand for, under torch's own autograd, and the others one
-compiled program a call. `dispatch/higher_order.py` brings torch's calls here.
+compiled program a call. `operators/higher_order.py` brings torch's calls here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from ..dispatch import tracing
-from ..interop.jax_view import ViewTrace
+from ..programs import tracing
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
 from .errors import CaptureError
 from .flow import over_iterations
 from .held import Held, eager
+from .jax_view import ViewTrace
 from .results import Output
 from .scan import as_carry, as_tensor, check_carry, scan
 

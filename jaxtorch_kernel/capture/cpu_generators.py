@@ -1,6 +1,6 @@
 """CPU generators in captured code: what it draws on the CPU would be the same numbers at each run.
 
-For a tensor of the device a CPU generator may be given: a key is drawn from it before each run (`device/rng.py`), and
+For a tensor of the device a CPU generator may be given: a key is drawn from it before each run (`programs/rng.py`), and
 the trace leaves it as it is. Where its state is another after the trace, the code drew from it on the CPU, or seeded
 it.
 

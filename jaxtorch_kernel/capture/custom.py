@@ -18,10 +18,9 @@ from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import Function
 from torch.utils import _pytree as pytree
 
-from ..device import rng
-from ..dispatch import tracing
-from ..interop.bridge import Bridge, avals_of
-from ..interop.compiled import Compiled
+from ..operators.bridge import Bridge, avals_of
+from ..programs import rng, tracing
+from ..programs.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from .bodies import Body, aval_of, read, trace_body

@@ -2,7 +2,7 @@
 
 Dynamo turns Python into FX graphs of torch functions and guards them. Each graph is run under `pure`, as it is:
 no AOTAutograd, no decompositions, gradients by `jax.vjp`. Tensors of the jax device pass as they are; those of the CPU
-are borrowed for each call (`interop/borrow.py`), and what the graph computes on the CPU is handed back there.
+are borrowed for each call (`operators/borrow.py`), and what the graph computes on the CPU is handed back there.
 
 Sizes that Dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA gets one program for each
 combination met, of which at most `max_entries` are kept for a graph.
@@ -22,10 +22,10 @@ import torch
 from torch import fx
 
 from .. import _torch_private as private
-from ..dispatch import tracing
-from ..dispatch.kernels import import_all
-from ..interop.borrow import hand_back, lend
+from ..operators.borrow import hand_back, lend
+from ..operators.registration import import_all
 from ..options import config
+from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .errors import CaptureError
 from .graphs import DeviceGraph
@@ -35,7 +35,10 @@ from .pure import Pure
 Tensor = torch.Tensor
 
 # Not all of `capture`: Dynamo must see that the hooks of `guards` do nothing.
-_HIDDEN = ("dispatch", "storage", "device", "interop", "lowerings", "capture.pure", "capture.jit")
+_HIDDEN = (
+    *("storage", "lowerings", "programs", "dispatch", "operators", "device", "interop"),
+    *("capture.pure", "capture.jit", "capture.jax_view"),
+)
 
 
 def _hide() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..device.rng import Source
-from ..dispatch.atomic import TAKEN, give_up, own, replaced, store
-from ..interop.bridge import Bridge, layouts
+from ..operators.bridge import Bridge, layouts
+from ..programs.atomic import TAKEN, give_up, own, replaced, store
+from ..programs.rng import Source
 from ..storage.buffer import Spec, buffer_of
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from jax import export as jax_export
 
-from ..interop.jax_view import jax_view
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import to_device
 from .cached import name_of
 from .dependencies.recorder import read_whole
 from .errors import CaptureError
+from .jax_view import jax_view
 from .pure import Pure
 
 Tensor = torch.Tensor

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..interop.bridge import Bridge
+from ..operators.bridge import Bridge
 
 Tensor = torch.Tensor
 Edge = tuple[Any, int]  # a node of torch's graph, and which of its outputs

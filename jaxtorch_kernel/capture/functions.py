@@ -22,7 +22,7 @@ from torch.nn.modules import module
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from .. import _torch_private as private
-from ..dispatch import tracing
+from ..programs import tracing
 from ..replaced import Replaced
 from ..storage.buffer import buffer_of
 from .bodies import aval_of, trace_body, whole

@@ -1,4 +1,4 @@
-"""The stacking of layers' parameters, taken out of a captured program (`interop/stacking.py` says why).
+"""The stacking of layers' parameters, taken out of a captured program (`programs/stacking.py` says why).
 
 `scan_layers` stacks by a primitive of its own, `stack`, which is found again in the jaxpr of whatever it was called in:
 where all that it stacks are inputs, the stack itself becomes the input.
@@ -17,8 +17,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Literal, Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
-from ..interop.compiled import Compiled
-from ..interop.stacking import Stacked, Stacks, stackable, stacked_aval
+from ..programs.compiled import Compiled
+from ..programs.stacking import Stacked, Stacks, stackable, stacked_aval
 from .captured import Captured
 
 Array = Any

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..dispatch import tracing
+from ..programs import tracing
 from . import saving
 from .cached import Cached, checked, name_of
 from .signature import Arguments

@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
-from ..dispatch import tracing
-from ..interop.stacking import counter
+from ..programs import tracing
+from ..programs.stacking import counter
 from ..storage.buffer import buffer_of, spec_of, wrap
 from .alike import State, check_same, state_of
 from .bodies import aval_of, call_bodies, trace_body

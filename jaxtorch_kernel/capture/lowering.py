@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import export
 
-from ..interop.compiled import Compiled
+from ..programs.compiled import Compiled
 from .tpu import compile_elsewhere
 from .tpu_worker import describe
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.utils.hooks import BackwardHook
 
-from ..interop.bridge import Bridge, avals_of
-from ..interop.compiled import Compiled
+from ..operators.bridge import Bridge, avals_of
+from ..programs.compiled import Compiled
 from ..storage import placement
 from .bodies import Body, aval_of, read, trace_body
 from .custom import is_ours

@@ -1,7 +1,7 @@
 """`pure`: torch code compiled whole through `jax.vjp`.
 
 A call is looked up under its signature (`signature.py`). The first of each is traced (`captured.py`) and compiled
-(`interop/compiled.py`); every other runs the compiled program: arguments' buffers and the captured cells in, tensors
+(`programs/compiled.py`); every other runs the compiled program: arguments' buffers and the captured cells in, tensors
 out, one node in torch's autograd graph. What the code may write is a module's own buffers (running statistics) and the
 random key: both are outputs of the program and are written back.
 """

@@ -15,9 +15,9 @@ import torch
 
 from .. import _torch_private as private
 from ..ambient import ambient
-from ..dispatch import tracing
-from ..dispatch.atomic import TAKEN
 from ..dispatch.results import Fresh, wrap_result
+from ..programs import tracing
+from ..programs.atomic import TAKEN
 from ..storage.buffer import Spec, buffer_of
 from .signature import Arguments
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..dispatch.site import is_user_file
+from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
 from .dependencies.tokens import is_plain, is_users_class
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..dispatch.stats import Reason
+from ..programs.stats import Reason
 from .dependencies.guard import Change
 from .dependencies.tokens import Code, Said, Same, Structure, TensorLook, Value
 

@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch.utils import _pytree as pytree
 
-from ..device.rng import Source
+from ..programs.rng import Source
 from ..storage import moves
 from ..storage.buffer import Spec
 from .captured import Captured

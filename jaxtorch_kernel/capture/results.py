@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..dispatch.tracing import Trace
+from ..programs.tracing import Trace
 from ..storage.buffer import buffer_of
 from .numbers import Number
 

@@ -16,9 +16,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..ambient import NAMES, ambient
-from ..dispatch.site import describe, origin, site_of
-from ..dispatch.stats import Reason, Source
 from ..options import config
+from ..programs.site import describe, origin, site_of
+from ..programs.stats import Reason, Source
 from .dependencies.guard import Change
 from .dependencies.tokens import Same, Structure, look, token
 from .reasons import State, changes, distance, outermost, reasons

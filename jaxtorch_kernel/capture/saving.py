@@ -1,7 +1,7 @@
 """`torch.autograd.graph.saved_tensors_hooks` and captured code.
 
 Around a call of `pure`, as around an eager call, the hooks get what the call saves for its backward: the program's
-residuals (`interop/bridge.py`). Within it nothing is saved by torch, so that hooks there are refused. In a `jit` step
+residuals (`operators/bridge.py`). Within it nothing is saved by torch, so that hooks there are refused. In a `jit` step
 torch's own engine runs, and with it the hooks; around one they would have to be a part of its program.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from .. import _torch_private as private
-from ..dispatch import tracing
+from ..programs import tracing
 from ..replaced import Replaced
 from .errors import CaptureError
 

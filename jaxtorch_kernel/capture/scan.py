@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import _torch_private as private
-from ..dispatch import tracing
+from ..programs import tracing
 from .bodies import Body, aval_of, call_bodies, trace_body
 from .flow import over_iterations
 from .held import Held, eager

@@ -25,7 +25,7 @@ from torch.nn.modules import module as hooks
 
 from .. import _torch_private as private
 from .._jax_private import as_if_at, stack
-from ..dispatch import tracing
+from ..programs import tracing
 from ..replaced import Replaced
 
 _own = threading.local()

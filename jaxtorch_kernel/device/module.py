@@ -100,7 +100,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 def from_dlpack(array: Any) -> torch.Tensor:
     """A tensor of the jax device over a `jax.Array` (no copy), or a copy of any other dlpack producer's data."""
-    from .dlpack import from_dlpack
+    from ..operators.dlpack import from_dlpack
 
     init()  # no operator makes this tensor, and the device may not have been used before
     return from_dlpack(array)

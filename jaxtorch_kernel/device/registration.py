@@ -133,7 +133,7 @@ def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
         device = args[0] if args else kwargs.get("device")
         if device is not None and torch.device(device).type == "jax":
             first_use()
-            from .generator import JaxGenerator
+            from ..operators.generator import JaxGenerator
 
             return JaxGenerator()
     return type.__call__(cls, *args, **kwargs)
@@ -141,7 +141,8 @@ def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def install(library: Any) -> None:
     """What torch must know before there is any tensor of the device: `library` gets the kernels."""
-    from . import accelerator, pinning
+    from ..operators import pinning
+    from . import accelerator
 
     accelerator.install()
     torch.utils.dlpack.to_dlpack = _to_dlpack  # type: ignore[attr-defined, assignment]  # ours
@@ -166,10 +167,10 @@ def first_use() -> Callable[..., Any]:
     global _run
     with _first_use_lock:
         if _run is None:
-            from ..dispatch import higher_order
-            from ..dispatch.kernels import install as install_operators
+            from ..operators import higher_order, methods, storages
+            from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import amp, fork, guard, interrupts, methods, processes, storages
+            from . import amp, fork, guard, interrupts, processes
 
             # First what may fail for want of a library, registering nothing: the next try fails with the same words.
             placement.devices()

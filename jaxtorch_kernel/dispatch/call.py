@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..programs.errors import mixed_devices
 from ..storage.buffer import Buffer, buffer_of, geometry
 from ..storage.dtypes import to_numpy
-from .errors import mixed_devices
 from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
 
 Tensor = torch.Tensor

@@ -21,10 +21,10 @@ import torch
 
 from ..lowerings.registry import LOWERINGS, Lowering
 from ..options import config
+from ..programs import stats, tracing
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
-from . import stats, tracing
 from .read import contiguous_array
 from .schema import Signature, short_name
 
@@ -42,7 +42,7 @@ def find(op: torch._ops.OpOverload) -> Callable[..., Any]:
     if lowering is not None:
         return Operation(op, lowering, copy_cpu=short_name(op) in COPIES_CPU)
     if signature.is_view:
-        from .views import view
+        from ..operators.views import view
 
         return lambda *args, **kwargs: view(op, *args, **kwargs)
     decomposition = _decomposition(op, signature)
@@ -199,7 +199,7 @@ def _announce(name: str) -> None:
         )
     mode = config.fallback
     if mode == "error":
-        from .site import user_line
+        from ..programs.site import user_line
 
         raise NotImplementedError(
             f"{name} has no lowering for the jax device{user_line()}, and jaxtorch.config(fallback='error') "

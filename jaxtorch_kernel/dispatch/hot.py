@@ -16,12 +16,12 @@ import torch
 
 from .. import _torch_private as private
 from ..options import config
+from ..programs import tracing
+from ..programs.atomic import TAKEN, replaced
+from ..programs.errors import explain_call
+from ..programs.site import origin
 from ..storage.buffer import geometry
-from . import tracing
-from .atomic import TAKEN, replaced
-from .errors import explain_call
 from .program import Program
-from .site import origin
 
 # What stands in a key for a number. A bool is a static argument: no program is found under "".
 _LETTERS = {int: "i", float: "f", complex: "c", bool: ""}

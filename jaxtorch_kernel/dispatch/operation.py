@@ -16,12 +16,16 @@ from .. import ambient
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
 from ..options import Options
+from ..programs import kept, tracing, watching
+from ..programs.atomic import TAKEN, own, replaced, run_into
+from ..programs.errors import explain_call
+from ..programs.kept import Programs
+from ..programs.site import origin, printing
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
-from . import kept, outputs, overlap, tracing, values, watching
+from . import outputs, overlap, values
 from . import program as program_module
 from .asked import asking, check_dtypes, cpu_error, raise_asked
-from .atomic import TAKEN, own, replaced, run_into
 from .call import (
     Call,
     Positions,
@@ -31,19 +35,16 @@ from .call import (
     letter_of,
     template_of,
 )
-from .errors import explain_call
 from .hot import hot_path
-from .kept import Programs
 from .meta import call_meta
 from .numbers import check_limits, number_operands
 from .program import Program, build_lock
 from .results import effects, results_of
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
-from .site import origin, printing
 from .traced import run_traced
 
 if TYPE_CHECKING:
-    from ..device.rng import Source
+    from ..programs.rng import Source
 
 Tensor = torch.Tensor
 
@@ -246,7 +247,7 @@ class Operation:
 
     def source(self, call: Call, program: Program) -> Source:
         """Where a random call takes its key from."""
-        from ..device.rng import source
+        from ..programs.rng import source
 
         return source(_generator_in(self.kinds, call.args), program.where)
 

@@ -27,17 +27,17 @@ import torch
 
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
+from ..programs import kept
+from ..programs.compiling import finish, phase
+from ..programs.stats import Compiled as Record
 from ..storage import placement
 from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import Plan, contiguous_strides, memory_order, plan
 from ..storage.transfer import put
-from . import kept
 from .call import NumberSlot, Slot, first_positions
-from .compiling import finish, phase
 from .numbers import KINDS, limits
 from .results import Fresh, Structure, Written, flatten, single
-from .stats import Compiled as Record
 
 build_lock = threading.RLock()
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from ..lowerings.registry import Lowering
+from ..programs import tracing, watching
+from ..programs.atomic import TAKEN, replaced
+from ..programs.errors import explain_buffer
 from ..storage.buffer import buffer_of
 from ..storage.layout import plan
 from ..storage.transfer import host_values
-from . import tracing, values, watching
-from .atomic import TAKEN, replaced
-from .errors import explain_buffer
+from . import values
 
 
 def _identity(x: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _torch_private as private
-from . import watching
+from ..programs import watching
+from ..programs.site import origin
 from .schema import Signature
-from .site import origin
 
 Tensor = torch.Tensor
 _empty = private.create_empty_tensor

@@ -15,11 +15,11 @@ import jax
 import torch
 
 from .. import _torch_private as private
+from ..programs.tracing import Trace
 from . import pausing
 from .call import Call
 from .numbers import check_limits, number_operands
 from .results import results_of
-from .tracing import Trace
 
 if TYPE_CHECKING:
     from .operation import Operation

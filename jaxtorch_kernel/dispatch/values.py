@@ -19,11 +19,11 @@ import torch
 from ..lowerings.checked import ALWAYS, CHECKS, Must
 from ..lowerings.registry import Lowering
 from ..options import Options
+from ..programs import tracing
+from ..programs.site import user_line
 from ..storage.buffer import buffer_of
 from ..storage.dtypes import to_numpy
-from . import tracing
 from .schema import short_name
-from .site import user_line
 
 # What captured programs complained of, until somebody waits for values.
 _noted: list[Exception] = []

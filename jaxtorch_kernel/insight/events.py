@@ -4,7 +4,7 @@
 engine records of its own programs needs neither.
 
 * **Events.** `jax.monitoring` tells of each trace, lowering and compilation, by the function's name, when it is done.
-  Those of our own programs are known better (`dispatch/compiling.py`): a thread that has a phase open is ours, and of
+  Those of our own programs are known better (`programs/compiling.py`): a thread that has a phase open is ours, and of
   its events only the persistent cache's, which carry no name, are of use. All else is JAX code of the user's, or a
   small array operation of the engine's. How often it runs JAX tells nobody, for a call goes through C++ alone. Its
   jaxpr is known by a weak reference, as long as JAX keeps it for the function. A listener that raises would break the
@@ -26,9 +26,10 @@ from typing import Any
 from jax import monitoring
 
 from .._jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
-from ..dispatch import compiling, program, stats
-from ..dispatch.compiling import Handle
-from ..dispatch.site import origin, own_first, site_of
+from ..dispatch import program
+from ..programs import compiling, stats
+from ..programs.compiling import Handle
+from ..programs.site import origin, own_first, site_of
 
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 _STEPS = {

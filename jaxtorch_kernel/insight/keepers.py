@@ -19,8 +19,8 @@ from typing import Any
 import jax
 import torch
 
-from ..device.rng import Source
-from ..dispatch.site import is_user_file
+from ..programs.rng import Source
+from ..programs.site import is_user_file
 from ..storage.buffer import Buffer
 
 _LEVELS = 14

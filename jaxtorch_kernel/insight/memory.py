@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import torch
 
-from ..dispatch.site import site_of
+from ..programs.site import site_of
 from ..storage.buffer import LARGE, Buffer, usage
 from ..storage.transfer import has_failed
 from .programs import Place, place_of

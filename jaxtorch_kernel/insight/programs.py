@@ -1,6 +1,6 @@
 """The XLA programs of this session: what each is, what it cost, and a way to look inside.
 
-What is recorded while a program is compiled (`dispatch/compiling.py`) is all that is known at no cost. Everything else
+What is recorded while a program is compiled (`programs/compiling.py`) is all that is known at no cost. Everything else
 is asked of the program itself: its jaxpr and its StableHLO of the trace, its optimized HLO, memory and FLOPs of the
 executable. None of that is kept alive by being listed, so that a program that nobody can run any more has only its
 record, unless its HLO was kept (`keep`).
@@ -22,8 +22,8 @@ from typing import Any
 import jax
 
 from .._jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
-from ..dispatch import stats
-from ..dispatch.compiling import phase
+from ..programs import stats
+from ..programs.compiling import phase
 from .hlo.module import read_module
 from .hlo.wire import fields
 

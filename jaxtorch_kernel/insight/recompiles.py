@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..dispatch import stats
 from ..dispatch.operation import forget_programs
+from ..programs import stats
 from .programs import Place, ProgramInfo, place_of, program, programs, release
 
 _JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."

@@ -63,8 +63,8 @@ def read_status() -> Status:
     import jaxtorch
 
     from ..device import memory
-    from ..dispatch import stats
     from ..options import config
+    from ..programs import stats
     from ..storage import placement
 
     devices = placement.devices()

@@ -20,12 +20,12 @@ from ..ambient import of_jax
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.recorder import Recorder, users_only
 from ..capture.signature import by_value
-from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
+from ..operators.bridge import Bridge, avals_of
+from ..programs import tracing
+from ..programs.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of
-from .bridge import Bridge, avals_of
-from .compiled import Compiled
 
 Tensor = torch.Tensor
 _MOST = 8  # programs of one signature, which differ in what they read

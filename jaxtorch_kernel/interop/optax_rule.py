@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..device.sharing import tensor_of
-from ..dispatch import tracing
 from ..dispatch.read import contiguous_array
+from ..operators.borrow import borrowed
+from ..operators.bridge import avals_of
+from ..operators.sharing import tensor_of
+from ..programs import tracing
+from ..programs.compiled import build
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import host_values, put
-from .borrow import borrowed
-from .bridge import avals_of
-from .compiled import build
 from .rewriting import Rewriting
 
 Tensor = torch.Tensor

@@ -1,7 +1,7 @@
 """A JAX function that gives tensors new values: `new = function(*written, *read)`, written back.
 
 Eagerly it is one compiled program a signature. The memory of the tensors that it rewrites is donated to it, and running
-it and storing its results is one call in C (`dispatch/atomic.py`), so that Ctrl-C finds the values before or after.
+it and storing its results is one call in C (`programs/atomic.py`), so that Ctrl-C finds the values before or after.
 Inside captured code the function is inlined, and the writes are effects of that program.
 
 A tensor that is a part of its buffer, or that is not on the jax device, is read, and gets its new values by `copy_`.
@@ -16,17 +16,17 @@ import jax
 import torch
 
 from ..device import interrupts
-from ..device.sharing import tensor_of
-from ..dispatch import tracing
-from ..dispatch.atomic import own, run_into, store
-from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
-from ..dispatch.stats import Source, Trace
+from ..operators.borrow import borrowed
+from ..operators.bridge import avals_of
+from ..operators.sharing import tensor_of
+from ..programs import tracing
+from ..programs.atomic import own, run_into, store
+from ..programs.compiled import build
+from ..programs.errors import explain
+from ..programs.stats import Source, Trace
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 from ..storage.layout import plan
-from .borrow import borrowed
-from .bridge import avals_of
-from .compiled import build
 
 Tensor = torch.Tensor
 Function = Callable[..., Sequence[Any]]

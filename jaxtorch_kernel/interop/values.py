@@ -1,4 +1,4 @@
-"""Values across: `to_jax` and `to_torch`, over the same memory where that can be (`device/sharing.py` says how).
+"""Values across: `to_jax` and `to_torch`, over the same memory where that can be (`operators/sharing.py` says how).
 
 Containers of both worlds are looked into: those that torch knows (a `ModelOutput`) and, within, those that JAX knows
 (a flax state, an equinox module). Dictionaries keep their order.
@@ -13,7 +13,7 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from ..device.sharing import array_of, tensor_of
+from ..operators.sharing import array_of, tensor_of
 
 Tensor = torch.Tensor
 

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..dispatch import tracing
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
+from ..programs import tracing
 from .promote import in_opmath
 from .registry import Lowering
 from .vjp import vjp

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..dispatch.factories import check_index, check_layout, factory_kernel, make_strided
 from ..dispatch.operation import Operation, operation_of
 from ..dispatch.registry import kernel
+from ..operators.factories import check_index, check_layout, factory_kernel, make_strided
 from ..storage.dtypes import to_numpy
 from .promote import cast, default_dtype, kind_of, opmath, result_dtype
 from .registry import Lowering, lower

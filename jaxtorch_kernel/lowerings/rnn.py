@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import torch
 
 from ..dispatch.registry import kernel
-from ..dispatch.whole import Whole
+from ..operators.whole import Whole
 from .matmul import product
 from .promote import widen
 

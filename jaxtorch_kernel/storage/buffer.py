@@ -89,7 +89,7 @@ LARGE = 32 * 1024  # bytes
 class Buffer:
     """One Storage's data. Read with `.array`; write with `.write`.
 
-    `origin` tells what computes it: the program and the user's line (`dispatch/site.py`), or None.
+    `origin` tells what computes it: the program and the user's line (`programs/site.py`), or None.
     """
 
     __slots__ = ("__weakref__", "array", "origin", "spec")

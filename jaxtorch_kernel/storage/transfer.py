@@ -81,7 +81,7 @@ def to_host(array: np.ndarray, stride: Sequence[int] | None = None) -> torch.Ten
     """A CPU tensor with a copy of a NumPy array, contiguous or with dense strides.
 
     In torch's own memory: what NumPy allocates is not aligned as XLA wants it, and could not be lent to a program
-    without another copy (`interop/borrow.py`).
+    without another copy (`operators/borrow.py`).
     """
     dtype = to_torch(array.dtype)
     through = dtype

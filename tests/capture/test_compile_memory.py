@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def test_cpu_tensors_are_borrowed_and_results_handed_back_without_a_copy():
-    from jaxtorch.interop.borrow import borrowed, returned
+    from jaxtorch.operators.borrow import borrowed, returned
     from jaxtorch.storage.buffer import buffer_of
 
     x = torch.randn(64, 32)
@@ -32,7 +32,7 @@ def test_cpu_tensors_are_borrowed_and_results_handed_back_without_a_copy():
 
 
 def test_what_came_back_from_the_device_is_lent_without_a_copy():
-    from jaxtorch.interop.borrow import borrowed
+    from jaxtorch.operators.borrow import borrowed
     from jaxtorch.storage.buffer import buffer_of
 
     model = nn.Linear(33, 7).to("jax").cpu()

@@ -17,7 +17,7 @@ from torch import nn
 
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
-from jaxtorch.interop import compiled, stacking
+from jaxtorch.programs import compiled, stacking
 
 
 class Block(nn.Module):

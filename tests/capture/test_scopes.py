@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import record_function
 
 import jaxtorch
-from jaxtorch.dispatch import compiling
+from jaxtorch.programs import compiling
 
 
 class Block(nn.Module):

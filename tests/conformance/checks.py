@@ -31,7 +31,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 import jaxtorch
-from jaxtorch.dispatch import stats
+from jaxtorch.programs import stats
 
 # The database runs its samplers under one seed of its own, which would make their CPU results look deterministic.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)

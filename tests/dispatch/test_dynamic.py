@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import tracing
-from jaxtorch.dispatch.dynamic import rounded
 from jaxtorch.dispatch.fallback import Untraceable
+from jaxtorch.operators.dynamic import rounded
+from jaxtorch.programs import tracing
 
 torch.manual_seed(0)
 MATRIX = torch.randint(0, 4, (6, 5))

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import kept, stats
 from jaxtorch.dispatch.operation import forget_programs, operation_of
 from jaxtorch.insight.programs import program
+from jaxtorch.programs import kept, stats
 from jaxtorch.storage.buffer import buffer_of
 
 ROOM = 2_500_000  # bytes: some ten small programs

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.device import rng
-from jaxtorch.dispatch.errors import explain_call
 from jaxtorch.insight.memory import live_arrays
+from jaxtorch.programs import rng
+from jaxtorch.programs.errors import explain_call
 from jaxtorch.storage.buffer import buffer_of
 
 HUGE = 1 << 40  # numbers: no machine of ours has 4 TiB

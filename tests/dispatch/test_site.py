@@ -9,7 +9,7 @@ import sysconfig
 import pytest
 import torch
 
-from jaxtorch.dispatch import site
+from jaxtorch.programs import site
 
 _PURE = sysconfig.get_path("purelib")
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch.dynamic import positions
+from jaxtorch.operators.dynamic import positions
 
 from .sizes import CASES, WITHOUT_ORACLE
 

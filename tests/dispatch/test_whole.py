@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jaxtorch.dispatch import stats
-from jaxtorch.dispatch.whole import Whole
 from jaxtorch.lowerings.promote import cast
+from jaxtorch.operators.whole import Whole
+from jaxtorch.programs import stats
 
 
 def _moments(xs: Any, weight: Any, power: Any, axis: int) -> Any:

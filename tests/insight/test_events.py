@@ -14,9 +14,9 @@ import torch
 from jax import monitoring
 
 import jaxtorch
-from jaxtorch.dispatch import compiling
 from jaxtorch.insight import events
 from jaxtorch.insight.programs import Place, ProgramInfo, programs
+from jaxtorch.programs import compiling
 
 
 @pytest.fixture

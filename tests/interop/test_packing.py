@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import jaxtorch
-from jaxtorch.interop import compiled
-from jaxtorch.interop.packing import Packing
+from jaxtorch.programs import compiled
+from jaxtorch.programs.packing import Packing
 
 DTYPES = (np.float32, np.int32, np.bool_, np.complex64, np.uint8)
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtorch.dispatch import stats
-from jaxtorch.interop import stacking
+from jaxtorch.programs import stacking, stats
 
 
 def rows_of(depth: int, width: int = 3) -> list[list[jax.Array]]:

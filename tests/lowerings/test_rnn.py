@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 import jaxtorch
-from jaxtorch.dispatch import stats
+from jaxtorch.programs import stats
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {
     "lstm": nn.LSTM,

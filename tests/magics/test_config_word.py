@@ -15,8 +15,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import jaxtorch
-from jaxtorch.dispatch import compiling
 from jaxtorch.magics import progress
+from jaxtorch.programs import compiling
 
 
 @pytest.fixture(autouse=True)

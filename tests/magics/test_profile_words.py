@@ -12,7 +12,7 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
-from jaxtorch.dispatch import tracing, watching
+from jaxtorch.programs import tracing, watching
 
 from .cells import fails, pressing, run
 

@@ -374,7 +374,7 @@ def test_precision_is_the_programs(shell: Any, capsys: Any) -> None:
 
 
 def test_the_name_is_the_programs(shell: Any) -> None:
-    from jaxtorch.dispatch import stats
+    from jaxtorch.programs import stats
 
     run(shell, "%%pure --name digits_loss\ny = images * 2")
     assert stats.compiled[-1].name == "digits_loss"

@@ -119,7 +119,7 @@ def test_status_says_what_the_device_is(shell: Any, line: str) -> None:
 
 
 def test_status_shows_what_ran_on_the_cpu(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxtorch.dispatch import stats
+    from jaxtorch.programs import stats
 
     monkeypatch.setattr(stats, "fallbacks", lambda: {"aten::<odd>": 3})
     view = shell.run_line_magic("jax", "")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from jaxtorch.dispatch import stats
+from jaxtorch.programs import stats
 
 from .networks import (
     Encoder,

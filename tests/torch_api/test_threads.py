@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from jaxtorch.device import rng
+from jaxtorch.programs import rng
 
 
 def run_in_threads(count, work):

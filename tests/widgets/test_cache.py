@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import stats
 from jaxtorch.insight.recompiles import clear, functions, named
+from jaxtorch.programs import stats
 from jaxtorch.widgets import cache, cache_page
 from jaxtorch.widgets.cache import CacheView
 

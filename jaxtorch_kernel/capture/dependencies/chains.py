@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 from ..numbers import NeedsNumber, Number
 from . import outside
 from .closures import Closures

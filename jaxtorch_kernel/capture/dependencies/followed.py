@@ -18,7 +18,7 @@ import types
 import torch
 from torch.nn.modules import module as torch_modules
 
-from ...dispatch.site import is_user_file, package_of
+from ...programs.site import is_user_file, package_of
 
 USERS, LIBRARY, NOT_FOLLOWED = "the user's", "a library's", "not followed"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from ...dispatch import tracing
+from ...programs import tracing
 from ...storage.buffer import buffer_of
 from .notes import Notes
 

@@ -26,7 +26,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ... import _torch_private as private
-from ...dispatch import tracing
+from ...programs import tracing
 from ...storage.buffer import buffer_of
 from ..errors import MakesParameters
 from ..results import Known

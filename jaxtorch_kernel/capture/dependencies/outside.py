@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import torch
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 from ..errors import CaptureError
 from .guard import Check
 from .tokens import MISSING, token

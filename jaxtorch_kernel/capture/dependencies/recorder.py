@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...dispatch import pausing, tracing
-from ...dispatch.site import is_user_file
+from ...dispatch import pausing
+from ...programs import tracing
+from ...programs.site import is_user_file
 from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
 from ..numbers import Number

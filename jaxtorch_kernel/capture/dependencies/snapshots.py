@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 from .followed import OF_EVERY_MODULE, is_users_module
 from .slots import Slot
 from .tokens import MISSING, class_names, is_users_class

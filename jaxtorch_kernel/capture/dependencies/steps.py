@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 from .fetch import Fetch, Found, ModuleTable, class_table, element, reader, ref, strong
 from .followed import is_users_module
 from .guard import ATTRIBUTES, ITEMS

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 
 
 class _Missing:

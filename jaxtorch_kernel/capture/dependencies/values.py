@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...dispatch.site import is_stdlib_file, is_user_file
+from ...programs.site import is_stdlib_file, is_user_file
 from . import outside
 from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from ...dispatch.site import is_user_file
+from ...programs.site import is_user_file
 from ..programs import Place, place_of
 from .module import RUNS_INSIDE, Frame, Instruction, Module
 

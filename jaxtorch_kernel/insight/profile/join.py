@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...dispatch.site import line_of
+from ...programs.site import line_of
 from ..hlo.source import own_of
 from ..programs import Place, place_of
 from .executables import Executable, assign

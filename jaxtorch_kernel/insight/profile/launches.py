@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from ... import _torch_private as private
 from ...capture.scopes import Scopes, followed
-from ...dispatch.site import is_user_file
-from ...dispatch.stats import Compiled
+from ...programs.site import is_user_file
+from ...programs.stats import Compiled
 from ..hlo.source import PROFILER
 
 Site = tuple[CodeType, int]  # a code object and the offset of its instruction

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from ...device import streams
-from ...dispatch.watching import Watcher, watching
+from ...programs.watching import Watcher, watching
 from ...storage.buffer import usage
 from .events import Events, read
 from .launches import Launch, Launches

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..jax_view import jax_view
+from ...capture.jax_view import jax_view
 from ..values import to_jax
 from .torch2jax import torch2jax
 

@@ -15,9 +15,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.dlpack import from_dlpack
 
+from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
 from ...storage.dtypes import to_numpy
-from ..jax_view import key_data
 from .calls import Aval, Call, TorchCall, Traits
 from .outputs import declared, inferred
 from .primitive import bind

@@ -220,7 +220,7 @@ def test_which_frame_is_shown() -> None:
     place = own_place([(library, 5, "relu"), mine, cell, outer])
     assert place is not None
     assert (place.file, place.line) == cell[:2]
-    machinery = (jaxtorch.interop.compiled.__file__, 70, "build")
+    machinery = (jaxtorch.programs.compiled.__file__, 70, "build")
     assert own_place([machinery, cell]) is None
     assert own_place([]) is None
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import jaxtorch
-from jaxtorch.dispatch.stats import Compiled
 from jaxtorch.insight.profile.executables import _in_order
 from jaxtorch.insight.profile.launches import Launch
+from jaxtorch.programs.stats import Compiled
 
 from .code import ran
 

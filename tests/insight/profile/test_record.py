@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import stats, tracing, watching
 from jaxtorch.insight.profile import ProfileError, profile, record
+from jaxtorch.programs import stats, tracing, watching
 from jaxtorch.storage.buffer import usage
 
 

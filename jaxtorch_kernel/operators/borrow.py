@@ -19,11 +19,11 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from ..device.sharing import PLATFORM
 from ..dispatch.read import contiguous_array
 from ..storage import placement
 from ..storage.buffer import spec_of, wrap_sized
 from ..storage.transfer import to_device
+from .sharing import PLATFORM
 
 Tensor = torch.Tensor
 

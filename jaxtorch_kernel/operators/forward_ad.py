@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ..dispatch.factories import empty
 from ..dispatch.registry import kernel
 from ..storage.buffer import buffer_of
 from ..storage.layout import contiguous_strides
+from .factories import empty
 
 
 @kernel("_efficientzerotensor")

@@ -21,7 +21,7 @@ from ..options import config
 from . import stats
 
 if TYPE_CHECKING:
-    from .program import Program
+    from ..dispatch.program import Program
 
 Key = tuple[Any, ...]
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from ..dispatch.registry import KERNELS
+from ..dispatch.schema import Signature, short_name
 from ..lowerings.registry import LOWERINGS
-from .registry import KERNELS
-from .schema import Signature, short_name
 
 _lock = threading.RLock()
 _installed: Callable[..., Any] | None = None
@@ -43,7 +43,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     kernel = KERNELS.get(short_name(op)) if op.namespace == "aten" else None
     if kernel is not None:
         return kernel(*args, **kwargs)
-    from .operation import operation_of
+    from ..dispatch.operation import operation_of
 
     return operation_of(op)(*args, **kwargs)
 
@@ -81,8 +81,8 @@ def _register(library: Any) -> None:
 
 
 def _register_one(library: Any, op: Any) -> None:
-    from .hot import hot_path
-    from .operation import operation_of
+    from ..dispatch.hot import hot_path
+    from ..dispatch.operation import operation_of
 
     name = short_name(op)
     if name in KERNELS or name in _done or _is_composite(op):

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from ..device.storages import adopt
+from ..dispatch.fallback import Untraceable
+from ..dispatch.operation import Operation
+from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
+from ..programs import tracing
 from ..storage import moves, placement
 from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
 from ..storage.dtypes import to_numpy
 from ..storage.layout import contiguous_strides, memory_is
 from ..storage.transfer import zeros
-from . import tracing
-from .fallback import Untraceable
-from .operation import Operation
-from .registry import kernel
+from .storages import adopt
 
 Tensor = torch.Tensor
 

@@ -68,8 +68,8 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
 
 def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
     """The array of a tensor of the device."""
-    from ..dispatch import tracing
     from ..dispatch.read import contiguous_array
+    from ..programs import tracing
     from ..storage.buffer import buffer_of
 
     own = buffer_of(tensor).array
@@ -168,9 +168,9 @@ def tensor_of(
 
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:
-    from ..dispatch.factories import check_index
+    from ..device.module import from_dlpack
     from .dlpack import in_rows
-    from .module import from_dlpack
+    from .factories import check_index
 
     check_index(target)
     rows = in_rows(array)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..dispatch.registry import kernel
 from ..lowerings.sorting import sort_with_index
 from .dynamic import first_rows, program, read, rounded
-from .registry import kernel
 
 Tensor = torch.Tensor
 Triple = tuple[Tensor, Tensor, Tensor]

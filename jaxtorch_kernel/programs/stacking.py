@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ..dispatch.stats import Source, Trace
 from .compiled import Compiled, FlatFunction, build
+from .stats import Source, Trace
 
 Aval = jax.ShapeDtypeStruct
 _ROWS = 4  # handled by one call: more are not faster, and take longer to compile

@@ -7,10 +7,10 @@ from typing import Any, cast
 import torch
 
 from .. import _torch_private as private
+from ..dispatch.registry import kernel
+from ..programs import tracing
 from ..storage.buffer import buffer_of
-from . import tracing
 from .factories import set_geometry
-from .registry import kernel
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

@@ -71,7 +71,7 @@ def _cpu(self: UntypedStorage) -> UntypedStorage:
     buffer = getattr(self, "buffer", None)
     if buffer is None:
         return _cpu_of_torch(self)
-    from ..dispatch import tracing
+    from ..programs import tracing
     from ..storage.transfer import host_values
 
     tracing.forbid(buffer.array, "copied to the CPU")

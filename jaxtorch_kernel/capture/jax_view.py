@@ -1,7 +1,7 @@
 """A torch function as a JAX function, under every transform of JAX.
 
 The arrays (or tracers: a batch of `vmap`, a tangent of `jvp`) are put into tensors of the device, the torch code runs
-over them in a trace (`dispatch/tracing.py`), and what it returns is read as arrays. JAX sees nothing but its own
+over them in a trace (`programs/tracing.py`), and what it returns is read as arrays. JAX sees nothing but its own
 primitives, so each of its transforms works, to any order.
 
 Floating inputs require a gradient as far as torch is concerned. It tells `detach` and `no_grad` apart from the rest: a
@@ -22,18 +22,18 @@ import torch
 
 from .. import _torch_private as private
 from .._jax_private import uncommitted
-from ..capture import saving
-from ..capture.errors import CaptureError, explained
-from ..capture.functions import intercepted
-from ..capture.reach import tensors_in_reach
-from ..capture.scopes import named
-from ..device.rng import Source
-from ..dispatch import tracing
-from ..dispatch.local import Local
 from ..dispatch.read import contiguous_array
+from ..programs import tracing
+from ..programs.local import Local
+from ..programs.rng import Source
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
+from . import saving
+from .errors import CaptureError, explained
+from .functions import intercepted
+from .reach import tensors_in_reach
+from .scopes import named
 
 Tensor = torch.Tensor
 

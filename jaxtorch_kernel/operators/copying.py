@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
+from ..dispatch.operation import Operation
+from ..dispatch.read import host_array
+from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
+from ..programs import tracing
+from ..programs.site import origin
 from ..storage.buffer import buffer_of
 from ..storage.layout import memory_order
 from ..storage.transfer import to_device, to_host
-from . import tracing
 from .factories import check_index
-from .operation import Operation
-from .read import host_array
-from .registry import kernel
-from .site import origin
 
 Tensor = torch.Tensor
 
@@ -136,7 +136,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 def copy_physical(self: Tensor, src: Tensor) -> None:
     """Write `src`, broadcast and cast, into `self`; both on the device, without lazy bits."""
-    from .operation import operation_of
+    from ..dispatch.operation import operation_of
 
     operation_of(torch.ops.aten.copy_.default)(self, src)
 

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from ..dispatch import tracing
+from ..programs import rng, tracing
 from ..storage import placement
-from . import rng
 
 _DEFAULT_SEED = 67280421310721  # that of every generator of torch's that was given none
 _lock = threading.Lock()

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import jax
 
 from .._jax_private import respect_checkpoints_within
-from ..dispatch import watching
-from ..dispatch.compiling import finish, phase
-from ..dispatch.stats import Compiled as Record
-from ..dispatch.stats import Trace, trace_here
+from . import watching
+from .compiling import finish, phase
 from .packing import Packing
+from .stats import Compiled as Record
+from .stats import Trace, trace_here
 
 # arrays -> (differentiable outputs, other outputs)
 FlatFunction = Callable[..., tuple[list[Any], list[Any]]]

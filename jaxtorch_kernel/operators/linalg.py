@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from ..dispatch import tracing
 from ..dispatch.operation import Operation, operation_of
 from ..dispatch.registry import kernel
 from ..dispatch.schema import Signature, short_name
+from ..lowerings import lu
+from ..lowerings.registry import Lowering
+from ..lowerings.solvers import cholesky_inverse, least_squares
+from ..programs import tracing
 from ..storage import placement
-from . import lu
-from .registry import Lowering
-from .solvers import cholesky_inverse, least_squares
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from ..dispatch.call import exact
+from ..dispatch.operation import Operation
 from ..lowerings.registry import Lowering
 from ..lowerings.vjp import vjp
-from .call import exact
-from .operation import Operation
 
 Tensor = torch.Tensor
 

@@ -20,8 +20,8 @@ def _array(tensor: torch.Tensor) -> Any:
     Raises:
         BufferError: the tensor requires grad, as for every torch tensor.
     """
-    from ..dispatch import tracing
     from ..dispatch.read import contiguous_array
+    from ..programs import tracing
     from ..storage import transfer
 
     if tensor.requires_grad:

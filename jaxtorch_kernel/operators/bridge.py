@@ -16,14 +16,14 @@ import jax
 import torch
 
 from .. import _torch_private as private
-from ..dispatch import tracing, watching
-from ..dispatch.errors import explain
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
+from ..programs import tracing, watching
+from ..programs.compiled import Compiled
+from ..programs.errors import explain
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
 from ..storage.layout import plan
-from .compiled import Compiled
 
 Tensor = torch.Tensor
 Layouts = dict[int, tuple[Any, Any]]

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 from .. import _torch_private as private
-from . import tracing
+from ..programs import tracing
 
 _OPERATORS = {
     "cond": "cond",

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from .. import _torch_private as private
+from ..dispatch.operation import Operation
+from ..dispatch.read import host_array
+from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
+from ..programs.site import printing
 from ..storage.layout import contiguous_strides
 from ..storage.transfer import to_device
 from .copying import to_cpu
-from .operation import Operation
-from .read import host_array
-from .registry import kernel
-from .site import printing
 
 Tensor = torch.Tensor
 

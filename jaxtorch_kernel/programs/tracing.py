@@ -299,6 +299,6 @@ def forbid(array: Any, what: str) -> None:
         Untraceable: it is a tracer.
     """
     if isinstance(array, jax.core.Tracer):
-        from .fallback import Untraceable
+        from ..dispatch.fallback import Untraceable
 
         raise Untraceable(f"a tensor inside a trace cannot be {what}: it has no value yet")

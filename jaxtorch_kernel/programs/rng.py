@@ -108,8 +108,8 @@ class Source(Buffer):
             self._put(data)
             return
         if not _is_traced(data):
-            from ..dispatch.tracing import tracer_of
             from ..storage.transfer import put
+            from .tracing import tracer_of
 
             data = tracer_of(put(data, self.where)[0])
         trace.overwrite(self, data)
@@ -209,7 +209,7 @@ def _trace() -> Any:
     """The trace that is open, if any: there is none before jax is there."""
     if "jax" not in sys.modules:
         return None
-    from ..dispatch import tracing
+    from . import tracing
 
     return tracing.current()
 
@@ -233,7 +233,7 @@ def source(generator: Any, where: Any) -> Source:
     """Where a random operator takes its key from: its placement's source, or a generator the user passed."""
     if generator is None:
         return default(where)
-    from .generator import source_of
+    from ..operators.generator import source_of
 
     own = source_of(generator)
     if own is not None:

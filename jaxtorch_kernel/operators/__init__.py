@@ -1,0 +1,1 @@
+"""Kernels over tensors: for operators that are no function of arrays, and for JAX functions in torch's graph."""
