@@ -51,6 +51,6 @@ def register() -> None:
 
 def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has no kernel of its own on the device."""
-    from .device.registration import first_use
+    from .device.start import first_use
 
     return first_use()(op, *args, **kwargs)

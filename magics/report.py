@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxtorch.capture.errors import CaptureError
-from jaxtorch.dispatch.fallback import Untraceable
+from jaxtorch.programs.tracing import Untraceable
 
 from .cells import CellCode, compile_cell
 

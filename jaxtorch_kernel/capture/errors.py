@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import torch
 
-from ..dispatch.fallback import Untraceable
 from ..programs import tracing
 from ..programs.site import _is_user, _user_file
+from ..programs.tracing import Untraceable
 
 
 class CaptureError(RuntimeError):

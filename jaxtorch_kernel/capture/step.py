@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from ..dispatch.fallback import Untraceable
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
 from ..programs.atomic import TAKEN, give_up, own, replaced, run_into
 from ..programs.compiled import Compiled
+from ..programs.tracing import Untraceable
 from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched

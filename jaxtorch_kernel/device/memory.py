@@ -19,9 +19,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def _jax_device(device: Any = None) -> Any:
-    from .placing import placement_index
-
-    return placement.devices()[placement_index(device)]
+    return placement.devices()[placement.index_of(device)]
 
 
 def _xla_stats(device: Any = None) -> dict[str, int]:

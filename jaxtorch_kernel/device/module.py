@@ -22,7 +22,7 @@ _ELSEWHERE = {
         device get_device_capability get_device_name get_device_properties set_device
     """,
     ".properties": "DeviceProperties",
-    ".rng": """
+    ".random": """
         get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all set_rng_state
         set_rng_state_all
     """,
@@ -70,7 +70,7 @@ def is_initialized() -> bool:
 
 def init() -> None:
     """Start jax now rather than at the first use of the device."""
-    from .registration import first_use
+    from .start import first_use
 
     first_use()
 

@@ -5,23 +5,9 @@ from __future__ import annotations
 import contextvars
 from typing import Any
 
-import torch
-
 from ..storage import placement
 from .memory import mem_get_info
 from .properties import DeviceProperties
-
-
-def placement_index(device: Any = None) -> int:
-    """The index among JAX's local devices that `device` (int, str, torch.device, None) means."""
-    if device is None:
-        return placement.index()
-    if isinstance(device, int):
-        return placement.index() if device < 0 else device
-    device = torch.device(device)
-    if device.type != "jax":
-        raise ValueError(f"Expected a jax device, but got: {device}")
-    return placement.index() if device.index is None else device.index
 
 
 class device:
@@ -39,7 +25,7 @@ class device:
         self._tokens: list[contextvars.Token[int]] = []
 
     def __enter__(self) -> device:
-        self._tokens.append(placement.set_index(placement_index(self._device)))
+        self._tokens.append(placement.set_index(placement.index_of(self._device)))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -48,18 +34,18 @@ class device:
 
 def set_device(device: Any) -> None:
     """Place this thread's new arrays on one of JAX's local devices from here on."""
-    placement.set_index(placement_index(device))
+    placement.set_index(placement.index_of(device))
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """Name, platform, memory and place of the JAX device behind."""
-    index = placement_index(device)
+    index = placement.index_of(device)
     return DeviceProperties.of(placement.devices()[index], index, mem_get_info(index)[1])
 
 
 def get_device_name(device: Any = None) -> str:
     """The name JAX gives the device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3", ..."""
-    return str(placement.devices()[placement_index(device)].device_kind)
+    return str(placement.devices()[placement.index_of(device)].device_kind)
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils import backend_registration
+
+from . import start
 
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
@@ -78,35 +77,12 @@ def check_engine() -> None:
         ) from error
 
 
-_libraries: list[Any] = []
-_OTHER_LAYOUTS = {
-    "SparsePrivateUse1": "sparse",
-    "SparseCsrPrivateUse1": "sparse",
-    "QuantizedPrivateUse1": "quantized",
-    "NestedTensorPrivateUse1": "nested",
-}
-
-
-def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise NotImplementedError(
-        f"{op._schema.name}: the jax device holds dense (strided) tensors only, no {kind} ones. Keep this tensor on "
-        "the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
-    )
-
-
-def _refuse_other_layouts() -> None:
-    for key, kind in _OTHER_LAYOUTS.items():
-        refusal = torch.library.Library("_", "IMPL")
-        refusal.fallback(functools.partial(_refuse_layout, kind), key)
-        _libraries.append(refusal)
-
-
 def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     """`torch.UntypedStorage(n, device="jax")`, which `torch.load` calls, may be the first use of the device."""
     if device is not None:
         kwargs["device"] = device
         if torch.device(device).type == "jax":
-            first_use()  # puts another `__new__` into this one's place
+            start.first_use()  # puts another `__new__` into this one's place
             return torch.UntypedStorage(*args, **kwargs)
     return _new_of_torch(cls, *args, **kwargs)
 
@@ -132,7 +108,7 @@ def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if cls is torch.Generator:
         device = args[0] if args else kwargs.get("device")
         if device is not None and torch.device(device).type == "jax":
-            first_use()
+            start.first_use()
             from ..operators.generator import JaxGenerator
 
             return JaxGenerator()
@@ -152,37 +128,3 @@ def install(library: Any) -> None:
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
-
-
-_first_use_lock = threading.RLock()
-_run: Callable[..., Any] | None = None
-
-
-def first_use() -> Callable[..., Any]:
-    """Start jax and the rest of the device, once; returns the function that runs any operator.
-
-    torch calls it (`torch.jax._lazy_init`) before the first tensor that a Python function makes on the device, the
-    device's fallback before the first that anything else makes.
-    """
-    global _run
-    with _first_use_lock:
-        if _run is None:
-            from ..operators import higher_order, methods, storages
-            from ..operators.registration import install as install_operators
-            from ..storage import placement
-            from . import amp, fork, guard, interrupts, processes
-
-            # First what may fail for want of a library, registering nothing: the next try fails with the same words.
-            placement.devices()
-            run = install_operators()
-            fork.start()
-            guard.stop_asking_python()
-            amp.install()
-            methods.install()
-            processes.install()
-            storages.install()
-            higher_order.install()
-            _refuse_other_layouts()
-            interrupts.install()
-            _run = run
-    return _run

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import torch
@@ -16,7 +16,7 @@ from .. import ambient
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
 from ..options import Options
-from ..programs import kept, tracing, watching
+from ..programs import kept, rng, tracing, watching
 from ..programs.atomic import TAKEN, own, replaced, run_into
 from ..programs.errors import explain_call
 from ..programs.kept import Programs
@@ -35,6 +35,7 @@ from .call import (
     letter_of,
     template_of,
 )
+from .cpu import on_cpu
 from .hot import hot_path
 from .meta import call_meta
 from .numbers import check_limits, number_operands
@@ -43,13 +44,9 @@ from .results import effects, results_of
 from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
 from .traced import run_traced
 
-if TYPE_CHECKING:
-    from ..programs.rng import Source
-
 Tensor = torch.Tensor
 
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
-_operations: dict[Any, Callable[..., Any]] = {}
 
 
 class Operation:
@@ -58,6 +55,7 @@ class Operation:
     Args:
         op: the overload, or None for a JAX function of our own (`name` then names it).
         lowering: its JAX function.
+        operation_of: gives the operation of another overload, for an `out=` overload's functional one.
         copy_cpu: take CPU tensors with dimensions too, by copying them (indices, as on cuda).
         checked: check arguments beyond what Meta kernels say. Off for an operation that is such a check itself.
     """
@@ -66,12 +64,14 @@ class Operation:
         self,
         op: torch._ops.OpOverload | None,
         lowering: Lowering,
+        operation_of: Callable[..., Any] | None = None,
         name: str = "",
         copy_cpu: bool = False,
         checked: bool = True,
     ):
         self.op = op
         self.lowering = lowering
+        self.operation_of = operation_of
         self.copy_cpu = copy_cpu
         self.signature = Signature(op) if op is not None else None
         self.name = name or (short_name(op) if op is not None else "")
@@ -103,7 +103,9 @@ class Operation:
             return None
 
         def make(op: torch._ops.OpOverload, lowering: Lowering) -> Operation:
-            return Operation(op, lowering, f"check of {self.name}", self.copy_cpu, checked=False)
+            return Operation(
+                op, lowering, name=f"check of {self.name}", copy_cpu=self.copy_cpu, checked=False
+            )
 
         return values.Checking(functional, make)
 
@@ -245,16 +247,12 @@ class Operation:
                     buffer.spec = old_spec
         return [b.array for b in fresh]
 
-    def source(self, call: Call, program: Program) -> Source:
+    def source(self, call: Call, program: Program) -> rng.Source:
         """Where a random call takes its key from."""
-        from ..programs.rng import source
-
-        return source(_generator_in(self.kinds, call.args), program.where)
+        return rng.source(_generator_in(self.kinds, call.args), program.where)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
         """The CPU's kernel, unannounced: for torch's formatting of a tensor."""
-        from .fallback import on_cpu
-
         assert self.op is not None
         assert self.signature is not None
         return on_cpu(self.op, self.signature, args, {}, announce=False)
@@ -270,7 +268,8 @@ class Operation:
         assert self.op is not None
         overlap.check_targets(self.op, self.signature, args, outs)
         inputs = self.inputs_of(args)
-        types = operation_of(self.signature.functional).result_types(list(inputs))
+        assert self.operation_of is not None
+        types = self.operation_of(self.signature.functional).result_types(list(inputs))
         if any(out.dtype != dtype for out, (_, dtype) in zip(outs, types, strict=True)):
             # Some operators cast to the dtype of `out`, some want the very one.
             raise_asked(self.op, self.signature, args)
@@ -385,16 +384,6 @@ def _generator_in(kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:
         if kind == GENERATOR:
             return a
     return None
-
-
-def operation_of(op: torch._ops.OpOverload) -> Any:
-    """The Operation of an overload, made at its first use."""
-    operation = _operations.get(op)
-    if operation is None:
-        from .fallback import find
-
-        operation = _operations[op] = find(op)
-    return operation
 
 
 def forget_programs() -> None:

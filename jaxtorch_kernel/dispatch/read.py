@@ -16,6 +16,7 @@ from ..storage.buffer import buffer_of
 from ..storage.layout import plan
 from ..storage.transfer import host_values
 from . import values
+from .operation import Operation
 
 
 def _identity(x: Any) -> Any:
@@ -50,9 +51,7 @@ def _memory_array(tensor: torch.Tensor) -> Any:
             trace.add_reader(tensor)
         return trace.read(buffer)
     if _read is None:
-        from .operation import Operation
-
-        _read = Operation(None, Lowering(_identity), "read")
+        _read = Operation(None, Lowering(_identity), name="read")
     with torch.no_grad():
         return buffer_of(_read(tensor)).array
 

@@ -10,17 +10,14 @@ dropout, the parts run one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from ..dispatch.operation import Operation
-from ..dispatch.registry import kernel
 from .promote import cast, widen
-from .registry import Lowering, lower
+from .registry import lower
 from .vjp import vjp
 
 Tensor = torch.Tensor
@@ -70,7 +67,7 @@ def attend(
     return (sums / total).astype(query.dtype)
 
 
-def _attend_backward(
+def attend_backward(
     grad: Any,
     query: Any,
     key: Any,
@@ -96,105 +93,6 @@ def _attend_backward(
     for i, g in zip(wanted, found, strict=True):
         grads[i] = g
     return grads
-
-
-_forward = Operation(None, Lowering(attend), "scaled_dot_product_attention")
-_backward = Operation(None, Lowering(_attend_backward), "scaled_dot_product_attention_backward")
-
-
-@kernel("_scaled_dot_product_fused_attention_overrideable")
-def fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    """The attention, and what torch's autograd wants to keep of it: nothing, it is computed anew."""
-    if dropout_p:
-        raise RuntimeError("fused attention on the jax device has no dropout: use dropout_p=0.0")
-    out = _forward(query, key, value, attn_bias, is_causal, scale)
-    return out, None, None, None, query.shape[-2], key.shape[-2], None, None, None
-
-
-@kernel("_scaled_dot_product_fused_attention_overrideable_backward")
-def fused_attention_backward(
-    grad_out: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_bias: Tensor | None,
-    grad_input_mask: Sequence[bool],
-    *rest: Any,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    if grad_out is None:  # only the other results were asked for, and they have no gradient
-        return None, None, None, None
-    is_causal = rest[7]
-    mask = tuple(grad_input_mask)
-    return tuple(_backward(grad_out, query, key, value, attn_bias, mask, is_causal, scale))
-
-
-@kernel("scaled_dot_product_attention")
-def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """The composite, kept whole."""
-    _validate(query, key, value, attn_mask, is_causal)
-    # The parts have torch's words for integers and complex numbers.
-    fused = query.is_floating_point() and torch._C._get_overrideable_sdp_enabled()
-    if fused and not dropout_p:
-        result = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
-            query, key, value, attn_mask, 0.0, is_causal, scale=scale
-        )
-    else:
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            allowed = torch.zeros_like(attn_mask, dtype=query.dtype)
-            attn_mask = allowed.masked_fill(~attn_mask, -math.inf)
-        result = torch.ops.aten._scaled_dot_product_attention_math(
-            query,
-            key,
-            value,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
-    return result[0]
-
-
-def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
-    """Torch's own checks, which a kernel of ours replaces."""
-    if not query.dtype == key.dtype == value.dtype:
-        raise RuntimeError(
-            "Expected query, key, and value to have the same dtype, but got "
-            f"query.dtype: {query.dtype}, key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
-        )
-    if min(query.dim(), key.dim(), value.dim()) < 2:
-        raise RuntimeError(
-            "Expected query, key, and value to all be at least 2 dimensional, but got "
-            f"{query.dim()}, {key.dim()} and {value.dim()} dimensions instead."
-        )
-    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
-        raise RuntimeError(
-            f"Expected attn_mask dtype to be bool or to match query dtype, but got {mask.dtype} and "
-            f"query.dtype: {query.dtype} instead."
-        )
-    if mask is not None and causal:
-        raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
 
 
 # -- the fused layers, which torch takes in evaluation without gradients -----------------------------------------------
@@ -314,9 +212,3 @@ def transformer_encoder_layer(
         return x + feed_forward(second(x))
     x = first(src + attention(src))
     return second(x + feed_forward(x))
-
-
-@kernel("_nested_tensor_from_mask_left_aligned")
-def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """Tells `nn.TransformerEncoder` to keep padded batches as they are: nested tensors are not for this device."""
-    return False

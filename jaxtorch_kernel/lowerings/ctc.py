@@ -8,18 +8,12 @@ compile nothing; the list overloads copy theirs to the device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
-from ..dispatch.operation import Operation
-from ..dispatch.registry import kernel
-from ..programs import tracing
 from .promote import in_opmath
-from .registry import Lowering
 from .vjp import vjp
 
 # Stands for log 0 inside the scan: the derivative of logaddexp at -inf is NaN.
@@ -104,7 +98,7 @@ def _loss(
 
 
 @in_opmath
-def _gradient(
+def gradient(
     grad: Any,
     log_probs: Any,
     targets: Any,
@@ -133,7 +127,7 @@ def _gradient(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _whole_loss(
+def whole_loss(
     log_probs: Any,
     targets: Any,
     input_lengths: Any,
@@ -147,103 +141,11 @@ def _whole_loss(
 
 
 def _save(*arguments: Any) -> Any:
-    return _whole_loss(*arguments), arguments[:4]
+    return whole_loss(*arguments), arguments[:4]
 
 
 def _pull_back(longest: int, blank: int, zero_infinity: bool, saved: Any, given: Any) -> Any:
-    return _gradient(given[0], *saved, longest, blank, zero_infinity), None, None, None
+    return gradient(given[0], *saved, longest, blank, zero_infinity), None, None, None
 
 
-_whole_loss.defvjp(_save, _pull_back)
-
-_run_loss = Operation(None, Lowering(_whole_loss), "_ctc_loss")
-_run_gradient = Operation(None, Lowering(_gradient), "_ctc_loss_backward")
-
-Lengths = Sequence[int] | torch.Tensor
-
-
-def _arguments(
-    log_probs: torch.Tensor, targets: torch.Tensor, inputs: Lengths, labels: Lengths
-) -> tuple[Any, ...]:
-    """What both programs take: targets and lengths on the device, and the longest labelling.
-
-    Raises:
-        RuntimeError: a length does not fit the tensors.
-    """
-    if isinstance(inputs, torch.Tensor) and isinstance(labels, torch.Tensor) and tracing.active():
-        # What they are is not known, and so nothing is checked.
-        return targets, inputs, labels, targets.shape[-1]
-    input_lengths, target_lengths = (
-        x.tolist() if isinstance(x, torch.Tensor) else list(x) for x in (inputs, labels)
-    )
-    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
-    for name, lengths in (("input", input_lengths), ("target", target_lengths)):
-        if len(lengths) != batch:
-            raise RuntimeError(f"{name}_lengths must be of size batch_size ({batch})")
-    if any(n > log_probs.shape[0] for n in input_lengths):
-        raise RuntimeError(
-            f"Expected input_lengths to have value at most {log_probs.shape[0]}, "
-            f"but got value {max(input_lengths)}"
-        )
-    longest = targets.shape[-1] if targets.dim() == 2 else max(target_lengths, default=0)
-    if any(n > longest for n in target_lengths) or (
-        targets.dim() == 1 and sum(target_lengths) > targets.shape[0]
-    ):
-        raise RuntimeError("Expected targets to be as long as target_lengths say")
-    on_device = (torch.tensor(n).to(log_probs.device) for n in (input_lengths, target_lengths))
-    return targets.to(log_probs.device), *on_device, longest
-
-
-@kernel("_ctc_loss", "_ctc_loss.Tensor")
-def ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    blank: int = 0,
-    zero_infinity: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
-    return _run_loss(log_probs, *arguments, blank, zero_infinity)
-
-
-@kernel("ctc_loss.Tensor")
-def reduced_ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: torch.Tensor,
-    target_lengths: torch.Tensor,
-    blank: int = 0,
-    reduction: int = 1,
-    zero_infinity: bool = False,
-) -> torch.Tensor:
-    """As torch's own, which reads the lengths: inside a trace they have no values."""
-    if not tracing.active():
-        lengths = (x.tolist() for x in (input_lengths, target_lengths))
-        return torch.ops.aten.ctc_loss.IntList(
-            log_probs, targets, *lengths, blank, reduction, zero_infinity
-        )
-    losses, _ = torch.ops.aten._ctc_loss.Tensor(
-        log_probs, targets, input_lengths, target_lengths, blank, zero_infinity
-    )
-    if zero_infinity:
-        losses = torch.where(losses == torch.inf, 0, losses)
-    if reduction == 1:
-        return (losses / target_lengths.clamp_min(1)).mean()
-    return losses.sum() if reduction == 2 else losses
-
-
-@kernel("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
-def ctc_loss_backward(
-    grad: torch.Tensor,
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
-    neg_log_likelihood: torch.Tensor,
-    log_alpha: torch.Tensor,
-    blank: int,
-    zero_infinity: bool = False,
-) -> torch.Tensor:
-    arguments = _arguments(log_probs, targets, input_lengths, target_lengths)
-    return _run_gradient(grad, log_probs, *arguments, blank, zero_infinity)
+whole_loss.defvjp(_save, _pull_back)

@@ -13,16 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..dispatch.operation import Operation, operation_of
-from ..dispatch.registry import kernel
-from ..operators.factories import check_index, check_layout, factory_kernel, make_strided
+from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
 from .promote import cast, default_dtype, kind_of, opmath, result_dtype
-from .registry import Lowering, lower
+from .registry import lower
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
 
+MODELED: list[str] = []  # factories that take a tensor as their model
 _INT64 = 4  # how a schema's default spells torch.int64
 
 
@@ -44,7 +43,7 @@ def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
             arguments = [a.name for a in op._schema.arguments]
             lower(name, **options)(_checked(function, arguments[arguments.index("dtype") :]))
             if arguments[0] == "self":
-                kernel(name)(_on_any_device(op))
+                MODELED.append(name)
         return function
 
     return register
@@ -64,17 +63,6 @@ def _checked(function: Function, trailing: list[str]) -> Function:
         return function(*own, None if dtype is None else to_numpy(dtype))
 
     return lowering
-
-
-def _on_any_device(op: torch._ops.OpOverload) -> Function:
-    def run(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        if device is None or device.type == "jax":
-            return operation_of(op)(self, *args, **kwargs)
-        geometry = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
-        return op(geometry, *args, **kwargs)
-
-    return run
 
 
 # -- one value ------------------------------------------------------------------------------------------------------
@@ -130,62 +118,17 @@ def new_full(self: Any, size: Any, fill_value: Any, dtype: Any) -> jax.Array:
     return jnp.full(size, cast(fill_value, dtype or self.dtype))
 
 
-@factory_kernel("empty_permuted")
-def empty_permuted(size: Any, physical_layout: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """`torch.empty_permuted`: dense, its dimensions in memory in the order given."""
-    if sorted(physical_layout) != list(range(len(size))):
-        raise RuntimeError(
-            f"empty_permuted: {list(physical_layout)} is no permutation of {len(size)} dimensions"
-        )
-    strides, step = [0] * len(size), 1
-    for d in reversed(physical_layout):
-        strides[d] = step
-        step *= max(size[d], 1)
-    return make_strided(size, strides, dtype or torch.get_default_dtype())
-
-
 # -- ranges ---------------------------------------------------------------------------------------------------------
 
 
-def _steps(start: Any, step: Any, count: int, dtype: np.dtype) -> jax.Array:
+def steps_from(start: Any, step: Any, count: int, dtype: np.dtype) -> jax.Array:
     wide = opmath(dtype)
     return (cast(start, wide) + jnp.arange(count, dtype=wide) * cast(step, wide)).astype(dtype)
 
 
-_arange = Operation(None, Lowering(_steps), "arange")
-
-
-def _run_time(x: Any) -> Any:
-    """An integer as an operand: a position that moves from call to call is one program."""
-    return torch.scalar_tensor(x, dtype=torch.int64, device="cpu") if type(x) is int and x else x
-
-
-@factory_kernel("arange.start_step")
-def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None) -> Tensor:
-    """`torch.arange`: only the number of elements and the step shape the program."""
-    expected = torch.arange(start, end, step, dtype=dtype, device="meta")
-    if expected.is_complex() or expected.dtype == torch.bool:
-        # Meta lets pass what no kernel does: this raises.
-        torch.arange(0, dtype=expected.dtype, device="cpu")
-    count = expected.shape[0]
-    return _arange(_run_time(start), step, count, to_numpy(expected.dtype))
-
-
-@factory_kernel("arange.start")
-def arange_start(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """`torch.arange(start, end)`."""
-    return arange(start, end, 1, dtype=dtype)
-
-
-@factory_kernel("arange")
-def arange_end(end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """`torch.arange(end)`."""
-    return arange(0, end, 1, dtype=dtype)
-
-
 @factory("range.step", static=("start", "end", "step"))
 def range_step(start: Any, end: Any, step: Any, dtype: Any) -> jax.Array:
-    return _steps(start, step, int((end - start) / step) + 1, dtype or default_dtype())
+    return steps_from(start, step, int((end - start) / step) + 1, dtype or default_dtype())
 
 
 def _between(start: Any, end: Any, steps: int, dtype: np.dtype) -> jax.Array:
@@ -204,16 +147,16 @@ def _spacing_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if kind_of(dtype) in "bi" else opmath(dtype)
 
 
-_ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
-@factory(*(f"linspace.{v}" for v in _ENDS))
+@factory(*(f"linspace.{v}" for v in ENDS))
 def linspace(start: Any, end: Any, steps: int, dtype: Any) -> jax.Array:
     dtype = dtype or result_dtype(start, end, 0.0)
     return _between(_in(start, dtype), _in(end, dtype), steps, _spacing_dtype(dtype))
 
 
-@factory(*(f"logspace.{v}" for v in _ENDS))
+@factory(*(f"logspace.{v}" for v in ENDS))
 def logspace(start: Any, end: Any, steps: int, base: Any, dtype: Any) -> jax.Array:
     dtype = dtype or result_dtype(start, end, 0.0)
     spacing = _spacing_dtype(dtype)
@@ -270,30 +213,3 @@ def kaiser_window(window_length: int, *rest: Any) -> jax.Array:
 
 
 # -- `out=` ---------------------------------------------------------------------------------------
-
-
-def _into(op: torch._ops.OpOverload) -> Function:
-    """The `out=` form of a factory: it takes no dtype of its own, so that no schema pairs the two."""
-
-    def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
-        result = op(*args, dtype=out.dtype, device=out.device, **kwargs)
-        if out.shape != result.shape:
-            out.resize_(result.shape)
-        return out.copy_(result)
-
-    return run
-
-
-for _name in ("linspace", "logspace"):
-    for _ends in _ENDS:
-        _out = "out" if _ends == "default" else f"{_ends}_out"
-        kernel(f"{_name}.{_out}")(_into(overload(f"{_name}.{_ends}")))
-for _name, _functional in (
-    ("arange.start_out", "arange.start_step"),
-    ("range.out", "range.step"),
-    ("eye.out", "eye"),
-    ("eye.m_out", "eye.m"),
-    ("randperm.out", "randperm"),
-    ("randperm.generator_out", "randperm.generator"),
-):
-    kernel(_name)(_into(overload(_functional)))

@@ -13,9 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
-from ..dispatch.registry import kernel
 from .promote import in_opmath
 from .registry import LOWERINGS, lower
 
@@ -100,29 +98,3 @@ lower("_foreach_clone")(_at_each(lambda self, memory_format=None: jnp.copy(self)
 
 
 # -- over tensors ----------------------------------------------------------------------------------
-
-
-@kernel("_foreach_copy_")
-def foreach_copy_(
-    self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False
-) -> None:
-    """Copies from other devices go one by one."""
-    from ..dispatch.operation import operation_of
-
-    if all(s.device.type == "jax" for s in src):
-        operation_of(torch.ops.aten._foreach_copy_.default)(self, src, non_blocking)
-        return
-    for target, source in zip(self, src, strict=True):
-        target.copy_(source, non_blocking)
-
-
-def _with_numbers(packet: Any) -> Callable[..., Any]:
-    # These overloads take their numbers as a one-dimensional CPU tensor.
-    def foreach(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
-        return packet.ScalarList(self, tensor1, tensor2, scalars.tolist())
-
-    return foreach
-
-
-for _name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_"):
-    kernel(f"_foreach_{_name}.Tensor")(_with_numbers(getattr(torch.ops.aten, f"_foreach_{_name}")))

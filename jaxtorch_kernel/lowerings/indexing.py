@@ -20,14 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..dispatch.operation import operation_of
-from ..dispatch.registry import kernel
 from .promote import cast
 from .registry import lower
 
 Tensor = torch.Tensor
-_MASKS = (torch.bool, torch.uint8)
-_INDICES = (torch.int64, torch.int32)
 IN_BOUNDS = "promise_in_bounds"
 # For operators whose indices do not count from the end: `x.at[i].get(**EXACT)`.
 EXACT: dict[str, Any] = {"mode": IN_BOUNDS, "wrap_negative_indices": False}
@@ -70,63 +66,6 @@ def index_put(
     if not accumulate:
         return place.set(values, mode=IN_BOUNDS)
     return place.add(values, mode=IN_BOUNDS)
-
-
-def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The indices with each mask replaced by the coordinates of its true elements.
-
-    Raises:
-        IndexError: an index of another dtype, or a mask of another shape than what it masks.
-    """
-    result: list[Tensor | None] = []
-    for position, i in enumerate(indices):
-        if i is not None and i.dtype in _MASKS:
-            d = len(result)
-            if i.shape != self.shape[d : d + i.dim()]:
-                raise IndexError(
-                    f"The shape of the mask {list(i.shape)} at index {position} does not match the shape of the "
-                    f"indexed tensor {list(self.shape)} at index {d}"
-                )
-            result += torch.nonzero(i).unbind(1)
-            continue
-        if i is not None and i.dtype not in _INDICES:
-            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-        result.append(i)
-    return result
-
-
-def _is_where(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
-    """Whether this write is a `where`: one mask, and a value that does not vary along its true elements."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or given[0][1].dtype != torch.bool:
-        return False
-    d, mask = given[0]
-    behind = self.dim() - d - mask.dim()
-    fits = tuple(mask.shape) == tuple(self.shape[d : d + mask.dim()])
-    return fits and (values.numel() == 1 or values.dim() <= behind) and values.dim() <= self.dim()
-
-
-@kernel("index.Tensor")
-def index_tensor(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`x[indices]`, the masks among them read first."""
-    return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(self, indices))
-
-
-def _writer(op: torch._ops.OpOverload) -> Any:
-    def write(
-        self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *flags: Any, **named: Any
-    ) -> Tensor:
-        if _is_where(self, indices, values):
-            indices = [i if i is None else i.to(self.device) for i in indices]
-        else:
-            indices = _expanded(self, indices)
-        return operation_of(op)(self, indices, values, *flags, **named)
-
-    return write
-
-
-for _name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"):
-    kernel(_name)(_writer(getattr(torch.ops.aten, _name).default))
 
 
 def _clamped(self: Any, indices: Any) -> tuple[Any, ...]:

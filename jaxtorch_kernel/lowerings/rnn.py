@@ -14,15 +14,12 @@ Dropout between layers splits a call into its layers, with torch's own dropout b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 
-from ..dispatch.registry import kernel
-from ..operators.whole import Whole
 from .matmul import product
 from .promote import widen
 
@@ -131,7 +128,7 @@ def _network(
     return x, *(jnp.stack(parts) for parts in zip(*finals, strict=True))
 
 
-def _over_steps(
+def run_steps(
     cell: Cell,
     input: Any,
     hx: Any,
@@ -150,7 +147,7 @@ def _over_steps(
     return out.swapaxes(0, 1) if batch_first else out, *finals
 
 
-def _over_packed(
+def run_packed(
     cell: Cell,
     data: Any,
     batch_sizes: Any,
@@ -174,114 +171,3 @@ def _over_packed(
 
 
 # -- the kernels --------------------------------------------------------------------------------------------------
-
-Layers = Callable[[Tensor, Any, list[Tensor], int], tuple[Tensor, ...]]
-
-
-def _with_dropout(
-    run: Layers, x: Tensor, hx: Any, params: list[Tensor], num_layers: int, p: float
-) -> tuple[Tensor, ...]:
-    """The layers one by one (`run` takes input, states, weights and their number), dropout between them."""
-    if not p or num_layers < 2:
-        return run(x, hx, params, num_layers)
-    share = len(params) // num_layers
-    finals = []
-    for layer in range(num_layers):
-        if layer:
-            x = torch.dropout(x, p, True)
-        weights = list(params[layer * share : (layer + 1) * share])
-
-        def of_layer(state: Tensor, layer: int = layer) -> Tensor:
-            directions = state.shape[0] // num_layers
-            return state.narrow(0, layer * directions, directions)
-
-        state = [of_layer(s) for s in hx] if isinstance(hx, list | tuple) else of_layer(hx)
-        x, *last = run(x, state, weights, 1)
-        finals.append(last)
-    return x, *(torch.cat(parts) for parts in zip(*finals, strict=True))
-
-
-def _keep_whole_over_steps(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).input
-    whole = Whole(partial(_over_steps, cell), op, static=("dropout",))
-
-    @kernel(f"{name}.input")
-    def over_steps(
-        input: Tensor,
-        hx: Any,
-        params: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[Tensor, ...]:
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            # Without dropout, training is no other program.
-            return whole(x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first)
-
-        return _with_dropout(run, input, hx, params, num_layers, dropout if train else 0.0)
-
-
-def rounded_up(n: int) -> int:
-    """The next number with three significant bits: at most a quarter more, and few numbers for all `n`.
-
-    Example:
-        >>> [rounded_up(n) for n in (3, 8, 9, 100)]
-        [3, 8, 10, 112]
-    """
-    unit = 1 << max(n.bit_length() - 3, 0)
-    return -(-n // unit) * unit
-
-
-def _keep_whole_over_packed(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).data
-
-    def parts(
-        data: Tensor,
-        batch_sizes: Tensor,
-        hx: Any,
-        params: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        bidirectional: bool,
-    ) -> tuple[Tensor, ...]:
-        sizes = batch_sizes.cpu().long()
-        sizes = sizes[sizes > 0]
-        rows = int(sizes.sum())
-        out, *finals = op.decompose(
-            data[:rows], sizes, hx, params, has_biases, num_layers, 0.0, False, bidirectional
-        )
-        return torch.nn.functional.pad(out, (0, 0, 0, data.shape[0] - rows)), *finals
-
-    whole = Whole(partial(_over_packed, cell), name=f"{name}.data", parts=parts)
-
-    @kernel(f"{name}.data")
-    def over_packed(
-        data: Tensor,
-        batch_sizes: Tensor,
-        hx: Any,
-        params: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> tuple[Tensor, ...]:
-        rows, steps = data.shape[0], len(batch_sizes)
-        more_rows, more_steps = rounded_up(rows) - rows, rounded_up(steps) - steps
-        padded = torch.nn.functional.pad(data, (0, 0, 0, more_rows)) if more_rows else data
-        sizes = torch.nn.functional.pad(batch_sizes.int(), (0, more_steps)).to("jax")
-
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            return whole(x, sizes, hx, params, has_biases, layers, bidirectional)
-
-        p = dropout if train else 0.0
-        out, *finals = _with_dropout(run, padded, hx, params, num_layers, p)
-        return out.narrow(0, 0, rows), *finals
-
-
-for _name, _cell in CELLS.items():
-    _keep_whole_over_steps(_name, _cell)
-    _keep_whole_over_packed(_name, _cell)

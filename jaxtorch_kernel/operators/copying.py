@@ -13,9 +13,10 @@ from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.site import origin
 from ..storage.buffer import buffer_of
+from ..storage.checks import check_index
 from ..storage.layout import memory_order
 from ..storage.transfer import to_device, to_host
-from .factories import check_index
+from .choice import operation_of
 
 Tensor = torch.Tensor
 
@@ -44,7 +45,7 @@ def _cast(x: Any, dtype: Any) -> Any:
     return cast(x, dtype)
 
 
-_cast_to = Operation(None, Lowering(_cast), "_to_copy")
+_cast_to = Operation(None, Lowering(_cast), name="_to_copy")
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,8 +137,6 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 def copy_physical(self: Tensor, src: Tensor) -> None:
     """Write `src`, broadcast and cast, into `self`; both on the device, without lazy bits."""
-    from ..dispatch.operation import operation_of
-
     operation_of(torch.ops.aten.copy_.default)(self, src)
 
 

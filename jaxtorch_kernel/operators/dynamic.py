@@ -59,7 +59,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 def program(function: Callable[..., Any]) -> Operation:
     """A JAX function as one cached program over tensors; its ints and bools are static."""
-    return Operation(None, Lowering(function), function.__name__.strip("_"))
+    return Operation(None, Lowering(function), name=function.__name__.strip("_"))
 
 
 def _into(out: Tensor, result: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from ..dispatch.fallback import Untraceable
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
 from ..programs import tracing
+from ..programs.tracing import Untraceable
 from ..storage import moves, placement
 from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
+from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
 from ..storage.layout import contiguous_strides, memory_is
 from ..storage.transfer import zeros
@@ -32,7 +33,7 @@ def _zeros(shape: Any, dtype: Any) -> Any:
     return jnp.zeros(shape, dtype)
 
 
-_make_zeros = Operation(None, Lowering(_zeros), "empty")
+_make_zeros = Operation(None, Lowering(_zeros), name="empty")
 
 
 def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
@@ -51,34 +52,6 @@ def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tupl
         strides[d] = step
         step *= max(size[d], 1)
     return tuple(strides)
-
-
-def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
-    """Refuse what the device cannot hold.
-
-    Raises:
-        RuntimeError: a sparse layout, or pinned memory asked of a device tensor.
-    """
-    if layout is not None and layout != torch.strided:
-        raise RuntimeError(
-            f"the jax device holds dense (strided) tensors only, not {layout}: "
-            "make it on the CPU, or call .to_dense()"
-        )
-    if pin_memory:
-        raise RuntimeError("Only dense CPU tensors can be pinned")
-
-
-def check_index(device: Any) -> None:
-    """Refuse `jax:1` and above.
-
-    Raises:
-        RuntimeError: torch has no such device.
-    """
-    if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"invalid device {device}: torch sees one jax device, jax:0. The JAX devices behind it are "
-            "chosen with `with torch.jax.device(i):`, or all used at once by sharding."
-        )
 
 
 def factory_kernel(*names: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
@@ -163,7 +136,7 @@ def _append(base: Any, count: int) -> Any:
     return jnp.concatenate([flat, jnp.zeros(count - flat.shape[0], flat.dtype)])
 
 
-_grown = Operation(None, Lowering(_append), "resize_")
+_grown = Operation(None, Lowering(_append), name="resize_")
 
 
 def _grow(tensor: Tensor, count: int) -> None:

@@ -1,15 +1,14 @@
 """`torch.Generator(device="jax")`: a source of random numbers of its own.
 
 The object is a CPU generator of torch's to C++, which passes generators between operators and knows no other kind that
-Python can make. Of it only the identity of the C++ object reaches a kernel (`_cdata`); by that the kernel finds the
-object here and its `Source`. The CPU generator beneath has the same seed: an operator of the CPU that is given a
+Python can make. Of it only the identity of the C++ object reaches a kernel (`_cdata`); by that the kernel finds its
+`Source` (`programs/rng.py`). The CPU generator beneath has the same seed: an operator of the CPU that is given a
 generator of this device draws from it, where cuda's would be refused.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from ..storage import placement
 
 _DEFAULT_SEED = 67280421310721  # that of every generator of torch's that was given none
 _lock = threading.Lock()
-_by_identity: weakref.WeakValueDictionary[int, JaxGenerator] = weakref.WeakValueDictionary()
 
 
 class JaxGenerator(torch._C.Generator):
@@ -40,7 +38,7 @@ class JaxGenerator(torch._C.Generator):
     def __new__(cls) -> JaxGenerator:
         generator = super().__new__(cls)
         with _lock:
-            _by_identity[private.identity(generator)] = generator
+            rng.generators[private.identity(generator)] = generator
         return generator
 
     def __init__(self) -> None:
@@ -116,9 +114,3 @@ private.not_opaque(JaxGenerator)
 
 def _restored(state: torch.Tensor) -> JaxGenerator:
     return JaxGenerator().set_state(state)
-
-
-def source_of(generator: torch._C.Generator) -> rng.Source | None:
-    """The source of a generator as it arrives in a kernel; None where it is the CPU's."""
-    own = _by_identity.get(private.identity(generator))
-    return None if own is None else own.source

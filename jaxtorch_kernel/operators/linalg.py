@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..dispatch.operation import Operation, operation_of
+from ..dispatch.cpu import on_cpu
+from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..dispatch.schema import Signature, short_name
 from ..lowerings import lu
@@ -22,6 +23,7 @@ from ..lowerings.registry import Lowering
 from ..lowerings.solvers import cholesky_inverse, least_squares
 from ..programs import tracing
 from ..storage import placement
+from .choice import operation_of
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -108,7 +110,7 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
 
 
 _inverse_of_factor = Operation(aten.cholesky_inverse.default, Lowering(cholesky_inverse))
-_first_zero = Operation(None, Lowering(lu.first_zero_pivot), "cholesky_inverse")
+_first_zero = Operation(None, Lowering(lu.first_zero_pivot), name="cholesky_inverse")
 
 
 @kernel("cholesky_inverse")
@@ -131,8 +133,6 @@ def _with_eigenvalues(op: Any) -> Callable[..., Any]:
     signature = Signature(op)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        from ..dispatch.fallback import on_cpu
-
         platform = placement.devices()[placement.index()].platform
         if platform in ("cpu", "gpu"):
             return on_device(*args, **kwargs)
@@ -155,7 +155,7 @@ def eigvals_out(self: Tensor, *, out: Tensor) -> Tensor:
     return _into(out, aten._linalg_eigvals.default(self))
 
 
-_least_squares = Operation(None, Lowering(least_squares), "linalg_lstsq")
+_least_squares = Operation(None, Lowering(least_squares), name="linalg_lstsq")
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
 from ..dispatch.schema import Signature, short_name
 from ..lowerings.registry import LOWERINGS
+from .choice import operation_of
 
 _lock = threading.RLock()
 _installed: Callable[..., Any] | None = None
@@ -43,18 +45,16 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     kernel = KERNELS.get(short_name(op)) if op.namespace == "aten" else None
     if kernel is not None:
         return kernel(*args, **kwargs)
-    from ..dispatch.operation import operation_of
-
     return operation_of(op)(*args, **kwargs)
 
 
 def import_all() -> None:
     """Import every module that fills the tables of kernels and lowerings."""
-    from .. import lowerings
-    from . import copying, dynamic, factories, unique, views  # noqa: F401  (they fill KERNELS)
+    from .. import lowerings, operators
 
-    for module in pkgutil.iter_modules(lowerings.__path__):
-        importlib.import_module(f"{lowerings.__name__}.{module.name}")
+    for package in (lowerings, operators):
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def _overload(name: str) -> Any:
@@ -81,9 +81,6 @@ def _register(library: Any) -> None:
 
 
 def _register_one(library: Any, op: Any) -> None:
-    from ..dispatch.hot import hot_path
-    from ..dispatch.operation import operation_of
-
     name = short_name(op)
     if name in KERNELS or name in _done or _is_composite(op):
         return

@@ -21,8 +21,10 @@ import torch.utils.dlpack
 from .. import _torch_private as private
 from .._jax_private import uncommitted
 from ..storage import transfer
+from ..storage.checks import check_index
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import as_numpy, host_values, put, to_host
+from .dlpack import from_dlpack, in_rows
 
 Tensor = torch.Tensor
 _ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
@@ -168,14 +170,11 @@ def tensor_of(
 
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:
-    from ..device.module import from_dlpack
-    from .dlpack import in_rows
-    from .factories import check_index
-
     check_index(target)
     rows = in_rows(array)
     if copy is False and rows is not array:
         raise _cannot_share("its elements do not lie in row-major order")
+    torch.jax.init()  # type: ignore[attr-defined]  # the device may not have been used before
     return from_dlpack(array.copy() if copy and rows is array else rows)
 
 

@@ -67,7 +67,7 @@ class Whole:
         parts: Callable[..., Any] | None = None,
     ):
         self.function = function
-        self.operation = Operation(op, Lowering(function, frozenset(static)), name)
+        self.operation = Operation(op, Lowering(function, frozenset(static)), name=name)
         self.signature = self.operation.signature
         self.static = {
             i for i, n in enumerate(self.signature.names if self.signature else ()) if n in static

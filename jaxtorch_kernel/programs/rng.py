@@ -6,8 +6,9 @@ seeds and states act at each run, as the draws do: the key is a tracer there lik
 What is drawn may fail late (no memory), and every output of its program with it. So eagerly the next key comes from a
 program of its own, and the one after a captured program is taken back to the last good one where it failed.
 
-A generator of the device is a source of its own (`generator.py`). A CPU `torch.Generator` passed as `generator=` is
-drawn from for a fresh key, and so stays the one source of its stream: the same generator state gives the same numbers.
+A generator of the device has a source of its own (`operators/generator.py`). A CPU `torch.Generator` passed as
+`generator=` is drawn from for a fresh key, and so stays the one source of its stream: the same generator state gives
+the same numbers.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from .. import _torch_private as private
 from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 
@@ -97,9 +100,8 @@ class Source(Buffer):
             return
         import jax
 
-        from ..dispatch.read import contiguous_array
-
-        words = contiguous_array(state).reshape(-1, 4)
+        trace = _trace()
+        words = trace.read(buffer_of(state.clone())).reshape(-1, 4)
         self._set_key(jax.lax.bitcast_convert_type(words, np.uint32)[2:])
 
     def _set_key(self, data: Any) -> None:
@@ -186,6 +188,8 @@ class Drawn(Source):
 
 _STATE_BYTES = 16
 _sources: dict[Any, Source] = {}
+# The generators of the device, each with its `source`, by what a kernel knows them by.
+generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _default_seed = 0
 
 
@@ -214,6 +218,11 @@ def _trace() -> Any:
     return tracing.current()
 
 
+def is_tracing() -> bool:
+    """Whether this thread traces."""
+    return _trace() is not None
+
+
 def _is_traced(array: Any) -> bool:
     import jax
 
@@ -233,11 +242,9 @@ def source(generator: Any, where: Any) -> Source:
     """Where a random operator takes its key from: its placement's source, or a generator the user passed."""
     if generator is None:
         return default(where)
-    from ..operators.generator import source_of
-
-    own = source_of(generator)
+    own: Any = generators.get(private.identity(generator))
     if own is not None:
-        return own.at(where)
+        return cast(Source, own.source).at(where)
     trace = _trace()
     if trace is None:
         return Source(_seed_from(generator), where)
@@ -265,74 +272,7 @@ def fresh_seed() -> int:
         Untraceable: inside captured code, which would have the same seed at each run.
     """
     if _trace() is not None:
-        from ..dispatch.fallback import Untraceable
+        from .tracing import Untraceable
 
         raise Untraceable("a seed from the operating system would be the same at each run")
     return int.from_bytes(os.urandom(8), "little")
-
-
-def get_state() -> torch.Tensor:
-    """Seed and key of the current device, as a CPU ByteTensor of 16 bytes."""
-    return default().state()
-
-
-def set_state(state: torch.Tensor) -> None:
-    """Restore what `get_state` returned.
-
-    Raises:
-        RuntimeError: it is not such a state.
-    """
-    default().set_state(state)
-
-
-# -- the functions of `torch.jax` ---------------------------------------------------------------------------------
-
-
-def manual_seed_all(seed: int) -> None:
-    """Seed the source of every JAX device. `torch.manual_seed` calls it, and `torch.seed`."""
-    if _trace() is not None and sys._getframe(2).f_code is torch.random.seed.__code__:
-        fresh_seed()  # which refuses
-    seed_all_sources(int(seed))
-
-
-def manual_seed(seed: int) -> None:
-    """Seed the random numbers of the jax device."""
-    seed_all_sources(int(seed))
-
-
-def seed() -> int:
-    """Seed from the operating system; returns the seed."""
-    value = fresh_seed()
-    seed_all_sources(value)
-    return value
-
-
-def seed_all() -> int:
-    """As `seed`."""
-    return seed()
-
-
-def initial_seed() -> int:
-    """The seed that the current source started from."""
-    return default().initial_seed
-
-
-def get_rng_state(device: Any = "jax") -> torch.Tensor:
-    """The state of the current source, a ByteTensor on the CPU."""
-    return get_state()
-
-
-def get_rng_state_all() -> list[torch.Tensor]:
-    """`[get_rng_state()]`: torch sees one jax device."""
-    return [get_state()]
-
-
-def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
-    """Go on from a state that `get_rng_state` gave."""
-    set_state(new_state)
-
-
-def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Go on from what `get_rng_state_all` gave."""
-    (state,) = new_states
-    set_state(state)

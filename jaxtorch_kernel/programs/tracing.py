@@ -292,6 +292,21 @@ def active() -> bool:
     return current() is not None
 
 
+class Untraceable(RuntimeError):
+    """Torch code under a trace asked for a value that only a run can give, or for what no program can do.
+
+    Attributes:
+        advice: what to write instead, where it is not about a value.
+    """
+
+    def __init__(self, what: str, advice: str = ""):
+        super().__init__(what)
+        self.advice = advice
+        trace = current()
+        if trace is not None:
+            trace.note_refusal(self)
+
+
 def forbid(array: Any, what: str) -> None:
     """Raise where a traced array would have to have a value.
 
@@ -299,6 +314,4 @@ def forbid(array: Any, what: str) -> None:
         Untraceable: it is a tracer.
     """
     if isinstance(array, jax.core.Tracer):
-        from ..dispatch.fallback import Untraceable
-
         raise Untraceable(f"a tensor inside a trace cannot be {what}: it has no value yet")

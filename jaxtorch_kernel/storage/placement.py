@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextvars
 from typing import Any
 
+import torch
+
 _index: contextvars.ContextVar[int] = contextvars.ContextVar("jaxtorch_device", default=0)
 _shardings: dict[int, Any] = {}
 
@@ -63,3 +65,15 @@ def everywhere(sharding: Any) -> Any:
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     return sharding
+
+
+def index_of(device: Any = None) -> int:
+    """The index among JAX's local devices that `device` (int, str, torch.device, None) means."""
+    if device is None:
+        return index()
+    if isinstance(device, int):
+        return index() if device < 0 else device
+    device = torch.device(device)
+    if device.type != "jax":
+        raise ValueError(f"Expected a jax device, but got: {device}")
+    return index() if device.index is None else device.index

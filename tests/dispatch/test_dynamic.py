@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch.fallback import Untraceable
 from jaxtorch.operators.dynamic import rounded
 from jaxtorch.programs import tracing
+from jaxtorch.programs.tracing import Untraceable
 
 torch.manual_seed(0)
 MATRIX = torch.randint(0, 4, (6, 5))
@@ -111,7 +111,7 @@ def test_inside_a_trace() -> None:
     """Under a trace there is no size to read: the error names the operator."""
     import jax
 
-    from jaxtorch.dispatch.fallback import over_tensors
+    from jaxtorch.dispatch.decomposed import over_tensors
 
     assert tracing.depth == 0
     with pytest.raises(Untraceable, match="nonzero"):

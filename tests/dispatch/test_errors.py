@@ -22,7 +22,7 @@ def _failing(x: Any) -> Any:
 
 
 def test_an_error_inside_xla_names_operator_and_line() -> None:
-    operation = Operation(None, Lowering(_failing), "planted_failure")
+    operation = Operation(None, Lowering(_failing), name="planted_failure")
     with pytest.raises(RuntimeError, match=r"planted_failure.*test_errors\.py, line \d+"):
         operation(torch.ones(3, device="jax")).cpu()
     assert (torch.ones(2, device="jax") + 1).sum().item() == 4
@@ -112,7 +112,7 @@ def test_an_interrupt_while_compiling_leaves_nothing_half_made() -> None:
             raise KeyboardInterrupt
         return x + 1
 
-    operation = Operation(None, Lowering(lowering), "interrupted")
+    operation = Operation(None, Lowering(lowering), name="interrupted")
     x = torch.ones(2, device="jax")
     with pytest.raises(KeyboardInterrupt):
         operation(x)

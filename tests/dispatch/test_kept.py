@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch.operation import forget_programs, operation_of
+from jaxtorch.dispatch.operation import forget_programs
 from jaxtorch.insight.programs import program
+from jaxtorch.operators.choice import operation_of
 from jaxtorch.programs import kept, stats
 from jaxtorch.storage.buffer import buffer_of
 

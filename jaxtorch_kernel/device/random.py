@@ -1,0 +1,64 @@
+"""Seeds and states of `torch.jax`, as those of `torch.cuda.random`. The keys are in `programs/rng.py`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ..programs.rng import default, fresh_seed, is_tracing, seed_all_sources
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the source of every JAX device. `torch.manual_seed` calls it, and `torch.seed`."""
+    if is_tracing() and sys._getframe(2).f_code is torch.random.seed.__code__:
+        fresh_seed()  # which refuses
+    seed_all_sources(int(seed))
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the random numbers of the jax device."""
+    seed_all_sources(int(seed))
+
+
+def seed() -> int:
+    """Seed from the operating system; returns the seed."""
+    value = fresh_seed()
+    seed_all_sources(value)
+    return value
+
+
+def seed_all() -> int:
+    """As `seed`."""
+    return seed()
+
+
+def initial_seed() -> int:
+    """The seed that the current source started from."""
+    return default().initial_seed
+
+
+def get_rng_state(device: Any = "jax") -> torch.Tensor:
+    """The state of the current source, a ByteTensor on the CPU."""
+    return default().state()
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """`[get_rng_state()]`: torch sees one jax device."""
+    return [default().state()]
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
+    """Go on from a state that `get_rng_state` gave.
+
+    Raises:
+        RuntimeError: it is not such a state.
+    """
+    default().set_state(new_state)
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    """Go on from what `get_rng_state_all` gave."""
+    (state,) = new_states
+    default().set_state(state)

@@ -1,0 +1,66 @@
+"""The first use of the device: jax is started, and torch gets the operators and what its classes learn."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+_libraries: list[Any] = []
+_OTHER_LAYOUTS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+    "QuantizedPrivateUse1": "quantized",
+    "NestedTensorPrivateUse1": "nested",
+}
+
+
+def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError(
+        f"{op._schema.name}: the jax device holds dense (strided) tensors only, no {kind} ones. Keep this tensor on "
+        "the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
+    )
+
+
+def _refuse_other_layouts() -> None:
+    for key, kind in _OTHER_LAYOUTS.items():
+        refusal = torch.library.Library("_", "IMPL")
+        refusal.fallback(functools.partial(_refuse_layout, kind), key)
+        _libraries.append(refusal)
+
+
+_lock = threading.RLock()
+_run: Callable[..., Any] | None = None
+
+
+def first_use() -> Callable[..., Any]:
+    """Start jax and the rest of the device, once; returns the function that runs any operator.
+
+    torch calls it (`torch.jax._lazy_init`) before the first tensor that a Python function makes on the device, the
+    device's fallback before the first that anything else makes.
+    """
+    global _run
+    with _lock:
+        if _run is None:
+            from ..operators import higher_order, methods, storages
+            from ..operators.registration import install as install_operators
+            from ..storage import placement
+            from . import amp, fork, guard, interrupts, processes
+
+            # First what may fail for want of a library, registering nothing: the next try fails with the same words.
+            placement.devices()
+            run = install_operators()
+            fork.start()
+            guard.stop_asking_python()
+            amp.install()
+            methods.install()
+            processes.install()
+            storages.install()
+            higher_order.install()
+            _refuse_other_layouts()
+            interrupts.install()
+            _run = run
+    return _run

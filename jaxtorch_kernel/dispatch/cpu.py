@@ -1,0 +1,87 @@
+"""Operators on the CPU, on copies, with one warning that names the operator and says what it costs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ..options import config
+from ..programs import stats, tracing
+from ..programs.site import user_line
+from ..programs.tracing import Untraceable
+from .schema import Signature
+
+Tensor = torch.Tensor
+
+
+def on_cpu(
+    op: torch._ops.OpOverload,
+    signature: Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    announce: bool = True,
+) -> Any:
+    """Run an operator's CPU kernel on copies, and bring back what it returned or wrote."""
+    if announce:
+        name = op._schema.name + ("" if op._overloadname == "default" else f".{op._overloadname}")
+        _announce(name)
+    arguments = signature.complete(args, kwargs)
+    copies = [_copied(a) for a in arguments]
+    keywords = dict(
+        zip(signature.names[signature.positional :], copies[signature.positional :], strict=True)
+    )
+    result = op(*copies[: signature.positional], **keywords)
+    back: dict[int, Tensor] = {}
+    for i in signature.written:
+        for original, copy in zip(_tensors(arguments[i]), _tensors(copies[i]), strict=True):
+            if original.shape != copy.shape:
+                original.resize_(copy.shape)
+            original.copy_(copy)
+            back[id(copy)] = original
+    return _returned(result, back)
+
+
+def _announce(name: str) -> None:
+    if tracing.active():
+        raise Untraceable(
+            f"{name} has no lowering for the jax device and cannot run inside a trace"
+        )
+    mode = config.fallback
+    if mode == "error":
+        raise NotImplementedError(
+            f"{name} has no lowering for the jax device{user_line()}, and jaxtorch.config(fallback='error') "
+            "forbids running it on the CPU. Move its inputs with .cpu(), or set fallback='warn'."
+        )
+    if stats.count_fallback(name) == 1 and mode == "warn":
+        warnings.warn(
+            f"{name} has no lowering for the jax device: it runs on the CPU, at the price of a copy there and "
+            "back and of waiting for its inputs. Said once for each operator; `jaxtorch.fallbacks()` counts.",
+            stacklevel=4,
+        )
+
+
+def _copied(a: Any) -> Any:
+    if isinstance(a, Tensor):
+        return a.cpu() if a.device.type == "jax" else a
+    if isinstance(a, list | tuple):
+        return [_copied(item) for item in a]
+    if isinstance(a, torch.device):
+        return torch.device("cpu")
+    return a
+
+
+def _tensors(a: Any) -> list[Tensor]:
+    if isinstance(a, Tensor):
+        return [a]
+    return [t for item in a for t in _tensors(item)] if isinstance(a, list | tuple) else []
+
+
+def _returned(result: Any, back: dict[int, Tensor]) -> Any:
+    if isinstance(result, Tensor):
+        original = back.get(id(result))
+        return result.to("jax") if original is None else original
+    if isinstance(result, list | tuple):
+        return type(result)(_returned(item, back) for item in result)
+    return result

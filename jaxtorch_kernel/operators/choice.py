@@ -1,0 +1,51 @@
+"""How an operator is run: decided once for each overload, never a dead end, never silent.
+
+1. A kernel over tensors, where there is one (`registry.KERNELS`; torch's dispatcher calls it, see `registration.py`).
+2. The overload's own lowering, or its functional overload's.
+3. A view operator: torch's Meta kernel makes the alias (`views.py`).
+4. torch's decomposition, as one program (`dispatch/decomposed.py`); where it turns out to need values,
+5. the CPU kernel, on copies (`dispatch/cpu.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..dispatch.cpu import on_cpu
+from ..dispatch.decomposed import Decomposed, decomposition_of
+from ..dispatch.operation import Operation
+from ..dispatch.schema import Signature, short_name
+from ..lowerings.registry import LOWERINGS
+from .views import view
+
+_operations: dict[Any, Callable[..., Any]] = {}
+
+
+def operation_of(op: torch._ops.OpOverload) -> Any:
+    """What runs an overload on the device, made at its first use."""
+    operation = _operations.get(op)
+    if operation is None:
+        operation = _operations[op] = _find(op)
+    return operation
+
+
+def _find(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    signature = Signature(op)
+    lowering = LOWERINGS.get(short_name(op)) if op.namespace == "aten" else None
+    if lowering is None and signature.functional is not None and op.namespace == "aten":
+        lowering = LOWERINGS.get(short_name(signature.functional))
+    if lowering is not None:
+        return Operation(op, lowering, operation_of, copy_cpu=short_name(op) in COPIES_CPU)
+    if signature.is_view:
+        return lambda *args, **kwargs: view(op, *args, **kwargs)
+    decomposition = decomposition_of(op, signature)
+    if decomposition is not None:
+        return Decomposed(op, decomposition, operation_of)
+    return lambda *args, **kwargs: on_cpu(op, signature, args, kwargs)
+
+
+# Indices may come from the CPU, as on cuda.
+COPIES_CPU = {"index.Tensor", "index_put.default", "index_put_.default", "_index_put_impl_.default"}

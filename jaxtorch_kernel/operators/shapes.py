@@ -1,0 +1,80 @@
+"""`clone`, and the operators that write to a view of a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..dispatch.registry import kernel
+from ..storage.buffer import buffer_of
+from .choice import operation_of
+
+Tensor = torch.Tensor
+
+
+@kernel("clone")
+def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    """`Tensor.clone`; like `copy_` it sees lazy conjugate and negative bits."""
+    if self.is_conj() or self.is_neg():
+        return torch.empty_like(self, memory_format=memory_format).copy_(self)
+    return operation_of(torch.ops.aten.clone.default)(self, memory_format=memory_format)
+
+
+def _whole_clone(self: Tensor) -> Tensor:
+    """A copy of the memory behind a tensor, seen through the same geometry."""
+    count = buffer_of(self).spec.nbytes // self.dtype.itemsize
+    memory = torch.as_strided(self, (count,), (1,), 0).clone()
+    return memory.as_strided(self.shape, self.stride(), self.storage_offset())
+
+
+@kernel("as_strided_scatter")
+def as_strided_scatter(
+    self: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> Tensor:
+    """A copy of `self` with `src` written through a view of that geometry."""
+    result = _whole_clone(self)
+    _write(result.as_strided(size, stride, storage_offset), src)
+    return result
+
+
+@kernel("select_scatter")
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy of `self` with one slice replaced; like the next two, its offset is a run-time operand."""
+    result = self.clone()
+    _write(result.select(dim, index), src)
+    return result
+
+
+@kernel("slice_scatter")
+def slice_scatter(
+    self: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """A copy of `self` with a range of one dimension replaced."""
+    result = self.clone()
+    _write(torch.ops.aten.slice(result, dim, start, end, step), src)
+    return result
+
+
+@kernel("diagonal_scatter")
+def diagonal_scatter(
+    self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    """A copy of `self` with a diagonal replaced."""
+    result = self.clone()
+    _write(result.diagonal(offset, dim1, dim2), src)
+    return result
+
+
+def _write(view: Tensor, src: Tensor) -> None:
+    if view.shape != src.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(view.shape)}"
+        )
+    view.copy_(src)
