@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .autoload import register as _register
+from .version import __version__
 
 if TYPE_CHECKING:
     from torch import Size as Size
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from .options import config as config
     from .programs.stats import compile_count as compile_count
     from .programs.stats import fallbacks as fallbacks
-
-__version__ = "0.1.0"
 
 # `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
 _LAZY: dict[str, tuple[str, str | None]] = {

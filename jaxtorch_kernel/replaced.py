@@ -26,10 +26,14 @@ class Replaced:
     """
 
     def __init__(self, *attributes: tuple[Any, str, Any]):
-        self._attributes = attributes
+        self._attributes = list(attributes)
         self._before: list[Any] = []
         self._count = 0
         self._lock = threading.Lock()
+
+    def add(self, *attributes: tuple[Any, str, Any]) -> None:
+        """More of them, from the next `held()` on."""
+        self._attributes += attributes
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -20,17 +20,18 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-import jaxtorch
 from jaxtorch.capture.dependencies.notes import Own
 from jaxtorch.capture.dependencies.tokens import token
 from jaxtorch.capture.errors import CaptureError, MakesParameters
-from jaxtorch.capture.jit import without_history
+from jaxtorch.capture.jit import jit, without_history
 from jaxtorch.capture.modes import Modes
+from jaxtorch.capture.pure import pure
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
+from jaxtorch.options import config
 from jaxtorch.storage.buffer import buffer_of
 
-from ..programs import stats, tracing
+from jaxtorch.programs import stats, tracing
 from .cells import SHOWN, CellCode
 from .namespace import Before, remove, surely
 
@@ -190,7 +191,7 @@ class Program:
             if self.options.no_grad:
                 scope.enter_context(torch.no_grad())
             if self.options.precision is not None:
-                scope.enter_context(jaxtorch.config(matmul_precision=self.options.precision))
+                scope.enter_context(config(matmul_precision=self.options.precision))
             yield
 
     def _run_plain(self, error: MakesParameters) -> Outcome:
@@ -229,7 +230,7 @@ class Program:
 
         vars(cell)["reached"] = self._reached  # where gradients may appear
         vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
-        make = jaxtorch.jit if self.options.effects else jaxtorch.pure
+        make = jit if self.options.effects else pure
         made = make(cell, name=self.options.name, donate=self.options.donate)
         made.source.kind = "cell"
         return made

@@ -16,7 +16,7 @@ from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
 from jaxtorch.storage.buffer import buffer_of
 
-from ..programs import rng
+from jaxtorch.programs import rng
 
 _consume = deque[Any](maxlen=0).extend
 

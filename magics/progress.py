@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxtorch.widgets.hosts import host
 
-from ..programs import compiling
-from ..programs.compiling import Phase, outermost
+from jaxtorch.programs import compiling
+from jaxtorch.programs.compiling import Phase, outermost
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -10,7 +10,7 @@ from jaxtorch.insight import events
 from jaxtorch.insight.programs import ProgramInfo, kept
 from jaxtorch.insight.recompiles import FunctionInfo, Retrace, Total, totals
 
-from ..programs import stats
+from jaxtorch.programs import stats
 from .places import where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size

@@ -29,9 +29,9 @@ from ..programs.compiled import Compiled
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
-from .captured import _escaped
 from .errors import CaptureError
 from .flow import Edge, Flow, edge_of, ends_of
+from .intercepted import intercepted
 from .results import Output
 
 Tensor = torch.Tensor
@@ -93,8 +93,6 @@ def trace_body(
     found: list[Any] = []
 
     def run(key: Any, *arrays: Any) -> list[Any]:
-        from .functions import intercepted  # which is made of bodies
-
         with tracing.tracing(trace), intercepted.held() if trace.differentiable else nullcontext():
             source = rng.default()
             trace.touch(source)
@@ -118,7 +116,7 @@ def trace_body(
                     raise _generator_refused(what)
                 if any(id(cell) not in own for cell in written):
                     raise _write_refused(what)
-                if _escaped(trace, kept):
+                if trace.escaped(kept):
                     raise _escape_refused(what)
                 changed = [own[id(cell)] for cell in written]
                 found.extend((structure, outputs, flow, changed, outside))

@@ -14,11 +14,10 @@ can be compiled, differentiated and run as any JAX function.
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +32,7 @@ from ..programs import tracing
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from .flow import edge_of, ends_of
+from .intercepted import intercepted
 from .results import Known, Results
 from .scopes import named
 
@@ -172,8 +172,6 @@ def _run(
     function: Callable[[], Any], session: Session, known: Callable[[], Iterable[Known]]
 ) -> list[Any]:
     """The code under the trace; returns the tracers of everything that leaves it."""
-    from .functions import intercepted  # whose bodies are captured by this file
-
     trace = session.trace
     # torch's autograd must run in this thread: the trace is this thread's.
     with (
@@ -199,7 +197,7 @@ def _run(
         session.new_specs = [cell.spec for cell in session.written]
         # A cell with a new value must be an input, though nothing read it.
         finals = [cell.array for cell in session.written]
-        session.escaped = _escaped(trace)
+        session.escaped = trace.escaped()
         born = [reference().array for reference, _ in session.escaped]
     return [*read, *finals, *born]
 
@@ -224,16 +222,3 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
 
 def _is_made(tensor: Tensor, trace: tracing.Trace) -> bool:
     return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
-
-
-def _escaped(trace: tracing.Trace, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
-    """Cells with a tracer that were made inside and that somebody still holds; `but` these, by identity."""
-
-    def alive() -> list[Any]:
-        cells = [reference() for reference in trace.born.values()]
-        kept = [c for c in cells if c is not None and id(c) not in but]
-        return [c for c in kept if isinstance(c.array, jax.core.Tracer)]
-
-    if alive():
-        gc.collect()  # a cycle may hold them, and then nobody does
-    return [(weakref.ref(cell), cell.spec) for cell in alive()]

@@ -23,11 +23,11 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from .. import _torch_private as private
 from ..programs import tracing
-from ..replaced import Replaced
 from ..storage.buffer import buffer_of
 from .bodies import aval_of, trace_body, whole
 from .custom import CustomCall, is_ours
 from .errors import CaptureError
+from .intercepted import intercepted
 from .module_hooks import TracedBackwardHook
 
 Tensor = torch.Tensor
@@ -142,7 +142,7 @@ def _warn_traced(self: Module, *args: Any) -> Any:
 
 
 # Held while code is traced for `jax.vjp`.
-intercepted = Replaced(
+intercepted.add(
     (Function, "apply", classmethod(_apply_traced)),
     (Tensor, "register_hook", _register_traced),
     (Tensor, "register_post_accumulate_grad_hook", _register_accumulated_traced),

@@ -31,7 +31,7 @@ from ..storage.buffer import buffer_of, spec_of, wrap
 from ..storage.dtypes import to_torch
 from . import saving
 from .errors import CaptureError, explained
-from .functions import intercepted
+from .intercepted import intercepted
 from .reach import tensors_in_reach
 from .scopes import named
 

@@ -60,12 +60,11 @@ def read_status() -> Status:
     """
     import jax
 
-    import jaxtorch
-
     from ..device import memory
     from ..options import config
     from ..programs import stats
     from ..storage import placement
+    from ..version import __version__
 
     devices = placement.devices()
     return Status(
@@ -82,7 +81,7 @@ def read_status() -> Status:
         fallbacks=stats.fallbacks(),
         options=asdict(config.options()),
         versions={
-            "jaxtorch": jaxtorch.__version__,
+            "jaxtorch": __version__,
             "torch": torch.__version__,
             "jax": jax.__version__,
         },

@@ -22,7 +22,7 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
     device = torch.device(device)
     if device.type != "jax":
         return _Base.__new__(cls, *args, device=device, **kwargs)
-    from ..storage.transfer import in_host_memory
+    from ..storage.arrays import in_host_memory
 
     content = args[0] if args else kwargs.pop("size", 0)
     if isinstance(content, int):

@@ -20,9 +20,10 @@ a kernel also asks whether the trace is its own thread's: another thread's eager
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -222,6 +223,18 @@ class Trace:
             for mine in self.locals.values()
             if (cell := mine.cell()) is not None and mine.array is not mine.read
         ]
+
+    def escaped(self, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
+        """Cells with a tracer that were made inside and that somebody still holds; `but` these, by identity."""
+
+        def alive() -> list[Any]:
+            cells = [reference() for reference in self.born.values()]
+            kept = [c for c in cells if c is not None and id(c) not in but]
+            return [c for c in kept if isinstance(c.array, jax.core.Tracer)]
+
+        if alive():
+            gc.collect()  # a cycle may hold them, and then nobody does
+        return [(weakref.ref(cell), cell.spec) for cell in alive()]
 
     def close(self) -> None:
         """Let go of every cell: what it held before is what it holds again."""

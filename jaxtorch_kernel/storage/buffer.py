@@ -145,7 +145,7 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
         pass
     if tensor.device.type != "jax":
         raise RuntimeError(f"expected a tensor on the jax device, got one on {tensor.device}")
-    from .transfer import zeros
+    from .arrays import in_host_memory, placed  # jax, which `torch.manual_seed` must not import
 
     # A Storage made by torch itself (`torch.UntypedStorage`, an empty result of a C++ kernel).
     itemsize = tensor.dtype.itemsize
@@ -153,7 +153,9 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     if not count and tensor.numel():
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         count = int(tensor.storage_offset()) + reach + 1
-    array, spec = zeros((count,), to_numpy(tensor.dtype))
+    dtype = to_numpy(tensor.dtype)
+    array, where = placed(in_host_memory(lambda: np.zeros(count, dtype)))
+    spec = spec_of(dtype, (count,), where)
     buffer = storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return buffer
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from . import placement
+from .arrays import in_host_memory, placed
 from .buffer import Spec, spec_of, wrap_sized
 from .dtypes import to_numpy, to_torch
 
@@ -30,23 +30,13 @@ def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
 
     A value inside a trace too: what is known there is no part of the program.
     """
-    sharding = placement.current() if where is None else where
-    with jax.enable_x64(True), jax.ensure_compile_time_eval():
-        result = jax.device_put(array, sharding)
+    result, sharding = placed(array, where)
     return result, spec_of(array.dtype, array.shape, sharding)
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Spec]:
     """Zeros on the current device."""
     return put(in_host_memory(lambda: np.zeros(shape, dtype)))
-
-
-def in_host_memory(make: Callable[[], np.ndarray]) -> np.ndarray:
-    """What `make` gives, with torch's error where NumPy gets no memory for it."""
-    try:
-        return make()
-    except MemoryError as error:
-        raise torch.OutOfMemoryError(f"{error} on the host, on its way to the jax device") from None
 
 
 def wait(array: Any) -> None:
