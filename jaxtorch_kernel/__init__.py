@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .autoload import register as _register
-from .version import __version__
+from .base.version import __version__
 
 if TYPE_CHECKING:
     from torch import Size as Size
 
     from . import debug as debug
     from . import insight as insight
+    from .base.options import config as config
     from .capture.export import export as export
     from .capture.export import from_exported as from_exported
     from .capture.jax_view import jax_view as jax_view
@@ -44,13 +45,12 @@ if TYPE_CHECKING:
     from .interop.torch_call.torch2jax import torch2jax_without_vjp as torch2jax_without_vjp
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
-    from .options import config as config
     from .programs.stats import compile_count as compile_count
     from .programs.stats import fallbacks as fallbacks
 
 # `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "config": ("jaxtorch.options", "config"),
+    "config": ("jaxtorch.base.options", "config"),
     "debug": ("jaxtorch.debug", None),
     "fallbacks": ("jaxtorch.programs.stats", "fallbacks"),
     "compile_count": ("jaxtorch.programs.stats", "compile_count"),

@@ -20,6 +20,7 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
+from jaxtorch.base.options import config
 from jaxtorch.capture.dependencies.notes import Own
 from jaxtorch.capture.dependencies.tokens import token
 from jaxtorch.capture.errors import CaptureError, MakesParameters
@@ -28,10 +29,9 @@ from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.pure import pure
 from jaxtorch.capture.reach import Reach
 from jaxtorch.device import interrupts
-from jaxtorch.options import config
+from jaxtorch.programs import stats, tracing
 from jaxtorch.storage.buffer import buffer_of
 
-from jaxtorch.programs import stats, tracing
 from .cells import SHOWN, CellCode
 from .namespace import Before, remove, surely
 

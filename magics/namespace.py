@@ -14,9 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from jaxtorch.capture.modes import Modes
 from jaxtorch.capture.reach import Reach
-from jaxtorch.storage.buffer import buffer_of
-
 from jaxtorch.programs import rng
+from jaxtorch.storage.buffer import buffer_of
 
 _consume = deque[Any](maxlen=0).extend
 

@@ -15,10 +15,9 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxtorch.widgets.hosts import host
-
 from jaxtorch.programs import compiling
 from jaxtorch.programs.compiling import Phase, outermost
+from jaxtorch.widgets.hosts import host
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 import jaxtorch
-from jaxtorch.compile_cache import compile_cache
+from jaxtorch.base.compile_cache import compile_cache
 
 PROGRAM = """
 import jax, torch, jaxtorch

@@ -17,8 +17,8 @@ import jax
 import pytest
 
 import jaxtorch
-from jaxtorch.compile_cache import compile_cache
-from jaxtorch.program_files import ProgramFiles, refusal
+from jaxtorch.base.compile_cache import compile_cache
+from jaxtorch.base.program_files import ProgramFiles, refusal
 
 Damage = Callable[[Path, Path], object]  # to a file; another is there to take from
 

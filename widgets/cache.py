@@ -10,8 +10,8 @@ from typing import Any
 from jaxtorch.insight import events
 from jaxtorch.insight.programs import ProgramInfo, keep, kept, kept_count, program
 from jaxtorch.insight.recompiles import FunctionInfo, Total, clear, functions, named, totals
-
 from jaxtorch.programs import stats
+
 from . import cache_page
 from .cache_page import most, peak, programs_of
 from .places import place_data, place_id, where

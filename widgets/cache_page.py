@@ -9,8 +9,8 @@ from textwrap import wrap
 from jaxtorch.insight import events
 from jaxtorch.insight.programs import ProgramInfo, kept
 from jaxtorch.insight.recompiles import FunctionInfo, Retrace, Total, totals
-
 from jaxtorch.programs import stats
+
 from .places import where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size

@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
-from .._torch_private import transformed
-from ..ambient import ambient
+from ..base.ambient import ambient
+from ..base.torch_private import transformed
 from ..programs import tracing
 from ..programs.compiling import phase
 from ..programs.site import origin, site_of

@@ -26,7 +26,7 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..storage import placement

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import _torch_private as private
+from ..base import torch_private as private
+from ..base.options import config
 from ..operators.borrow import hand_back, lend
 from ..operators.registration import import_all
-from ..options import config
 from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .errors import CaptureError

@@ -21,7 +21,7 @@ from torch.nn import Module
 from torch.nn.modules import module
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .bodies import aval_of, trace_body, whole

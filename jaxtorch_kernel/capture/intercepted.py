@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from ..replaced import Replaced
+from ..base.replaced import Replaced
 
 intercepted = Replaced()

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from .. import _torch_private as private
-from .._jax_private import uncommitted
+from ..base import torch_private as private
+from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..programs.local import Local

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs import tracing
 from ..programs.stacking import counter
 from ..storage.buffer import buffer_of, spec_of, wrap

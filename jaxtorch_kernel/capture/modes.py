@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 
 
 class Modes:

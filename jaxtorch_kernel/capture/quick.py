@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _torch_private as private
-from ..ambient import ambient
+from ..base import torch_private as private
+from ..base.ambient import ambient
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing
 from ..programs.atomic import TAKEN

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..ambient import NAMES, ambient
-from ..options import config
+from ..base.ambient import NAMES, ambient
+from ..base.options import config
 from ..programs.site import describe, origin, site_of
 from ..programs.stats import Reason, Source
 from .dependencies.guard import Change

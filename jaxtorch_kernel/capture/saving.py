@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from .. import _torch_private as private
+from ..base import torch_private as private
+from ..base.replaced import Replaced
 from ..programs import tracing
-from ..replaced import Replaced
 from .errors import CaptureError
 
 _enter = saved_tensors_hooks.__enter__

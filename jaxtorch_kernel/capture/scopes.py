@@ -23,10 +23,10 @@ from torch.autograd.profiler import record_function
 from torch.nn import Module
 from torch.nn.modules import module as hooks
 
-from .. import _torch_private as private
-from .._jax_private import as_if_at, stack
+from ..base import torch_private as private
+from ..base.jax_private import as_if_at, stack
+from ..base.replaced import Replaced
 from ..programs import tracing
-from ..replaced import Replaced
 
 _own = threading.local()
 _enter, _exit = record_function.__enter__, record_function.__exit__

@@ -19,7 +19,7 @@ from uuid import UUID
 import torch
 from torch.utils import _pytree as pytree
 
-from ..ambient import ambient
+from ..base.ambient import ambient
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
 from .dependencies.tokens import is_plain, token

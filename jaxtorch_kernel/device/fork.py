@@ -55,7 +55,7 @@ def _in_child() -> None:
     global forked
     _show_warning()
     forked = True
-    from .. import options
+    from ..base import options
     from ..dispatch import operation, read
     from ..storage import placement, transfer
 

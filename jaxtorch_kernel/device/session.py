@@ -3,7 +3,7 @@
 `torch.set_default_device` covers factories, `torch.tensor` and module construction. `torch.load` puts tensors
 where they were saved, whatever the default device: while the session is on, a load without `map_location` goes
 to the default device, too. An explicit device wins everywhere. Compiled programs are kept across sessions meanwhile
-(`compile_cache.py`).
+(`base/compile_cache.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.serialization
 
-from .. import _torch_private as private
-from ..compile_cache import compile_cache
+from ..base import torch_private as private
+from ..base.compile_cache import compile_cache
 
 _restore_location = torch.serialization._get_restore_location
 

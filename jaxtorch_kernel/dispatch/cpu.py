@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..options import config
+from ..base.options import config
 from ..programs import stats, tracing
 from ..programs.site import user_line
 from ..programs.tracing import Untraceable

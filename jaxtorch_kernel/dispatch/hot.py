@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import torch
 
-from .. import _torch_private as private
-from ..options import config
+from ..base import torch_private as private
+from ..base.options import config
 from ..programs import tracing
 from ..programs.atomic import TAKEN, replaced
 from ..programs.errors import explain_call

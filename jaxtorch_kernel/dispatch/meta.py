@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._torch_private import suggest_memory_format
+from ..base.torch_private import suggest_memory_format
 from ..lowerings.registry import LOWERINGS
 from .asked import cpu_error
 from .schema import Signature, short_name

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import torch
 
-from .. import ambient
+from ..base import ambient
+from ..base.options import Options
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
-from ..options import Options
 from ..programs import kept, rng, tracing, watching
 from ..programs.atomic import TAKEN, own, replaced, run_into
 from ..programs.errors import explain_call

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs import watching
 from ..programs.site import origin
 from .schema import Signature

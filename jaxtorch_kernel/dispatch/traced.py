@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs.tracing import Trace
 from . import pausing
 from .call import Call

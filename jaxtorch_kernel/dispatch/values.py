@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..base.options import Options
 from ..lowerings.checked import ALWAYS, CHECKS, Must
 from ..lowerings.registry import Lowering
-from ..options import Options
 from ..programs import tracing
 from ..programs.site import user_line
 from ..storage.buffer import buffer_of

@@ -25,7 +25,7 @@ from typing import Any
 
 from jax import monitoring
 
-from .._jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
+from ..base.jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
 from ..dispatch import program
 from ..programs import compiling, stats
 from ..programs.compiling import Handle

@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
+from ..base.jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
 from ..programs import stats
 from ..programs.compiling import phase
 from .hlo.module import read_module

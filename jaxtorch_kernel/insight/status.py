@@ -60,11 +60,11 @@ def read_status() -> Status:
     """
     import jax
 
+    from ..base.options import config
+    from ..base.version import __version__
     from ..device import memory
-    from ..options import config
     from ..programs import stats
     from ..storage import placement
-    from ..version import __version__
 
     devices = placement.devices()
     return Status(

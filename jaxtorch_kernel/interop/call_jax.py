@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..ambient import of_jax
+from ..base.ambient import of_jax
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.recorder import Recorder, users_only
 from ..capture.signature import by_value

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing, watching

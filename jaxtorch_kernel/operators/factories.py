@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs import rng, tracing
 from ..storage import placement
 

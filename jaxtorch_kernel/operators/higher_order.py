@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..programs import tracing
 
 _OPERATORS = {

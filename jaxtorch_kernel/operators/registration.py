@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
 from ..dispatch.schema import Signature, short_name

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import torch
 import torch.utils.dlpack
 
-from .. import _torch_private as private
-from .._jax_private import uncommitted
+from ..base import torch_private as private
+from ..base.jax_private import uncommitted
 from ..storage import transfer
 from ..storage.checks import check_index
 from ..storage.dtypes import to_numpy, to_torch

@@ -32,7 +32,7 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 def _from_bytes(content: np.ndarray) -> UntypedStorage:
     """A Storage of the device over a uint8 array nobody else writes to."""
-    from .. import _torch_private as private
+    from ..base import torch_private as private
     from ..storage.transfer import put
 
     storage = private.make_storage(content.nbytes)
@@ -56,7 +56,7 @@ def _clone(self: UntypedStorage) -> UntypedStorage:
     buffer = getattr(self, "buffer", None)
     if buffer is None:
         return _clone_of_torch(self)
-    from .. import _torch_private as private
+    from ..base import torch_private as private
 
     # The array is shared: whoever writes first makes its own (`dispatch.operation`).
     storage = private.make_storage(buffer.spec.nbytes)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.registry import kernel
 from ..programs import tracing
 from ..storage.buffer import buffer_of

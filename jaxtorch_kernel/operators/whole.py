@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..dispatch.call import exact
 from ..dispatch.operation import Operation
 from ..lowerings.registry import Lowering

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .._jax_private import respect_checkpoints_within
+from ..base.jax_private import respect_checkpoints_within
 from . import watching
 from .compiling import finish, phase
 from .packing import Packing

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from .._jax_private import fast_call, stack, step_of, without_lowering
+from ..base.jax_private import fast_call, stack, step_of, without_lowering
 from . import stats
 from .site import origin, site_of
 from .stats import Trace

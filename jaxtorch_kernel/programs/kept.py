@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .._jax_private import hlo_proto
-from ..options import config
+from ..base.jax_private import hlo_proto
+from ..base.options import config
 from . import stats
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 
@@ -156,7 +156,7 @@ def _following(where: Any) -> Any:
     """A program from a key to the one after it, the same that every random program computes."""
     import jax
 
-    from .._jax_private import fast_call
+    from ..base.jax_private import fast_call
 
     def next_key(key: Any) -> tuple[Any]:
         return (jax.random.key_data(jax.random.split(jax.random.wrap_key_data(key))[0]),)

@@ -30,7 +30,7 @@ from typing import Any
 import jax
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from . import local
 from .local import Local
 from .site import line_of, origin

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _torch_private as private
+from ..base import torch_private as private
 from .dtypes import to_numpy
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from jaxtorch.compile_cache import compile_cache
-from jaxtorch.options import config as options
+from jaxtorch.base.compile_cache import compile_cache
+from jaxtorch.base.options import config as options
 
 from .table import Call, word
 

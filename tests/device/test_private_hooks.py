@@ -13,11 +13,11 @@ import torch
 from jax._src import compiler
 from torch._C import DispatchKey
 
-from jaxtorch import _jax_private, _torch_private
+from jaxtorch.base import jax_private, torch_private
 
 
 def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
-    tensor = _torch_private.create_empty_tensor((2, 3), torch.int16)
+    tensor = torch_private.create_empty_tensor((2, 3), torch.int16)
     assert type(tensor) is torch.Tensor
     assert (tensor.shape, tensor.dtype, tensor.device) == (
         (2, 3),
@@ -27,7 +27,7 @@ def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
 
 
 def test_attributes_of_a_storage_live_as_long_as_the_storage() -> None:
-    tensor = _torch_private.create_empty_tensor((2,), torch.float32)
+    tensor = torch_private.create_empty_tensor((2,), torch.float32)
     tensor.untyped_storage().mark = "kept"  # type: ignore[attr-defined]
     alias = tensor.detach()
     del tensor
@@ -36,24 +36,24 @@ def test_attributes_of_a_storage_live_as_long_as_the_storage() -> None:
 
 def test_a_meta_kernel_on_a_device_tensor_makes_an_alias() -> None:
     tensor = torch.zeros(4, 6, device="jax")
-    view = _torch_private.as_strided(tensor, (3,), (2,), 5)
+    view = torch_private.as_strided(tensor, (3,), (2,), 5)
     assert view.untyped_storage() is tensor.untyped_storage()
     assert (view.stride(), view.storage_offset()) == ((2,), 5)
     assert torch.ops.aten.view.default._op_dk(DispatchKey.Meta, tensor, (24,)).shape == (24,)
 
 
 def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
-    one, two = _torch_private.make_storage(24), _torch_private.make_storage(24)
+    one, two = torch_private.make_storage(24), torch_private.make_storage(24)
     assert one.nbytes() == 24
     assert one.data_ptr() != two.data_ptr()
-    tensor = _torch_private.create_empty_tensor((6,), torch.float32)
-    _torch_private.put_on_storage(tensor, one, 0, (2, 3), (3, 1))
+    tensor = torch_private.create_empty_tensor((6,), torch.float32)
+    torch_private.put_on_storage(tensor, one, 0, (2, 3), (3, 1))
     assert tensor.untyped_storage().data_ptr() == one.data_ptr()
     assert tensor.shape == (2, 3)
 
 
 def test_the_memory_format_is_read_off_the_strides() -> None:
-    suggest = _torch_private.suggest_memory_format
+    suggest = torch_private.suggest_memory_format
     for channels in (1, 3):
         image = torch.empty(2, channels, 4, 4, device="meta")
         assert suggest(image) == torch.contiguous_format
@@ -64,11 +64,9 @@ def test_the_memory_format_is_read_off_the_strides() -> None:
 
 
 def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        _torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed"
-    )
+    monkeypatch.setitem(torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed")
     with pytest.raises(ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"):
-        _torch_private.check()
+        torch_private.check()
 
 
 def test_dynamo_can_be_told_not_to_look_into_a_package() -> None:
@@ -80,7 +78,7 @@ def test_dynamo_can_be_told_not_to_look_into_a_package() -> None:
 def test_the_fast_call_of_a_compiled_program_takes_flat_arrays() -> None:
     x = jax.device_put(jnp.arange(3.0), jax.devices()[0])
     compiled = jax.jit(lambda a, b: (a + b, a * b)).lower(x, x).compile()
-    call = _jax_private.fast_call(compiled)
+    call = jax_private.fast_call(compiled)
     assert call is not compiled, "jax has moved create_cpp_call: calls still work, 0.5 us slower"
     total, product = call(x, x)
     assert total.tolist() == [0.0, 2.0, 4.0]
@@ -91,13 +89,13 @@ def test_wide_programs_run_outside_x64() -> None:
     with jax.enable_x64(True):
         x = jax.device_put(jnp.arange(3, dtype=jnp.float64), jax.devices()[0])
         compiled = jax.jit(lambda a: a + 1).lower(x).compile()
-    assert _jax_private.fast_call(compiled)(x).dtype == jnp.float64
+    assert jax_private.fast_call(compiled)(x).dtype == jnp.float64
 
 
 def test_a_donated_array_is_really_reused() -> None:
     x = jax.device_put(jnp.arange(1024.0), jax.devices()[0])
     compiled = jax.jit(lambda a: a + 1, donate_argnums=0).lower(x).compile()
-    _jax_private.fast_call(compiled)(x)
+    jax_private.fast_call(compiled)(x)
     assert x.is_deleted()
 
 
@@ -116,19 +114,19 @@ def test_a_checkpoint_within_a_checkpoint_keeps_what_it_says() -> None:
         return len(jax.tree.leaves(jax.vjp(outer, jnp.ones(3))[1]))
 
     assert residuals(everything) == 6, "jax asks inner policies by itself: the hook may go"
-    _jax_private.respect_checkpoints_within(everything)
+    jax_private.respect_checkpoints_within(everything)
     assert residuals(everything) == 2
     assert residuals(lambda *_, **__: True) == 6, "another policy is JAX's own business"
 
 
 def test_who_stands_between_a_call_and_the_device() -> None:
     plain = torch.ones(2, device="jax")
-    assert not _torch_private.interposed([plain, torch.nn.Parameter(plain)])
-    assert _torch_private.interposed([torch.ones(2, dtype=torch.complex64, device="jax").conj()])
+    assert not torch_private.interposed([plain, torch.nn.Parameter(plain)])
+    assert torch_private.interposed([torch.ones(2, dtype=torch.complex64, device="jax").conj()])
     seen = []
-    torch.func.vmap(lambda x: seen.append(_torch_private.interposed([])) or x)(plain)
+    torch.func.vmap(lambda x: seen.append(torch_private.interposed([])) or x)(plain)
     with torch.autograd.forward_ad.dual_level():
-        seen.append(_torch_private.interposed([]))
+        seen.append(torch_private.interposed([]))
     assert seen == [True, True]
 
 
@@ -150,7 +148,7 @@ def test_a_checkpoint_under_our_policy_forgets_what_it_was_written_to_forget() -
         return len(jax.tree.leaves(jax.vjp(checkpointed, jnp.ones(3))[1]))
 
     before = residuals(keep_all)
-    _jax_private.respect_checkpoints_within(keep_all)
+    jax_private.respect_checkpoints_within(keep_all)
     assert before > 1
     assert residuals(keep_all) == 1  # the input
 
@@ -158,7 +156,7 @@ def test_a_checkpoint_under_our_policy_forgets_what_it_was_written_to_forget() -
 def test_a_serialized_module_is_printed() -> None:
     compiled = jax.jit(jnp.sin).lower(jnp.ones(3)).compile()
     (module,) = compiled.runtime_executable().hlo_modules()  # type: ignore[union-attr]  # XLA's executable
-    text = _jax_private.hlo_text(module.as_serialized_hlo_module_proto())
+    text = jax_private.hlo_text(module.as_serialized_hlo_module_proto())
     assert text.startswith("HloModule jit_sin"), "hlo_text needs jaxlib's HloModule"
     assert "StackFrames" in text, (
         "XLA no longer prints the tables that insight/hlo/listing.py leaves out"
@@ -187,12 +185,12 @@ def test_the_layout_of_a_programs_memory_is_told() -> None:
 
 def test_what_is_traced_can_be_noted_with_the_frames_of_another_line() -> None:
     def frames_here() -> Any:
-        return _jax_private.stack()
+        return jax_private.stack()
 
     frames = frames_here()
 
     def traced(x: Any) -> Any:
-        with _jax_private.as_if_at(frames):
+        with jax_private.as_if_at(frames):
             y = jnp.sin(x)
         return jnp.cos(y)
 
@@ -212,22 +210,22 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
         return x * 3
 
     found_again(jnp.ones((2, 5)))
-    fingerprint, (aval,) = _jax_private.newest_executable("found_again") or (None, [None])
+    fingerprint, (aval,) = jax_private.newest_executable("found_again") or (None, [None])
     assert aval is not None
     assert (aval.shape, aval.dtype) == ((2, 5), jnp.float32)
-    found = _jax_private.find_executable(fingerprint)
+    found = jax_private.find_executable(fingerprint)
     assert found is not None
     assert found.memory_analysis().argument_size_in_bytes == 40
     assert found.cost_analysis()["flops"] == 10
-    assert b"found_again" in (_jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
+    assert b"found_again" in (jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
     for name in ("<lambda>", "ends_", "with <a> blank"):
         function = lambda x: x * 5  # noqa: E731
         function.__name__ = name
         jitted = jax.jit(function)
         jitted(jnp.ones((2, 5)))
-        assert _jax_private.newest_executable(name) is not None, name
-    assert _jax_private.newest_executable("no_such_function") is None
-    assert _jax_private.find_executable(b"none") is None
+        assert jax_private.newest_executable(name) is not None, name
+    assert jax_private.newest_executable("no_such_function") is None
+    assert jax_private.find_executable(b"none") is None
 
 
 def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered_again() -> None:
@@ -235,7 +233,7 @@ def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered
 
     def heard(event: str, _: float, **said: Any) -> None:
         if event.endswith("jaxpr_to_mlir_module_duration") and "lowered_here" in said["fun_name"]:
-            found.append(_jax_private.lowered_jaxpr())
+            found.append(jax_private.lowered_jaxpr())
 
     @jax.jit
     def lowered_here(x: jax.Array) -> jax.Array:
@@ -249,8 +247,8 @@ def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered
     (jaxpr,) = found
     assert [e.primitive.name for e in jaxpr.eqns] == ["tanh", "mul"]
     assert weakref.ref(jaxpr)() is jaxpr, "insight/ keeps no more than that"
-    assert _jax_private.lowered_jaxpr() is None
-    text = _jax_private.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
+    assert jax_private.lowered_jaxpr() is None
+    text = jax_private.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
     expected = lowered_here.lower(jnp.ones((3, 2))).as_text()
     assert text.count("stablehlo.tanh") == expected.count("stablehlo.tanh") == 1
     assert "@jit_lowered_here" in text
@@ -262,7 +260,7 @@ def test_a_stack_says_what_jax_does_to_a_program() -> None:
 
     def heard(event: str, _: float, **said: Any) -> None:
         if event.endswith("jaxpr_to_mlir_module_duration"):
-            steps.append(_jax_private.step_of(sys._getframe()))
+            steps.append(jax_private.step_of(sys._getframe()))
 
     jax.monitoring.register_event_duration_secs_listener(heard)
     try:
@@ -270,7 +268,7 @@ def test_a_stack_says_what_jax_does_to_a_program() -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(heard)
     assert "lowering" in steps
-    assert _jax_private.step_of(sys._getframe()) is None
+    assert jax_private.step_of(sys._getframe()) is None
     assert callable(compiler.compile_or_get_cached), "by this name a stack says that XLA compiles"
 
 
@@ -281,14 +279,14 @@ def test_a_program_compiled_anew_has_the_lines_of_its_own_lowering() -> None:
         return jax.jit(names["twin"]).trace(jnp.ones(3)).lower()
 
     for file in ("first_twin.py", "second_twin.py"):
-        proto = _jax_private.hlo_proto(_jax_private.compile_with_own_lines(lowered(file)))
+        proto = jax_private.hlo_proto(jax_private.compile_with_own_lines(lowered(file)))
         assert file.encode() in (proto or b"")
 
 
 def test_a_tensor_whose_writes_are_refused_is_read_as_before_and_never_written() -> None:
     tensor = torch.arange(4.0)
-    refused = _torch_private.from_capsule(tensor.__dlpack__())
-    _torch_private.refuse_writes(refused)
+    refused = torch_private.from_capsule(tensor.__dlpack__())
+    torch_private.refuse_writes(refused)
     assert refused.add(1).tolist() == [1.0, 2.0, 3.0, 4.0]
     for write in (
         lambda: refused[1:].add_(1),
@@ -297,11 +295,11 @@ def test_a_tensor_whose_writes_are_refused_is_read_as_before_and_never_written()
     ):
         with pytest.raises(RuntimeError) as caught:
             write()
-        assert _torch_private.is_refused_write(caught.value)
+        assert torch_private.is_refused_write(caught.value)
     with pytest.raises(RuntimeError) as caught:
         refused.detach().requires_grad_().add_(1)
-    assert _torch_private.is_refused_write(caught.value)
-    assert not _torch_private.is_refused_write(
+    assert torch_private.is_refused_write(caught.value)
+    assert not torch_private.is_refused_write(
         RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     )
     assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
@@ -311,37 +309,37 @@ def test_the_users_of_a_storage_are_counted() -> None:
     tensor = torch.ones(3)
     storage = tensor.untyped_storage()
     view = tensor[1:]
-    assert _torch_private.users(storage._cdata) == 3
+    assert torch_private.users(storage._cdata) == 3
     loss = (torch.ones(3, requires_grad=True) * tensor).sum()
     del tensor, view
-    assert _torch_private.users(storage._cdata) == 2
+    assert torch_private.users(storage._cdata) == 2
     del loss
-    assert _torch_private.users(storage._cdata) == 1
+    assert torch_private.users(storage._cdata) == 1
 
 
 def test_a_batch_is_what_vmap_makes_of_it() -> None:
     def f(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         x, w = tensors
-        inner = _torch_private.over_batch(lambda ts: [ts[0] * w], 2, [x], [True])
+        inner = torch_private.over_batch(lambda ts: [ts[0] * w], 2, [x], [True])
         return [x @ w, w.sum(), *inner]
 
     x, w = torch.arange(6.0).reshape(3, 2), torch.tensor([2.0, 3.0])
     expected = torch.vmap(lambda x: (x @ w, w.sum(), torch.vmap(lambda e: e * w)(x)))(x)
-    found = _torch_private.over_batch(f, 3, [x, w], [True, False])
+    found = torch_private.over_batch(f, 3, [x, w], [True, False])
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
-    (numbers,) = _torch_private.over_batch(lambda ts: [ts[0] + torch.rand(())], 3, [x], [True])
+    (numbers,) = torch_private.over_batch(lambda ts: [ts[0] + torch.rand(())], 3, [x], [True])
     assert len((numbers - x)[:, 0].unique()) == 3
     with pytest.raises(ZeroDivisionError):
-        _torch_private.over_batch(lambda ts: [ts[0] / (1 // 0)], 3, [x], [True])
+        torch_private.over_batch(lambda ts: [ts[0] / (1 // 0)], 3, [x], [True])
     assert torch._C._functorch.peek_interpreter_stack() is None
 
 
 def test_function_modes_are_counted() -> None:
-    before = _torch_private.function_modes()
+    before = torch_private.function_modes()
     with torch.device("cpu"):
-        assert _torch_private.function_modes() == before + 1
-    assert _torch_private.function_modes() == before
+        assert torch_private.function_modes() == before + 1
+    assert torch_private.function_modes() == before
 
 
 def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
@@ -350,9 +348,9 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
     seen = []
 
     def f(a: Any, w: Any) -> Any:
-        own = _jax_private.equally_varying([a, w])
+        own = jax_private.equally_varying([a, w])
         seen.extend(jax.typeof(x).mat.varying for x in (a, w, *own))
-        like = _jax_private.aval_like([jax.typeof(x) for x in own], (2, 1), jnp.float32)
+        like = jax_private.aval_like([jax.typeof(x) for x in own], (2, 1), jnp.float32)
         seen.append(like.mat.varying)
         return own[0] * own[1]
 
@@ -377,10 +375,10 @@ def test_jax_asks_the_files_it_is_given_for_programs(monkeypatch: pytest.MonkeyP
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     try:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        _jax_private.use_program_files(Files())
+        jax_private.use_program_files(Files())
         jax.jit(lambda x: x * 3 + 71)(jnp.ones(73))
     finally:
-        _jax_private.use_program_files(None)
+        jax_private.use_program_files(None)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
     assert len(asked) >= 2
     assert len(set(asked)) == len(asked) // 2
@@ -388,7 +386,7 @@ def test_jax_asks_the_files_it_is_given_for_programs(monkeypatch: pytest.MonkeyP
 
 def test_a_trace_without_its_lowering_is_another_to_jax() -> None:
     traced = jax.jit(lambda x: x + 1).trace(jnp.ones(3))
-    twin = _jax_private.without_lowering(traced)
+    twin = jax_private.without_lowering(traced)
     assert twin.jaxpr is not traced.jaxpr
     assert str(twin.jaxpr) == str(traced.jaxpr)
     assert twin.lower().as_text() == traced.lower().as_text()
@@ -420,6 +418,6 @@ def test_dynamo_takes_our_generators_for_plain_objects() -> None:
 
 
 def test_what_autograd_saves_may_go_through_hooks() -> None:
-    assert _torch_private.saving_hooks() is None
+    assert torch_private.saving_hooks() is None
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        assert _torch_private.saving_hooks() is not None
+        assert torch_private.saving_hooks() is not None

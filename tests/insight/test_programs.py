@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch._jax_private import hlo_proto
+from jaxtorch.base.jax_private import hlo_proto
 from jaxtorch.insight.programs import (
     Place,
     ProgramInfo,
@@ -205,7 +205,7 @@ _TWO_SESSIONS = """
     f = jaxtorch.pure(names["f"], name="shared")
     f(torch.ones(5, device="jax"))
     info = program("shared")
-    from jaxtorch._jax_private import hlo_proto
+    from jaxtorch.base.jax_private import hlo_proto
     running = hlo_proto(info._record.handle().executable)
     print(info.persistent_hit, b"{file}" in info.hlo_proto(), b"{file}" in running)
 """

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch import _torch_private as private
+from jaxtorch.base import torch_private as private
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.storage.dtypes import _PAIRS
 

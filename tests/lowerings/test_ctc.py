@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import ctc_loss
 
 import jaxtorch
-from jaxtorch.options import config
+from jaxtorch.base.options import config
 
 STEPS, BATCH, CLASSES, LONGEST = 12, 3, 5, 4
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.base.options import config
 from jaxtorch.dispatch.schema import Signature
 from jaxtorch.lowerings.foreach import _ONE
 from jaxtorch.lowerings.registry import LOWERINGS
-from jaxtorch.options import config
 
 SHAPES = [(2, 3), (), (0,)]
 

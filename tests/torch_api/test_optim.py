@@ -15,7 +15,7 @@ os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
 import jaxtorch
-from jaxtorch.options import config
+from jaxtorch.base.options import config
 
 STEPS = 3
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ... import _torch_private as private
+from ...base import torch_private as private
 from ...storage import moves
 from .fetch import strong
 from .slots import Slot

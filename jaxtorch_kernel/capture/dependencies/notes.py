@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
-from ... import _torch_private as private
+from ...base import torch_private as private
 from ...programs import tracing
 from ...storage.buffer import buffer_of
 from ..errors import MakesParameters

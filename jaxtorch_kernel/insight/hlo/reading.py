@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ..._jax_private import hlo_text
+from ...base.jax_private import hlo_text
 from ..programs import Place, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs

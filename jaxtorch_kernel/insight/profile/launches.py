@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from ... import _torch_private as private
+from ...base import torch_private as private
 from ...capture.scopes import Scopes, followed
 from ...programs.site import is_user_file
 from ...programs.stats import Compiled

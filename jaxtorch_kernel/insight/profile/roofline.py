@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ...options import config
+from ...base.options import config
 
 if TYPE_CHECKING:
     from .summary import Row

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..._torch_private import over_batch
+from ...base.torch_private import over_batch
 from ...storage.dtypes import to_numpy, to_torch
 
 Tensor = torch.Tensor

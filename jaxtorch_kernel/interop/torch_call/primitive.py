@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ... import _jax_private as private
+from ...base import jax_private as private
 from .calls import Batch, Call, derived, has_tangent
 from .running import Caught, on_cpu, on_gpu, on_host
 

@@ -24,7 +24,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from torch.utils.dlpack import from_dlpack
 
-from ... import _torch_private
+from ...base import torch_private
 from ...storage.transfer import as_numpy
 from .calls import Call
 
@@ -92,7 +92,7 @@ def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[
         del result
     del results, operands
     for i, storage in enumerate(lent):
-        if _torch_private.users(storage._cdata) > 1:
+        if torch_private.users(storage._cdata) > 1:
             raise RuntimeError(_kept(call, i))
 
 
@@ -108,7 +108,7 @@ def _host(call: Call, *arrays: Any) -> list[Any]:
 
 
 def _on_cpu(buffer: Any) -> Tensor:
-    return _torch_private.from_capsule(buffer.__dlpack__())
+    return torch_private.from_capsule(buffer.__dlpack__())
 
 
 def _is_own_state() -> bool:
@@ -116,7 +116,7 @@ def _is_own_state() -> bool:
     return (
         torch.is_grad_enabled()
         and not torch.is_inference_mode_enabled()
-        and not _torch_private.function_modes()
+        and not torch_private.function_modes()
     )
 
 
@@ -130,12 +130,12 @@ def _own_state(device: str) -> Iterator[None]:
 
 def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
-        _torch_private.refuse_writes(tensor)
+        torch_private.refuse_writes(tensor)
     copied = call.traits.copies  # before the run: another thread may learn it meanwhile
     try:
         return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
     except RuntimeError as error:
-        if copied or not _torch_private.is_refused_write(error):
+        if copied or not torch_private.is_refused_write(error):
             raise
     call.traits.copies = True
     return _attempted(call, operands)

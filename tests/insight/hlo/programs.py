@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxtorch._jax_private import compile_with_own_lines
+from jaxtorch.base.jax_private import compile_with_own_lines
 from jaxtorch.insight.hlo.listing import Listing, list_hlo
 from jaxtorch.insight.hlo.module import Module, read_module
 from jaxtorch.insight.hlo.source import Sources

@@ -3,7 +3,7 @@
 JAX writes compiled programs to a directory when told to. Here it is told on request (`%jax on`, or
 `jaxtorch.config.update(compile_cache=True)`), never by an import, with the thresholds at zero, since eager operators
 are many and small. What the user has set, in JAX's configuration or its environment variables, is left as it is, and
-what was changed is put back. The files are ours (`program_files.py`).
+what was changed is put back. The files are ours (`base/program_files.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CompileCache:
         import jax
 
         if not self._wanted and self._free(jax):
-            from ._jax_private import use_program_files
+            from .jax_private import use_program_files
 
             folder = directory()
             if why := refusal(folder):
@@ -72,7 +72,7 @@ class CompileCache:
             for name, value in self._before.items():
                 jax.config.update(name, value)
             self._before.clear()
-            from ._jax_private import use_program_files
+            from .jax_private import use_program_files
 
             use_program_files(None)
 

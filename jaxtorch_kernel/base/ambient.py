@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from . import _torch_private as private
-from ._jax_private import trace_context
+from . import torch_private as private
+from .jax_private import trace_context
 from .options import config
 
 _default_dtype = torch.get_default_dtype
