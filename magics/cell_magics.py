@@ -14,10 +14,10 @@ from IPython.core.magic import Magics, cell_magic, magics_class, output_can_be_s
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.core.magics.execution import TimeitResult
 
+from jaxtorch.capture.cells.code import CellCode
+from jaxtorch.capture.cells.program import Options, Outcome, Program
 from jaxtorch.capture.errors import CaptureError
 
-from .cell_program import Options, Outcome, Program
-from .cells import CellCode
 from .report import cell_error, read_cell, report, show_from_cell
 from .words.table import uncommented
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from jaxtorch.capture.cells.code import CellCode
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.programs.tracing import Untraceable
 
-from .cells import CellCode, compile_cell
+from .cells import compile_cell
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .cell_program import Outcome
+    from jaxtorch.capture.cells.program import Outcome
 
 
 class CellError(CaptureError):
@@ -31,7 +32,7 @@ def report(magic: str, outcome: Outcome) -> str:
     """The line after a run.
 
     Example:
-        >>> from jaxtorch.magics.cell_program import Outcome
+        >>> from jaxtorch.capture.cells.program import Outcome
         >>> report("pure", Outcome(None, 3, 2, False, 1, [], 0.0, 0.0))
         'pure: cached, 3 in, 2 out'
         >>> report("pure", Outcome(None, 3, 2, True, 1, [], 0.041, 0.31))

@@ -18,7 +18,7 @@ from jaxtorch.widgets.hlo import HloView
 from jaxtorch.widgets.hlo_words import full_text
 from jaxtorch.widgets.view import View
 
-from ..effects import has_effects
+from ...capture.cells.effects import has_effects
 from ..report import read_cell
 from .table import Call, word
 

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
+from jaxtorch.capture.cells.code import SHOWN
 from jaxtorch.insight.profile import Profile, ProfileError
 from jaxtorch.insight.profile import profile as run_profiled
 from jaxtorch.insight.profile.perfetto import trace
@@ -20,7 +21,7 @@ from jaxtorch.widgets.profile import ProfileView
 from jaxtorch.widgets.profiled import ProfiledView
 from jaxtorch.widgets.standalone import standalone
 
-from ..cells import SHOWN, cell_number
+from ..cells import cell_number
 from ..report import read_cell, show_from_cell
 from .table import Call, word
 

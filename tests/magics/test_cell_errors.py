@@ -100,7 +100,7 @@ def test_an_error_of_the_code_shows_the_cell_and_none_of_ours(shell: Any, capsys
     shown = fails(shell, capsys, "%%pure\ny = images * 2\n\nz = y @ y")
     assert "RuntimeError" in shown
     assert "z = y @ y" in shown
-    for internal in ("cell_program", "captured.py", "run_cell_magic", "make_jaxpr"):
+    for internal in ("cells/program", "captured.py", "run_cell_magic", "make_jaxpr"):
         assert internal not in shown
 
 

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from jaxtorch.capture.dependencies.reads import names_read
-from jaxtorch.capture.reach import Reach
-
-from .cells import CellCode
+from ..dependencies.reads import names_read
+from ..reach import Reach
+from .code import CellCode
 
 
 def has_effects(code: CellCode, names: dict[str, Any]) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from jaxtorch.capture.modes import Modes
-from jaxtorch.capture.reach import Reach
-from jaxtorch.programs import rng
-from jaxtorch.storage.buffer import buffer_of
+from ...programs import rng
+from ...storage.buffer import buffer_of
+from ..modes import Modes
+from ..reach import Reach
 
 _consume = deque[Any](maxlen=0).extend
 

@@ -20,19 +20,18 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from jaxtorch.base.options import config
-from jaxtorch.capture.dependencies.notes import Own
-from jaxtorch.capture.dependencies.tokens import token
-from jaxtorch.capture.errors import CaptureError, MakesParameters
-from jaxtorch.capture.jit import jit, without_history
-from jaxtorch.capture.modes import Modes
-from jaxtorch.capture.pure import pure
-from jaxtorch.capture.reach import Reach
-from jaxtorch.device import interrupts
-from jaxtorch.programs import stats, tracing
-from jaxtorch.storage.buffer import buffer_of
-
-from .cells import SHOWN, CellCode
+from ...base.options import config
+from ...device import interrupts
+from ...programs import stats, tracing
+from ...storage.buffer import buffer_of
+from ..dependencies.notes import Own
+from ..dependencies.tokens import token
+from ..errors import CaptureError, MakesParameters
+from ..jit import jit, without_history
+from ..modes import Modes
+from ..pure import pure
+from ..reach import Reach
+from .code import SHOWN, CellCode
 from .namespace import Before, remove, surely
 
 Tensor = torch.Tensor
