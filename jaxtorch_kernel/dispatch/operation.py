@@ -225,7 +225,7 @@ class Operation:
     ) -> list[Any]:
         """Run the program and put its outputs where they belong; returns the fresh ones.
 
-        The specs are set before, and taken back where the call did not happen (`atomic.py`).
+        The specs are set before, and taken back where the call did not happen (`programs/atomic.py`).
         """
         execute = program._call or program.compiled()
         watching.launching(program.record)

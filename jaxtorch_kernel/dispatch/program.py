@@ -47,7 +47,7 @@ class Program:
 
     Attributes:
         nbytes: what it takes, about.
-        round: when it was last set aside (`kept.py`).
+        round: when it was last set aside (`programs/kept.py`).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Program:
         self.plain = False  # ... no starts and no numbers
         self.only: Any = None
         self.writes = Written(name)
-        self.nbytes, self.round = kept.TRACED, 0  # of `kept.py`
+        self.nbytes, self.round = kept.TRACED, 0  # of `programs/kept.py`
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
         self.record: Record | None = None

@@ -1,7 +1,8 @@
 """A JAX function called with torch tensors: torch's autograd sees one node, whose gradient is `jax.vjp`'s.
 
-Outside a trace the function's compiled programs run (`compiled.py`). Inside one it is inlined, so that whatever the
-function holds (a Pallas kernel, a sharding constraint, a custom gradient) stays what it is in the captured program.
+Outside a trace the function's compiled programs run (`programs/compiled.py`). Inside one it is inlined, so that
+whatever the function holds (a Pallas kernel, a sharding constraint, a custom gradient) stays what it is in the captured
+program.
 
 A second derivative is the same thing again: the pullback is a JAX function of the primals and the cotangents, and is
 called through the same bridge.

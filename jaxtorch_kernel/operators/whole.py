@@ -3,7 +3,7 @@
 torch defines a composite (`lstm`, `layer_norm`, `einsum`) by other operators, and autograd sees only those. A `Whole`
 takes the composite's place above autograd:
 
-    @kernel("layer_norm")              a composite's kernel is registered for autograd too (`kernels.py`)
+    @kernel("layer_norm")              a composite's kernel is registered for autograd too (`registration.py`)
     Whole(function, torch.ops.aten.layer_norm.default)
 
 * **Forward** is one program. torch's Meta kernel, here the composite itself over meta tensors, is asked once per

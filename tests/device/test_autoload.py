@@ -52,11 +52,15 @@ print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
     )
     packages, modules = map(eval, out.splitlines()[-2:])
     assert packages == ["jaxtorch", "torch"]  # of torch, `torch.jax`
-    device = ("accelerator", "guard", "module", "pinning", "registration")
+    device = ("accelerator", "guard", "module", "registration", "start")
     assert modules == [
         "jaxtorch.autoload",
+        "jaxtorch.base",
+        "jaxtorch.base.version",
         "jaxtorch.device",
         *(f"jaxtorch.device.{name}" for name in device),
+        "jaxtorch.operators",
+        "jaxtorch.operators.pinning",
     ]
 
 
@@ -153,7 +157,7 @@ x = torch.ones(200, 200, device="jax")
 x @ x
 def press():
     # Again and again: Python swallows an interrupt that meets a `__del__`.
-    while not done.wait(0.5):
+    while not done.wait(2):
         os.kill(os.getpid(), signal.SIGINT)
 done = threading.Event()
 signal.signal(signal.SIGINT, signal.default_int_handler)
