@@ -19,7 +19,7 @@ from jaxtorch.capture.cells.program import Options, Outcome, Program
 from jaxtorch.capture.errors import CaptureError
 
 from .report import cell_error, read_cell, report, show_from_cell
-from .words.table import uncommented
+from .subcommands.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
 PRECISIONS = ("default", "high", "highest")

@@ -1,4 +1,4 @@
-"""Tab completion of the words of `%jax`, and of the options of `%%pure` and `%%jit`."""
+"""Tab completion of the subcommands of `%jax`, and of the options of `%%pure` and `%%jit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from IPython.core.completer import (
 from jaxtorch.capture.dependencies.reads import names_read
 
 from .cell_magics import OPTIONS, PRECISIONS
-from .words import WORDS
+from .subcommands import SUBCOMMANDS
 
 _LINE = re.compile(r"(?:^|[\s=])%%?jax\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
@@ -23,7 +23,7 @@ _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 @context_matcher(identifier="jaxtorch")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
-    """The words that can stand at the cursor of a `%jax` line, or of a cell magic; nothing else is offered there."""
+    """What can stand at the cursor of a `%jax` line, or of a cell magic; nothing else is offered there."""
     line = context.line_with_cursor[: context.cursor_position]
     found = _LINE.search(line)
     if found is not None:
@@ -39,11 +39,11 @@ def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def _after(before: list[str]) -> Iterable[str]:
-    """What may follow the words of a `%jax` line."""
+    """What may follow in a `%jax` line."""
     if not before:
-        return WORDS
-    word = WORDS.get(before[0])
-    return () if word is None else (*word.names(), *word.options)
+        return SUBCOMMANDS
+    found = SUBCOMMANDS.get(before[0])
+    return () if found is None else (*found.names(), *found.options)
 
 
 def _names(cell: str) -> tuple[str, ...]:

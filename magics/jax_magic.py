@@ -1,4 +1,4 @@
-"""`%jax word` and `%%jax word`: a word is looked up, its arguments are read, it runs."""
+"""`%jax name` and `%%jax name`: a subcommand is looked up, its arguments are read, it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from .words import WORDS, Call, Word, help_text, nearest, parse
+from .subcommands import SUBCOMMANDS, Call, Subcommand, help_text, nearest, parse
 
 
 @magics_class
@@ -18,7 +18,7 @@ class JaxMagics(Magics):
     def jax(self, line: str, cell: str | None = None) -> Any:
         """Run this session's PyTorch through XLA, on the device named `jax`, and look inside."""
         name, _, rest = line.strip().partition(" ")
-        found = _word(name, cell)
+        found = _subcommand(name, cell)
         shell = self.shell
         assert shell is not None
         return found.run(Call(shell, parse(found, rest.strip()), cell, line))
@@ -31,14 +31,14 @@ An explicit device, as in torch.zeros(3, device="cpu"), is always obeyed.
 """
 
 
-def _word(name: str, cell: str | None) -> Word:
-    """The word that was meant; a wrong one is an error that names the nearest."""
+def _subcommand(name: str, cell: str | None) -> Subcommand:
+    """The subcommand that was meant; a wrong name is an error that names the nearest."""
     sign = "%jax" if cell is None else "%%jax"
-    fitting = [w.name for w in WORDS.values() if (w.line if cell is None else w.cell)]
-    found = WORDS.get(name or "status")
+    fitting = [w.name for w in SUBCOMMANDS.values() if (w.line if cell is None else w.cell)]
+    found = SUBCOMMANDS.get(name or "status")
     if found is None:
         raise UsageError(
-            f"{sign} has no word {name!r}. The nearest is `{sign} {nearest(name, fitting)}`."
+            f"{sign} has no subcommand {name!r}. The nearest is `{sign} {nearest(name, fitting)}`."
         )
     if cell is not None and not found.cell:
         raise UsageError(f"`%jax {found.name}` stands on a line of its own, over no cell.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import jaxtorch
-from jaxtorch.magics.words import WORDS
+from jaxtorch.magics.subcommands import SUBCOMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,10 +37,10 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     assert [name for name in names if name not in pages] == []
 
 
-def test_the_page_of_the_magics_has_every_word(site: Path) -> None:
+def test_the_page_of_the_magics_has_every_subcommand(site: Path) -> None:
     page = (site / "reference" / "magics.html").read_text()
     assert "{{" not in page.partition("<main")[2].partition("</main>")[0]
-    assert [word for word in WORDS if f"jax {word}" not in page] == []
+    assert [name for name in SUBCOMMANDS if f"jax {name}" not in page] == []
 
 
 def test_every_notebook_is_a_tutorial(site: Path) -> None:

@@ -9,9 +9,9 @@ from html import escape
 from typing import Any
 
 from jaxtorch.device.memory import max_memory_allocated, mem_get_info
-from jaxtorch.insight.keepers import keepers
 from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
 from jaxtorch.insight.programs import Memory, Place, ProgramInfo
+from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import usage
 
 from .places import place_data, place_id, where
@@ -109,7 +109,7 @@ class MemoryView(View):
 
     def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
         if ask == "why":
-            return keepers(int(arguments["array"]), self.namespace)
+            return retainers(int(arguments["array"]), self.namespace)
         return super().answer(ask, arguments)
 
 

@@ -2,7 +2,7 @@
 
 JAX lists its live arrays. The Buffer that holds one (`storage/buffer.py`) remembers the line that computed it; what a
 backward pass made has no line, for its thread has none. A name is found by walking from a namespace, through modules,
-optimizers and containers: what has none is kept alive by something else (`keepers.py`).
+optimizers and containers: what has none is kept alive by something else (`retainers.py`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .kinks import sloped
+from .nondifferentiable import sloped
 from .promote import cast, in_opmath, promote
 from .registry import lower
 from .vjp import vjp

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import arithmetic, floating, lower_arithmetic, lower_floating, rounded
-from .kinks import (
+from .nondifferentiable import (
     arctan2,
     at_least,
     at_most,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import floating, lower_arithmetic
-from .kinks import arctan2
+from .nondifferentiable import arctan2
 from .promote import promote
 from .registry import lower
 

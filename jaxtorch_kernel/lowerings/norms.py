@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..storage.dtypes import to_numpy
-from .kinks import magnitude
+from .nondifferentiable import magnitude
 from .promote import cast, widen
 from .reductions import Dims, axes_of, root, squared
 from .registry import lower

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..storage.dtypes import to_numpy
-from .kinks import extreme, picked
+from .nondifferentiable import extreme, picked
 from .promote import cast, kind_of, widen
 from .registry import lower
 

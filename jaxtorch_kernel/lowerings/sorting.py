@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .kinks import picked
+from .nondifferentiable import picked
 from .promote import kind_of, promote
 from .reductions import Pair
 from .registry import lower

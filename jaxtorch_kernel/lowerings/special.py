@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy import special
 
 from .elementwise import floating, lower_floating, rounded
-from .kinks import sloped
+from .nondifferentiable import sloped
 from .promote import cast, default_dtype, kind_of
 from .registry import lower
 

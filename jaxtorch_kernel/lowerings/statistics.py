@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .kinks import mean_square
+from .nondifferentiable import mean_square
 from .promote import cast, kind_of, promote_float, widen
 from .reductions import Dims, Pair, axes_of, count_of, root, squared
 from .registry import lower

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
-from .kinks import magnitude, sloped
+from .nondifferentiable import magnitude, sloped
 
 
 def _is_complex(x: jax.Array) -> bool:

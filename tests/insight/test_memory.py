@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.insight.keepers import NOBODY, keepers
 from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
 from jaxtorch.insight.programs import Place
+from jaxtorch.insight.retainers import NOBODY, retainers
 
 SIZE = (97, 101)  # of no other tensor
 BYTES = 97 * 101 * 4
@@ -95,7 +95,7 @@ class Holder:
 
 def why(namespace: dict[str, Any]) -> list[str]:
     (found,) = ours()
-    return keepers(found.id, namespace)
+    return retainers(found.id, namespace)
 
 
 def test_what_keeps_it_alive_is_a_way_from_a_name() -> None:
@@ -130,7 +130,7 @@ def test_a_gradient_is_kept_by_its_leaf() -> None:
 
     names = namespace()
     gradient = next(a for a in ours(names) if a.name == "leaf.grad")
-    assert keepers(gradient.id, names) == ["leaf.grad"]
+    assert retainers(gradient.id, names) == ["leaf.grad"]
 
 
 def test_a_variable_of_a_running_function_keeps_it_alive() -> None:
@@ -155,7 +155,7 @@ def test_what_only_a_graph_holds_is_said() -> None:
     gc.collect()
     held = [a for a in ours() if a.made_by.startswith("mul")]
     assert len(held) == 1
-    assert keepers(held[0].id, {}) == [NOBODY]
+    assert retainers(held[0].id, {}) == [NOBODY]
     del kept
 
 
@@ -164,13 +164,13 @@ def test_what_is_gone_is_an_error() -> None:
     (found,) = ours()
     del x
     with pytest.raises(LookupError, match="no such array"):
-        keepers(found.id)
+        retainers(found.id)
 
 
 def test_asking_keeps_nothing_alive() -> None:
     x = torch.zeros(SIZE, device="jax")
     (found,) = ours({"x": x})
-    keepers(found.id, {"x": x})
+    retainers(found.id, {"x": x})
     del x
     gc.collect()
     assert not ours()

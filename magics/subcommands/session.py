@@ -12,11 +12,11 @@ from jaxtorch.device.session import session
 from jaxtorch.insight.status import read_status
 from jaxtorch.widgets.status import StatusView
 
-from .table import Call, word
+from .table import Call, subcommand
 
 
-@word(
-    "on", says="new tensors and modules are made on the device, and torch.load puts tensors there"
+@subcommand(
+    "on", help="new tensors and modules are made on the device, and torch.load puts tensors there"
 )
 def on(call: Call) -> None:
     """Make the device the session's default."""
@@ -26,27 +26,27 @@ def on(call: Call) -> None:
     print(f"Default device: {torch.get_default_device()} ({status.platform}, {devices})")
 
 
-@word("off", says="the default device is again what it was before `%jax on`")
+@subcommand("off", help="the default device is again what it was before `%jax on`")
 def off(call: Call) -> None:
     """Give the default device back."""
     _switch(session.off)
     print(f"Default device: {torch.get_default_device()}")
 
 
-@word(
+@subcommand(
     "status",
-    says="the device at this moment (`%jax` alone): memory, compiled programs, what ran on the CPU",
+    help="the device at this moment (`%jax` alone): memory, compiled programs, what ran on the CPU",
 )
 def status(call: Call) -> StatusView:
     """The state of the device."""
     return StatusView(read_status())
 
 
-@word(
+@subcommand(
     "seed",
     argument("value", nargs="?", help="a whole number"),
     example="seed 0",
-    says="the same as torch.manual_seed(0)",
+    help="the same as torch.manual_seed(0)",
 )
 def seed(call: Call) -> None:
     """Seed every generator of torch's."""

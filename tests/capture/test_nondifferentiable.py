@@ -14,7 +14,7 @@ import torch
 
 import jaxtorch
 
-from .kinks import FAMILIES, TIES, Family
+from .nondifferentiable import FAMILIES, TIES, Family
 
 Lists = list[torch.Tensor]
 

@@ -23,7 +23,7 @@ from jaxtorch.widgets.standalone import standalone
 
 from ..cells import cell_number
 from ..report import read_cell, show_from_cell
-from .table import Call, word
+from .table import Call, subcommand
 
 _ARGUMENTS = (
     argument("--repeat", type=int, default=1, metavar="N", help="runs; times are their means"),
@@ -120,8 +120,8 @@ def _save(path: Path, found: Profile, view: ProfiledView) -> None:
     print(f"Saved {path}.{where}")
 
 
-def _register(name: str, kind: type[ProfiledView], says: str) -> None:
-    word(name, *_ARGUMENTS, example=f"{name} step(x)", says=says, cell=True, statement=True)(
+def _register(name: str, kind: type[ProfiledView], help: str) -> None:
+    subcommand(name, *_ARGUMENTS, example=f"{name} step(x)", help=help, cell=True, statement=True)(
         functools.partial(_view, kind)
     )
 

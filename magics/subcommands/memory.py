@@ -9,21 +9,21 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.keepers import keepers
 from jaxtorch.insight.memory import LiveArray, live_arrays
 from jaxtorch.insight.programs import program, programs
+from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
 from jaxtorch.widgets.view import View
 
-from .table import Call, nearest, word
+from .table import Call, nearest, subcommand
 
 
 def _names() -> Iterable[str]:
     return dict.fromkeys(p.name for p in programs() if p.kind != "eager")
 
 
-@word(
+@subcommand(
     "memory",
     argument("program", nargs="?", help="a compiled program, to see its memory by buffer"),
     argument(
@@ -32,7 +32,7 @@ def _names() -> Iterable[str]:
         help="what keeps a tensor alive: model.weight, or its number in the table",
     ),
     example="memory",
-    says="what lives on the device, by size and by the line that made it",
+    help="what lives on the device, by size and by the line that made it",
     names=_names,
 )
 def memory(call: Call) -> View:
@@ -43,7 +43,7 @@ def memory(call: Call) -> View:
         if arguments.program is not None:
             raise UsageError("`%jax memory` takes a program or --why TENSOR, not both at once.")
         found = _array(arguments.why, names)
-        return KeptView(found, keepers(found.id, names))
+        return KeptView(found, retainers(found.id, names))
     if arguments.program is None:
         return MemoryView(names)
     try:

@@ -1,12 +1,12 @@
-"""The table of `%jax`'s words: each is a function with arguments of its own, on IPython's argument parser.
+"""The table of the subcommands of `%jax`: each is a function with arguments of its own, on IPython's argument parser.
 
-A module of this folder registers its words when it is imported:
+A module of this folder registers its subcommands when it is imported:
 
-    @word("seed", argument("value", help="a whole number"), example="seed 0", says="the same as torch.manual_seed(0)")
+    @subcommand("seed", argument("value", help="a number"), example="seed 0", help="as torch.manual_seed(0)")
     def seed(call: Call) -> None:
         torch.manual_seed(call.arguments.value)
 
-What a word returns is shown, as the value of a line.
+What a subcommand returns is shown, as the value of a line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a word.
+    """One use of a subcommand.
 
     Attributes:
-        arguments: as parsed; `arguments.rest` is the rest of the line where the word takes a statement.
-        cell: what stands under `%%jax word`; None in `%jax word`.
+        arguments: as parsed; `arguments.rest` is the rest of the line where the subcommand takes a statement.
+        cell: what stands under `%%jax name`; None in `%jax name`.
         line: the whole line after `%jax`, for a cell's first line.
     """
 
@@ -42,14 +42,14 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word of `%jax`.
+class Subcommand:
+    """A subcommand of `%jax`.
 
     Attributes:
         example: how it is written, without `%jax`.
-        says: what it does, in one line.
-        line: whether it stands in `%jax word`.
-        cell: whether it stands in `%%jax word`, over a cell.
+        help: what it does, in one line.
+        line: whether it stands in `%jax name`.
+        cell: whether it stands in `%%jax name`, over a cell.
         statement: whether what follows its options is Python, left as it is in `arguments.rest`.
         names: what may follow it, for completion.
     """
@@ -58,7 +58,7 @@ class Word:
     run: Callable[[Call], Any]
     parser: MagicArgumentParser
     example: str
-    says: str
+    help: str
     line: bool = True
     cell: bool = False
     statement: bool = False
@@ -76,26 +76,26 @@ class Word:
         return [a.dest for a in self.parser._actions if not a.option_strings]
 
 
-WORDS: dict[str, Word] = {}
+SUBCOMMANDS: dict[str, Subcommand] = {}
 
 
-def word(
-    name: str, *arguments: argument, example: str = "", says: str, **more: Any
+def subcommand(
+    name: str, *arguments: argument, example: str = "", help: str, **more: Any
 ) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
-    """Register a function as a word of `%jax`; `more`: see `Word`."""
+    """Register a function as a subcommand of `%jax`; `more`: see `Subcommand`."""
 
     def register(function: Callable[[Call], Any]) -> Callable[[Call], Any]:
         parser = MagicArgumentParser(prog=f"%jax {name}", add_help=False)
         for one in arguments:
             one.add_to_parser(parser, None)
-        WORDS[name] = Word(name, function, parser, example or name, says, **more)
+        SUBCOMMANDS[name] = Subcommand(name, function, parser, example or name, help, **more)
         return function
 
     return register
 
 
-def parse(found: Word, line: str) -> Namespace:
-    """The arguments of a word; a mistake is an error of one line."""
+def parse(found: Subcommand, line: str) -> Namespace:
+    """The arguments of a subcommand; a mistake is an error of one line."""
     options, statement = _split(found, line) if found.statement else (uncommented(line), "")
     parsed, rest = found.parser.parse_argstring(options, partial=True)
     parsed.rest = statement
@@ -119,7 +119,7 @@ def uncommented(line: str) -> str:
     return re.split(r"(?:^|\s)#\s", line, maxsplit=1)[0].rstrip()
 
 
-def _split(found: Word, line: str) -> tuple[str, str]:
+def _split(found: Subcommand, line: str) -> tuple[str, str]:
     """The options at the start of a line, and the statement after them as it is written."""
     takes = {
         name: action.nargs != 0
@@ -135,26 +135,26 @@ def _split(found: Word, line: str) -> tuple[str, str]:
 
 
 def nearest(given: str, known: Iterable[str] = ()) -> str:
-    """The word of `%jax` (or of `known`) that is most like this one.
+    """The subcommand of `%jax` (or of `known`) that is most like this one.
 
     Example:
-        >>> from jaxtorch.magics.words import nearest
+        >>> from jaxtorch.magics.subcommands import nearest
         >>> nearest("stats")
         'status'
     """
     return max(
-        known or WORDS,
+        known or SUBCOMMANDS,
         key=lambda one: difflib.SequenceMatcher(None, given.lower(), one).ratio(),
     )
 
 
 def help_text() -> str:
-    """Every word with its example, for `%jax?`."""
-    width = max(len(w.example) for w in WORDS.values()) + 2
+    """Every subcommand with its example, for `%jax?`."""
+    width = max(len(one.example) for one in SUBCOMMANDS.values()) + 2
     lines = []
-    for found in WORDS.values():
+    for found in SUBCOMMANDS.values():
         sign = "%jax" if found.line else "%%jax"
-        lines.append(f"{sign} {found.example:{width}}{found.says}")
+        lines.append(f"{sign} {found.example:{width}}{found.help}")
         for action in found.parser._actions:
             if action.help:
                 names = ", ".join(action.option_strings) or action.dest

@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import argument
 from jaxtorch.base.compile_cache import compile_cache
 from jaxtorch.base.options import config as options
 
-from .table import Call, word
+from .table import Call, subcommand
 
 _SAYS = {
     "fallback": "what an operator without a lowering does: 'warn', 'silent', 'error'",
@@ -25,11 +25,11 @@ _SAYS = {
 }
 
 
-@word(
+@subcommand(
     "config",
     argument("changes", nargs="*", metavar="OPTION=VALUE", help="what to set"),
     example="config max_traces=5",
-    says="show the options, or set some for the session",
+    help="show the options, or set some for the session",
     names=lambda: [f"{name}=" for name in _SAYS],
 )
 def config(call: Call) -> None:

@@ -32,7 +32,9 @@ NOBODY = (
 )
 
 
-def keepers(array_id: int, namespace: Mapping[str, Any] | None = None, most: int = 5) -> list[str]:
+def retainers(
+    array_id: int, namespace: Mapping[str, Any] | None = None, most: int = 5
+) -> list[str]:
     """The ways by which an array is kept alive, the shortest first.
 
     Args:
@@ -45,11 +47,11 @@ def keepers(array_id: int, namespace: Mapping[str, Any] | None = None, most: int
 
     Example:
         >>> import torch
-        >>> from jaxtorch.insight.keepers import keepers
+        >>> from jaxtorch.insight.retainers import retainers
         >>> from jaxtorch.insight.memory import live_arrays
         >>> history = {"losses": [[torch.zeros(59, 31, device="jax")]]}
         >>> (found,) = [a for a in live_arrays() if a.shape == (59, 31)]
-        >>> keepers(found.id, {"history": history})[0]
+        >>> retainers(found.id, {"history": history})[0]
         "history['losses'][0][0]"
     """
     array = next((a for a in jax.live_arrays() if id(a) == array_id), None)

@@ -14,14 +14,14 @@ from IPython.core.magic_arguments import argument
 from jaxtorch.insight.sharding import Drawing, sharding_of
 from jaxtorch.widgets.devices import DevicesView
 
-from .table import Call, word
+from .table import Call, subcommand
 
 
-@word(
+@subcommand(
     "devices",
     argument("tensor", nargs="*", help="a tensor or a jax.Array, to see which part lies where"),
     example="devices",
-    says="the devices, or how a tensor lies on them",
+    help="the devices, or how a tensor lies on them",
 )
 def devices(call: Call) -> DevicesView:
     """The devices of the session, or the sharding of an array."""

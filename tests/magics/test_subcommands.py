@@ -10,7 +10,7 @@ import torch
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 
-from jaxtorch.magics.words import WORDS
+from jaxtorch.magics.subcommands import SUBCOMMANDS
 
 
 def completions(shell: Any, line: str) -> list[str]:
@@ -37,7 +37,7 @@ def test_completion_offers_the_words_and_nothing_else(
 def test_completion_offers_every_word_the_session_first(shell: Any) -> None:
     offered = completions(shell, "%jax ")
     assert offered[:4] == ["on", "off", "status", "seed"]
-    assert sorted(offered) == sorted(WORDS)
+    assert sorted(offered) == sorted(SUBCOMMANDS)
 
 
 def test_completion_elsewhere_is_untouched(shell: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions with a kink or a pole, where captured code has torch's derivative and not JAX's.
+"""Functions with a point where they have no derivative, or a pole: captured code has torch's derivative and not JAX's.
 
 torch fixes what the derivative is where two pieces meet, where operands are equal, and where a formula has no limit: by
 the formula that it writes down (`derivatives.yaml`, `FunctionsManual.cpp`). JAX differentiates what computes the value.

@@ -20,7 +20,7 @@ from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects
 from ..report import read_cell
-from .table import Call, word
+from .table import Call, subcommand
 
 
 def _names() -> Iterable[str]:
@@ -28,7 +28,7 @@ def _names() -> Iterable[str]:
     return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
 
 
-@word(
+@subcommand(
     "hlo",
     argument(
         "program", nargs="*", help="a name or a number, the latest by default; two: compare them"
@@ -40,7 +40,7 @@ def _names() -> Iterable[str]:
     argument("--grep", metavar="WORD", default="", help="the lines that contain a word"),
     argument("--save", metavar="FILE", help="write the whole text into a file"),
     example="hlo NAME",
-    says="a program beside the code it comes from: jaxpr, StableHLO, HLO, costs by line; over a cell: runs it",
+    help="a program beside the code it comes from: jaxpr, StableHLO, HLO, costs by line; over a cell: runs it",
     cell=True,
     names=_names,
 )

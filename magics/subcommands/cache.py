@@ -11,14 +11,14 @@ from jaxtorch.insight.programs import keep, program
 from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.widgets.cache import SORTS, CacheView
 
-from .table import Call, nearest, word
+from .table import Call, nearest, subcommand
 
 
 def _names() -> Iterable[str]:
     return dict.fromkeys(f.name for f in functions())
 
 
-@word(
+@subcommand(
     "cache",
     argument("--sort", metavar="COLUMN", help=f"one of {', '.join(SORTS)}"),
     argument("--filter", nargs="+", metavar="WORD", default=[], help="only what has these words"),
@@ -32,7 +32,7 @@ def _names() -> Iterable[str]:
     argument("--keep", metavar="NAME", help="keep a program's HLO when nobody can run it any more"),
     argument("--all", action="store_true", help="also what the engine itself asks of JAX"),
     example="cache --sort time",
-    says="every program that was compiled: by what, how long, and why again",
+    help="every program that was compiled: by what, how long, and why again",
     names=_names,
 )
 def cache(call: Call) -> CacheView | None:
