@@ -135,7 +135,7 @@ def call_bodies(
     build: Callable[..., tuple[list[Any], Any]],
     operands: Sequence[Tensor],
     bodies: Sequence[Body],
-    smooth: Sequence[bool],
+    differentiable: Sequence[bool],
     flow: Sequence[Flow] | None = None,
 ) -> list[Tensor]:
     """Call a JAX function made of bodies: one node in torch's graph.
@@ -145,7 +145,7 @@ def call_bodies(
         build: `build(bound bodies, key, operands' arrays) -> (results, next key)`.
         operands: its tensors.
         bodies: the torch code in it.
-        smooth: which results a gradient may flow from.
+        differentiable: which results a gradient may flow from.
         flow: what it flows to from each of the results that have one: everything by default.
     """
     trace = tracing.current()
@@ -163,8 +163,8 @@ def call_bodies(
         own = dict(zip(closure, given[len(operands) :], strict=False))
         bound = [body.bind(own) for body in bodies]
         results, key = build(bound, key, list(given[: len(operands)]))
-        first = [r for r, s in zip(results, smooth, strict=True) if s]
-        rest = [r for r, s in zip(results, smooth, strict=True) if not s]
+        first = [r for r, s in zip(results, differentiable, strict=True) if s]
+        rest = [r for r, s in zip(results, differentiable, strict=True) if not s]
         return first, [*rest, key]
 
     inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
@@ -172,7 +172,7 @@ def call_bodies(
     places = [(i, id(tensors[i])) for i in inputs]
     reached: list[frozenset[int]] = [
         frozenset(k for k, (i, key) in enumerate(places) if i in own.operands or key in own.closure)
-        for own, s in zip(flow or (), smooth, strict=False)
+        for own, s in zip(flow or (), differentiable, strict=False)
         if s
     ]
     bridge = Bridge(compiled, placement.current(), flow=reached if flow else None)
@@ -182,7 +182,7 @@ def call_bodies(
         trace.touch(source)
         source.array = key
     first, second = iter(outputs), iter([bridge.wrap(a) for a in rest])
-    return [next(first if s else second) for s in smooth]
+    return [next(first if s else second) for s in differentiable]
 
 
 def needs_gradient(operands: Sequence[Tensor], bodies: Sequence[Body]) -> bool:
@@ -217,8 +217,8 @@ def _input(trace: tracing.Trace, array: Any) -> Tensor:
     spec = spec_of(np.dtype(array.dtype), shape, placement.current())
     tensor = wrap(array, spec, shape, to_torch(array.dtype))
     trace.add_born(buffer_of(tensor))
-    smooth = tensor.is_floating_point() or tensor.is_complex()
-    return tensor.requires_grad_().clone() if smooth and torch.is_grad_enabled() else tensor
+    differentiable = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.requires_grad_().clone() if differentiable and torch.is_grad_enabled() else tensor
 
 
 def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -227,8 +227,8 @@ def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
     outputs: list[Any] = []
     for leaf in leaves:
         if _is_ours(leaf):
-            smooth = leaf.requires_grad
-            outputs.append(Output(tuple(leaf.shape), leaf.dtype, smooth, len(arrays)))
+            differentiable = leaf.requires_grad
+            outputs.append(Output(tuple(leaf.shape), leaf.dtype, differentiable, len(arrays)))
             arrays.append(contiguous_array(leaf))
         else:
             outputs.append(leaf)
@@ -259,18 +259,20 @@ def _flow(
         return [Flow(frozenset(), frozenset())] * len(results), []
     outside = {edge_of(t): t for t in tensors}
     places = {edge: i for i, edge in enumerate(inputs) if edge is not None}
-    smooth = [i for i, t in enumerate(results) if t.requires_grad]
+    differentiable = [i for i, t in enumerate(results) if t.requires_grad]
     operands: list[set[int]] = [set() for _ in results]
     closure: list[set[int]] = [set() for _ in results]
     found = []
-    for edge, starts in ends_of([edge_of(results[i]) for i in smooth], {*outside, *places}).items():
+    for edge, starts in ends_of(
+        [edge_of(results[i]) for i in differentiable], {*outside, *places}
+    ).items():
         if edge in places:
             for k in starts:
-                operands[smooth[k]].add(places[edge])
+                operands[differentiable[k]].add(places[edge])
         elif edge in outside:
             found.append(outside[edge])
             for k in starts:
-                closure[smooth[k]].add(id(outside[edge]))
+                closure[differentiable[k]].add(id(outside[edge]))
     flow = [Flow(frozenset(o), frozenset(c)) for o, c in zip(operands, closure, strict=True)]
     return flow, [t for t in outside.values() if any(t is other for other in found)]
 

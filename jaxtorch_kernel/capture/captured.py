@@ -186,12 +186,15 @@ def _run(
         leaves, session.structure = pytree.tree_flatten(result)
         results = Results(leaves, trace, known())
         session.leaves = results.leaves
-        session.outputs, session.others = len(results.smooth), len(results.rest)
-        smooth, rest = map(contiguous_array, results.smooth), map(contiguous_array, results.rest)
-        read = [*smooth, *rest]
+        session.outputs, session.others = len(results.differentiable), len(results.others)
+        differentiable, others = (
+            map(contiguous_array, results.differentiable),
+            map(contiguous_array, results.others),
+        )
+        read = [*differentiable, *others]
         if trace.differentiable:
             elsewhere = [t for t in leaves if isinstance(t, Tensor) and t.device.type != "jax"]
-            _find_leaves([*results.smooth, *elsewhere], session)
+            _find_leaves([*results.differentiable, *elsewhere], session)
         del result, results, leaves
         session.written = trace.written()
         session.new_specs = [cell.spec for cell in session.written]
@@ -204,10 +207,10 @@ def _run(
 
 def _find_leaves(outputs: list[Tensor], session: Session) -> None:
     """Note where torch's graph of the outputs ends, and which of them lead there."""
-    smooth = [t for t in outputs if t.requires_grad]
+    differentiable = [t for t in outputs if t.requires_grad]
     outer = session.trace.outer
-    ends = ends_of([edge_of(t) for t in smooth], outer)
-    reached: list[list[int]] = [[] for _ in smooth]
+    ends = ends_of([edge_of(t) for t in differentiable], outer)
+    reached: list[list[int]] = [[] for _ in differentiable]
     for edge, starts in ends.items():
         variable = outer.get(edge, getattr(edge[0], "variable", None))
         # The code may make leaves of its own, to differentiate by them.
@@ -216,7 +219,9 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
                 reached[i].append(len(session.differentiated))
             session.differentiated.append(variable)
     session.flow = [
-        frozenset(own) for t, own in zip(smooth, reached, strict=True) if t.device.type == "jax"
+        frozenset(own)
+        for t, own in zip(differentiable, reached, strict=True)
+        if t.device.type == "jax"
     ]
 
 

@@ -50,9 +50,11 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         return jax.checkpoint(bodies[0])(key, *arrays)
 
-    smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
+    differentiable = [output.differentiable for output in body.outputs] + [False] * len(
+        body.written
+    )
     operands = [*tensors, *buffers]
-    results = call_bodies("checkpoint", build, operands, [body], smooth, body.flow)
+    results = call_bodies("checkpoint", build, operands, [body], differentiable, body.flow)
     own = iter(results)
     filled = [next(own) if isinstance(leaf, Output) else leaf for leaf in body.leaves]
     with torch.no_grad():

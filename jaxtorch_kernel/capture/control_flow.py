@@ -48,7 +48,7 @@ def cond(
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
         return jax.lax.cond(arrays[0].reshape(()) != 0, *bodies, key, *arrays[1:])
 
-    smooth = [
+    differentiable = [
         a.differentiable or b.differentiable
         for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True)
     ]
@@ -56,7 +56,7 @@ def cond(
         a.union(b).moved(lambda i: [i + 1])
         for a, b in zip(branches[0].flow, branches[1].flow, strict=True)
     ]
-    results = iter(call_bodies("cond", build, [pred, *tensors], branches, smooth, flow))
+    results = iter(call_bodies("cond", build, [pred, *tensors], branches, differentiable, flow))
     filled = [next(results) if isinstance(leaf, Output) else leaf for leaf in branches[0].leaves]
     return pytree.tree_unflatten(filled, branches[0].structure)
 
@@ -148,8 +148,8 @@ def while_loop(
         return last, key
 
     # To `jax_view` every input may need a gradient; JAX itself refuses where one is asked for.
-    smooth = [output.differentiable for output in body.outputs]
-    return tuple(call_bodies("while_loop", build, carry, [test, body], smooth))
+    differentiable = [output.differentiable for output in body.outputs]
+    return tuple(call_bodies("while_loop", build, carry, [test, body], differentiable))
 
 
 def _root() -> Any:
@@ -223,10 +223,10 @@ def _associative_scan(
 
         return jax.lax.associative_scan(pairs, arrays), key
 
-    smooth = [output.differentiable for output in body.outputs]
+    differentiable = [output.differentiable for output in body.outputs]
     count = len(xs)
     flow = over_iterations([f.moved(lambda i: [i % count]) for f in body.flow], count)
-    return call_bodies("associative_scan", build, xs, [body], smooth, flow)
+    return call_bodies("associative_scan", build, xs, [body], differentiable, flow)
 
 
 _eager_associative_scan = eager(_associative_scan)

@@ -147,8 +147,8 @@ class CustomCall:
         del values
         asked = iter(given)
         cotangents: list[Any] = [None] * len(self.values)
-        for place, smooth in zip(self.places_out, self.differentiable, strict=True):
-            if smooth and next(asked):
+        for place, is_differentiable in zip(self.places_out, self.differentiable, strict=True):
+            if is_differentiable and next(asked):
                 cotangents[place] = next(own)
         gradients = self.cls.backward(context, *cotangents)
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)

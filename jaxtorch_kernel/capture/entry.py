@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..operators.bridge import Bridge, layouts
-from ..programs.atomic import TAKEN, give_up, own, replaced, store
+from ..programs.atomic import TAKEN, mark_donated, own, replaced, store
 from ..programs.rng import Source
 from ..storage.buffer import Spec, buffer_of
 from . import hoisting
@@ -99,7 +99,7 @@ class Entry(Replay):
                     raise
         outputs, others = ran
         for i in bridge.compiled.donated:
-            give_up(buffers[i])
+            mark_donated(buffers[i])
         if captured.written:
             first = len(self.places)
             targets = [cells[i - first] for i in captured.written]

@@ -54,8 +54,8 @@ def _differentiable() -> bool:
 
 
 def _apply_traced(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-    smooth = any(is_ours(a) and a.requires_grad for a in args)
-    if not smooth or not _differentiable():
+    differentiable = any(is_ours(a) and a.requires_grad for a in args)
+    if not differentiable or not _differentiable():
         return _apply.__get__(None, cls)(*args, **kwargs)
     return CustomCall(cls, args).run()
 

@@ -116,15 +116,15 @@ def _hoisted(captured: Captured, inputs: Sequence[int], donated: Sequence[int]) 
         if (own := _column(eqn, sources)) in columns:
             variables[eqn.outvars[0]] = len(kept) + ordered.index(own)
     jaxpr = captured.jaxpr.replace(constvars=list(variables), eqns=equations)
-    smooth = [places[i] for i in inputs if i in places]
-    smooth += [len(kept) + n for n, column in enumerate(ordered) if column[0] in inputs]
+    differentiable = [places[i] for i in inputs if i in places]
+    differentiable += [len(kept) + n for n, column in enumerate(ordered) if column[0] in inputs]
     return Stacks(
         replace(captured, jaxpr=jaxpr, constants=list(variables.values())).function,
         [captured.avals[i] for i in kept]
         + [stacked_aval(captured.avals[c[0]], len(c)) for c in ordered],
         kept,
         [[list(row) for row in zip(*group, strict=True)] for group in groups.values()],
-        smooth,
+        differentiable,
     )
 
 

@@ -78,7 +78,7 @@ def jit(
         name: what the program is called in profiles.
         max_entries: as `pure`'s.
         static_argnames: as `pure`'s.
-        donate: arguments whose tensors are given up besides: their memory may be reused, and they must not be used
+        donate: arguments whose tensors are donated as well: their memory may be reused, and they must not be used
             after the call.
 
     Returns:

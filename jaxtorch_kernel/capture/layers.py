@@ -130,7 +130,9 @@ def _scan_layers(
         return [*last, *written], key
 
     each = [t for state in states for t in state.tensors]
-    smooth = [output.differentiable for output in body.outputs] + [False] * len(body.written)
+    differentiable = [output.differentiable for output in body.outputs] + [False] * len(
+        body.written
+    )
     everything = [*inputs, *each, *_numbers(states)]
 
     def of_each(i: int) -> Sequence[int]:
@@ -140,7 +142,7 @@ def _scan_layers(
         return range(i, len(inputs) + len(each), template.size)
 
     flow = [f.moved(of_each) for f in over_iterations(body.flow, count)]
-    results = call_bodies("scan_layers", build, everything, [body], smooth, flow)
+    results = call_bodies("scan_layers", build, everything, [body], differentiable, flow)
     places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
         for place, values in zip(places, results[count:], strict=True):

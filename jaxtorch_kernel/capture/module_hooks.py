@@ -45,15 +45,15 @@ class TracedBackwardHook(BackwardHook):
 
     def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
         places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
-        smooth = [i for i in places if is_ours(args[i]) and args[i].requires_grad]
-        if not smooth or not torch.is_grad_enabled():
+        differentiable = [i for i in places if is_ours(args[i]) and args[i].requires_grad]
+        if not differentiable or not torch.is_grad_enabled():
             return args, None
         node = SimpleNamespace()
         node.register_hook = lambda hook: setattr(node, "hook", hook)
         fn(node)
-        tensors = [args[i] for i in smooth]
-        own = node.hook, places, smooth, [aval_of(t) for t in tensors]
-        rest = {i: (args[i].shape, args[i].dtype) for i in places if i not in smooth}
+        tensors = [args[i] for i in differentiable]
+        own = node.hook, places, differentiable, [aval_of(t) for t in tensors]
+        rest = {i: (args[i].shape, args[i].dtype) for i in places if i not in differentiable}
         if self._entering:
             self._enter, self._zeros = own, rest
             results = _identity(tensors, _entered(self._link), ())
@@ -65,46 +65,46 @@ class TracedBackwardHook(BackwardHook):
             constants = leave.constants, enter and enter.constants
             results = _identity(tensors, _left(self._link, leave.jaxpr), constants)
         made = list(args)
-        for i, result in zip(smooth, results, strict=True):
+        for i, result in zip(differentiable, results, strict=True):
             made[i] = result
         return (tuple(made) if type(args) is tuple else type(args)(*made)), places
 
     def _bodies(self, own: Any) -> tuple[Body, Body | None]:
         """What the hooks do to the gradients of the outputs, and from these and their own to those of the inputs."""
-        hook, places, smooth, avals = own
+        hook, places, differentiable, avals = own
 
-        def packed(given: Any, smooth: list[int], places: list[int]) -> list[Any]:
-            found = dict(zip(smooth, given, strict=True))
+        def packed(given: Any, differentiable: list[int], places: list[int]) -> list[Any]:
+            found = dict(zip(differentiable, given, strict=True))
             return [found.get(i) for i in places]
 
         def leave(*given: Tensor) -> list[Tensor]:
-            results = hook(None, packed(given, smooth, places))
+            results = hook(None, packed(given, differentiable, places))
             self.grad_outputs = None  # of this trace
-            return _those(results, places, smooth, given)
+            return _those(results, places, differentiable, given)
 
         body = trace_body(leave, avals, self._what)
         if self._enter is None:
             return body, None
-        inner, places_in, smooth_in, avals_in = self._enter
+        inner, places_in, differentiable_in, avals_in = self._enter
 
         def enter(*given: Tensor) -> list[Tensor]:
-            own, outer = given[: len(smooth_in)], given[len(smooth_in) :]
-            outputs = packed(outer, smooth, places)
+            own, outer = given[: len(differentiable_in)], given[len(differentiable_in) :]
+            outputs = packed(outer, differentiable, places)
             self.grad_outputs = self._pack_with_none(places, outputs, self.n_outputs)
-            gradients = packed(own, smooth_in, places_in)
+            gradients = packed(own, differentiable_in, places_in)
             for k, i in enumerate(places_in):
                 if i in self._zeros:  # which needs none: torch's own hooks see zeros
                     size, dtype = self._zeros[i]
                     gradients[k] = torch.zeros(size, dtype=dtype, device="jax")
-            return _those(inner(gradients, None), places_in, smooth_in, own)
+            return _those(inner(gradients, None), places_in, differentiable_in, own)
 
         return body, trace_body(enter, [*avals_in, *avals], self._what)
 
 
-def _those(results: Any, places: list[int], smooth: list[int], given: Any) -> list[Tensor]:
+def _those(results: Any, places: list[int], differentiable: list[int], given: Any) -> list[Tensor]:
     """Of a hook's results, the gradients that are wanted."""
     found = dict(zip(places, results, strict=True))
-    pairs = zip(smooth, given, strict=True)
+    pairs = zip(differentiable, given, strict=True)
     return [torch.zeros_like(g) if found[i] is None else found[i] for i, g in pairs]
 
 

@@ -79,7 +79,7 @@ def pure(
         max_entries: how many programs are kept, the least lately traced going first; all by default.
         static_argnames: arguments whose numbers are part of the program: another number, another trace. Others are
             operands from their second value on.
-        donate: arguments whose tensors are given up: a call without gradients may reuse their memory, and they must not
+        donate: arguments whose tensors are donated: a call without gradients may reuse their memory, and they must not
             be used after it.
 
     Raises:

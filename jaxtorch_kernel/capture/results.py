@@ -104,12 +104,12 @@ class Results:
 
     Attributes:
         leaves: one for each: an Output, a Part, an Alias or the value itself.
-        smooth, rest: the tensors of the outputs, differentiable ones and others, each in the order of its positions.
+        differentiable, others: the tensors of the outputs, each in the order of its positions.
     """
 
     def __init__(self, leaves: Sequence[Any], trace: Trace, known: Iterable[Known]):
-        self.smooth: list[Tensor] = []
-        self.rest: list[Tensor] = []
+        self.differentiable: list[Tensor] = []
+        self.others: list[Tensor] = []
         self._outputs: dict[int, Output] = {}  # by the identity of the tensor
         self._sharing: dict[int, list[Tensor]] = defaultdict(list)  # by the identity of the buffer
         self._known: dict[int, list[Known]] = defaultdict(list)
@@ -150,7 +150,7 @@ class Results:
     def _output(self, tensor: Tensor) -> Output:
         known = self._outputs.get(id(tensor))
         if known is None:
-            kind = self.smooth if tensor.requires_grad else self.rest
+            kind = self.differentiable if tensor.requires_grad else self.others
             look = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
             known = Output(*look, len(kind), _class_of(tensor))
             kind.append(tensor)

@@ -105,9 +105,9 @@ def _scan(
         (key, last), ys = jax.lax.scan(step, state, arrays[count:], length, reverse)
         return [*last, *ys], key
 
-    smooth = [output.differentiable for output in body.outputs]
+    differentiable = [output.differentiable for output in body.outputs]
     flow = over_iterations(body.flow, count) if length else None
-    results = call_bodies("scan", build, [*carry, *elements], [body], smooth, flow)
+    results = call_bodies("scan", build, [*carry, *elements], [body], differentiable, flow)
     (_, y_structure), y_leaves = _split(body, count)
     own = iter(results[count:])
     ys = [next(own) if isinstance(leaf, Output) else leaf for leaf in y_leaves]

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
-from ..programs.atomic import TAKEN, give_up, own, replaced, run_into
+from ..programs.atomic import TAKEN, mark_donated, own, replaced, run_into
 from ..programs.compiled import Compiled
 from ..programs.tracing import Untraceable
 from ..storage.buffer import Buffer, buffer_of
@@ -114,7 +114,7 @@ class Step(Replay):
         """Choose what is donated: all that is written, but for first values that further runs need.
 
         Args:
-            donated: leaves of the call that are given up besides.
+            donated: leaves of the call that are donated as well.
         """
         captured = self.captured
         self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
@@ -204,7 +204,7 @@ class Step(Replay):
             for cell, spec in zip(written, captured.new_specs, strict=True):
                 cell.spec = spec
         for i in self._given:
-            give_up(inputs[i])
+            mark_donated(inputs[i])
         for cell, buffer in zip(self.kept, born, strict=False):
             cell.array = buffer.array
         for place, grad in self.argument_grads.items():
@@ -236,7 +236,7 @@ def trace_step(
     """Trace a call for its signature.
 
     Args:
-        donated: leaves of the call that are given up besides what is written.
+        donated: leaves of the call that are donated, beside what is written.
         again: what its first run had made is there now.
         rates: learning rates are operands, where the optimizers can take them.
     """

@@ -67,16 +67,16 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         trace.touch(source)
         source.array = outputs[-1]
         outputs = outputs[:-1]
-    smooth = (
+    active = (
         trace.differentiable
         and torch.is_grad_enabled()
         and not all(map(trace.is_constant, call.tensors))
     )
     _write(program, call, outputs, trace)
     results = _born(results_of(program, outputs, call.tensors), call, trace)
-    if smooth:
+    if active:
         for t in (*_tensors(results), *(call.tensors[i] for i in program.targets)):
-            trace.add_smooth(t)
+            trace.add_active(t)
     return results
 
 

@@ -154,11 +154,11 @@ def _traced(
     flat, out_tree = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), leaves, tree)
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(flat)(*avals_of(arrays))
-    _, smooth = out_tree[0]
+    _, differentiable = out_tree[0]
 
     def again(*operands: Any) -> tuple[list[Any], list[Any]]:
         results = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *operands)
-        return results[: sum(smooth)], results[sum(smooth) :]
+        return results[: sum(differentiable)], results[sum(differentiable) :]
 
     read = [reference for _, reference in recorder.tensors.values() if reference() is not None]
     known = [(reference, buffer_of(cast(Tensor, reference())).array) for reference in read]
@@ -180,11 +180,11 @@ def _flattened(
         with users_only():
             results, structure = jax.tree.flatten(function(*args, **kwargs))
         results = [jnp.asarray(r) for r in results]
-        smooth = [jnp.issubdtype(r.dtype, jnp.inexact) for r in results]
-        out_tree[0] = structure, smooth
+        differentiable = [jnp.issubdtype(r.dtype, jnp.inexact) for r in results]
+        out_tree[0] = structure, differentiable
         return (
-            [r for r, s in zip(results, smooth, strict=True) if s],
-            [r for r, s in zip(results, smooth, strict=True) if not s],
+            [r for r, s in zip(results, differentiable, strict=True) if s],
+            [r for r, s in zip(results, differentiable, strict=True) if not s],
         )
 
     return flat, out_tree
@@ -201,6 +201,6 @@ def _bridge(
 
 
 def _rebuild(out_tree: Any, outputs: Sequence[Tensor], others: list[Any], bridge: Bridge) -> Any:
-    structure, smooth = out_tree
+    structure, differentiable = out_tree
     first, second = iter(outputs), (bridge.wrap(o) for o in others)
-    return jax.tree.unflatten(structure, [next(first if s else second) for s in smooth])
+    return jax.tree.unflatten(structure, [next(first if s else second) for s in differentiable])

@@ -35,10 +35,10 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
     """
 
     def decorate(function: Function) -> Function:
-        smooth: Any = jax.custom_jvp(function)
+        ruled: Any = jax.custom_jvp(function)
 
         def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-            result = smooth(*primals)
+            result = ruled(*primals)
             total = jnp.zeros_like(result)
             for slope, change in zip(slopes, tangents, strict=False):
                 # An operand that does not change: zero times an infinite slope would be NaN.
@@ -46,12 +46,12 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
                     total += jnp.asarray(slope(change, result, *primals), total.dtype)
             return result, total
 
-        smooth.defjvp(rule, symbolic_zeros=True)
+        ruled.defjvp(rule, symbolic_zeros=True)
 
         @functools.wraps(function)
         def differentiable(*operands: Any) -> jax.Array:
             plain = not holomorphic and any(map(jnp.iscomplexobj, operands))
-            return (function if plain else smooth)(*operands)
+            return (function if plain else ruled)(*operands)
 
         return differentiable
 

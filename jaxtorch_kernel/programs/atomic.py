@@ -53,7 +53,7 @@ def replaced(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> bool:
     """
     found = False
     for buffer, array in zip(buffers, arrays, strict=False):
-        if isinstance(array, jax.core.Tracer | _GivenUp) or not array.is_deleted():
+        if isinstance(array, jax.core.Tracer | _Donated) or not array.is_deleted():
             continue
         while buffer.array is array and _is_written(buffer):
             time.sleep(_POLL)
@@ -92,17 +92,17 @@ def own(buffer: Buffer) -> None:
             own(buffer)
 
 
-class _GivenUp:
-    """In the place of an array that a program has taken: whatever is asked of it says so."""
+class _Donated:
+    """Stands for the array of a donated buffer: any use of it is an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(
-            "this tensor was given up: a call of a captured function took its memory (`donate`). Use what the call "
+            "this tensor was donated to a compiled function, and its memory has been reused. Use what the call "
             "returned, or leave the argument's name out of `donate`."
         )
 
 
-def give_up(buffer: Buffer) -> None:
-    """Say of a buffer that was donated, and not written, that its data is gone; XLA may have left it."""
+def mark_donated(buffer: Buffer) -> None:
+    """Note that a buffer was donated and not written. XLA may have left its data alone; then it stays."""
     if buffer.array.is_deleted():
-        buffer.array = _GivenUp()
+        buffer.array = _Donated()

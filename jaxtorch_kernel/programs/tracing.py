@@ -64,7 +64,7 @@ class Trace:
         self.born: dict[int, weakref.ref[Any]] = {}
         # id of a cell -> the tensor that it was computed for, if from what a gradient flows to. Held strongly: only
         # when its kernel has returned does autograd say that it requires one.
-        self.smooth: dict[int, Any] = {}
+        self.active: dict[int, Any] = {}
         self.views: dict[int, Any] = {}  # id of a tensor -> itself: views of those
         self.scopes: Any = (
             None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
@@ -191,13 +191,13 @@ class Trace:
             return _ends_nowhere(tensor)
         if id(tensor) in self.views:
             return False
-        computed = self.smooth.get(id(tensor.untyped_storage().buffer))
+        computed = self.active.get(id(tensor.untyped_storage().buffer))
         return computed is None or bool(computed.requires_grad)
 
-    def add_smooth(self, tensor: Any) -> None:
+    def add_active(self, tensor: Any) -> None:
         """Note a tensor that was computed from what a gradient flows to."""
         if tensor.is_floating_point() or tensor.is_complex():
-            self.smooth[id(tensor.untyped_storage().buffer)] = tensor
+            self.active[id(tensor.untyped_storage().buffer)] = tensor
 
     def add_views(self, source: Any, views: Any) -> None:
         """Note views, by whatever operator but `detach`, of a tensor that may be such a one."""
@@ -208,7 +208,7 @@ class Trace:
     def detach(self, tensor: Any) -> None:
         """Forget what was noted: the tensor was detached in place."""
         self.views.pop(id(tensor), None)
-        self.smooth.pop(id(tensor.untyped_storage().buffer), None)
+        self.active.pop(id(tensor.untyped_storage().buffer), None)
 
     def add_born(self, cell: Any) -> None:
         """Note a cell made inside."""
@@ -216,7 +216,7 @@ class Trace:
 
     def written(self) -> list[Any]:
         """At the end: the cells that hold something else than what was read, in the order of their first touch."""
-        self.smooth.clear()  # what only these hold is not kept
+        self.active.clear()  # what only these hold is not kept
         self.views.clear()
         return [
             cell

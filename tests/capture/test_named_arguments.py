@@ -18,7 +18,7 @@ def is_gone(tensor: torch.Tensor) -> bool:
     try:
         tensor.sum()
     except RuntimeError as error:
-        assert "given up" in str(error)  # noqa: PT017  # whether it is raised is the answer
+        assert "was donated" in str(error)  # noqa: PT017  # whether it is raised is the answer
         return True
     return False
 
@@ -40,7 +40,7 @@ def test_a_static_number_is_part_of_the_program(compiler: Any) -> None:
 
 
 @COMPILERS
-def test_donated_arguments_are_given_up(compiler: Any) -> None:
+def test_donated_arguments_are_gone(compiler: Any) -> None:
     f = compiler(lambda state, x: state + x, donate="state")
     state, x = torch.ones(64, device="jax"), torch.ones(64, device="jax")
     new = f(state, x)

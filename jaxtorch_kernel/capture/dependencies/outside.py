@@ -198,7 +198,7 @@ def asked_again(path: str, ask: Any) -> Check:
 def kept_results(path: str, cache: Any) -> Check:
     """A function under `functools.lru_cache`: that it still keeps what it kept."""
     least = cache.cache_info().currsize
-    return Check(path, "has given up what it kept", lambda: cache.cache_info().currsize >= least)
+    return Check(path, "has dropped what it kept", lambda: cache.cache_info().currsize >= least)
 
 
 def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
