@@ -11,10 +11,16 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 # Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py
 
+# A sample of each folder: what breaks first when something is moved or renamed.
+QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests/storage tests/lowerings/test_foreach.py \
+	tests/dispatch/test_site.py tests/dispatch/test_hot_path.py tests/device/test_module.py tests/torch_api/test_autograd.py \
+	tests/capture/test_scopes.py tests/capture/test_jit.py tests/interop/test_call_jax.py tests/insight/test_status.py \
+	tests/insight/test_recompiles.py tests/widgets/test_status.py tests/magics/test_subcommands.py
+
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test lint widgets pictures conformance fuzz docs bench soak clean FORCE
+.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +36,12 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks -n 2 --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
+
+quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
+
+browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests that look at the views in a browser
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
 lint: .venv/test.stamp ## ruff and mypy alone
