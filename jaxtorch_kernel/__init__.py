@@ -3,7 +3,7 @@
     import torch
     x = torch.randn(100, device="jax")
 
-`import torch` is enough; this package is for the rest: configuration, counters, and (in a notebook)
+`import torch` is enough to use the device. Import this package for configuration, counters and, in a notebook,
 `%load_ext jaxtorch`.
 """
 
@@ -133,14 +133,14 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext jaxtorch` runs."""
+    """Called by `%load_ext jaxtorch`."""
     from jaxtorch.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What `%unload_ext jaxtorch` runs: leaves the session as it was before."""
+    """Called by `%unload_ext jaxtorch`: restores the previous state of the session."""
     from jaxtorch.magics import unload
 
     unload(shell)

@@ -1,11 +1,11 @@
-"""What `import torch` runs: name the device, import no jax.
+"""The hook that `import torch` runs: it names the device and does not import jax.
 
 The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
-spare backend to `jax` and installs one fallback kernel for it. The first use of the device imports jax, the operators
-(`operators/registration.py: install`) and what torch's classes learn; a program that never makes a jax tensor pays for
-none of it.
+spare backend to `jax` and installs one fallback kernel for it. The first use of the device imports jax and the
+operators (`operators/registration.py: install`) and extends torch's classes; a program that never creates a jax tensor
+pays for none of this.
 
-It must run this early: autograd counts the devices at its first backward. What it costs is in `make bench`.
+It must run this early because autograd counts the devices at its first backward pass. `make bench` measures its cost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def register() -> None:
 
 
 def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel of every operator that has no kernel of its own on the device."""
+    """The kernel of every operator without its own kernel on the device."""
     from .device.start import first_use
 
     return first_use()(op, *args, **kwargs)

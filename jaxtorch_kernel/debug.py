@@ -1,4 +1,4 @@
-"""Looking into captured code while it runs: `jaxtorch.debug.print`, as `jax.debug.print`."""
+"""Printing from captured code while it runs: `jaxtorch.debug.print`, like `jax.debug.print`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .programs import tracing
 
 
 def print(fmt: str, *args: Any, **kwargs: Any) -> None:
-    """Print values, of tensors too, each time that captured code runs.
+    """Print values, including those of tensors, each time that captured code runs.
 
-    `print` in captured code runs once, at the trace, when tensors have no value yet. This one is part of the program:
-    under `pure`, `jit`, `scan` and in the cells of `%%pure` and `%%jit` the line appears at every run, from the device,
-    perhaps out of order. `torch.jax.synchronize()` waits for it. Elsewhere it prints at once.
+    `print` in captured code runs once, during tracing, when tensors have no value yet. This function is part of the
+    program: under `pure`, `jit`, `scan` and in `%%pure` and `%%jit` cells the line is printed at every run, from the
+    device, possibly out of order. `torch.jax.synchronize()` waits for it. Elsewhere it prints immediately.
 
     Args:
-        fmt: a format string, as `str.format`'s.
-        *args: what it is filled with. Tensors of the device appear as arrays (NumPy's format).
-        **kwargs: the same by name.
+        fmt: a format string, as for `str.format`.
+        *args: the values to format. Tensors on the device are printed as arrays (in NumPy's format).
+        **kwargs: named values to format.
 
     Example:
         >>> import torch, jaxtorch
@@ -46,7 +46,7 @@ def print(fmt: str, *args: Any, **kwargs: Any) -> None:
 
 
 class _Static:
-    """A value that is no tensor, which JAX would take apart into arrays."""
+    """A value other than a tensor, which JAX would otherwise flatten into arrays."""
 
     def __init__(self, value: Any):
         self.value = value

@@ -1,7 +1,7 @@
 """The IPython extension: `%jax`, `%%pure`, `%%jit`. No engine logic here.
 
-`load` adds the magics and their completion to a shell, `unload` takes both away and turns `%jax` off, so that a
-session after `%unload_ext jaxtorch` is the session before `%load_ext jaxtorch`.
+`load` adds the magics and their completion to a shell. `unload` removes both and turns `%jax` off, so that after
+`%unload_ext jaxtorch` the session is as it was before `%load_ext jaxtorch`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take everything away that `load` and the magics brought into a shell."""
+    """Remove everything that `load` and the magics added to a shell."""
     session.off()
     live.end()
     _remove(shell)
@@ -63,7 +63,7 @@ def _remove(shell: InteractiveShell) -> None:
 
 
 class _Numbers:
-    """The execution count of the cell that a file is, by IPython's own table."""
+    """Maps the file name of a cell to its execution count, by IPython's own table."""
 
     def __init__(self, compiler: Any):
         self._table = getattr(compiler, "_filename_map", {})
@@ -72,12 +72,12 @@ class _Numbers:
         return self._table.get(file)
 
 
-_memory: list[Any] = []  # where the cells that run began
-_interruptible: Any = None  # the cell for which SIGINT was taken over; a cell may run others
+_memory: list[Any] = []  # (info, memory at the start) of each running cell
+_interruptible: Any = None  # the cell for which our SIGINT handler is installed; cells may nest
 
 
 def _before_cell(info: Any) -> None:
-    """A kernel gives SIGINT to Python's own handler for each cell anew."""
+    """Install the SIGINT handler; a kernel resets it to Python's own before each cell."""
     global _interruptible
     _memory.append((info, memory.begin()))
     if interrupts.install():
@@ -95,7 +95,7 @@ def _after_cell(result: Any) -> None:
 
 
 def _count_memory(result: Any) -> None:
-    """What the cell held at most; where Ctrl-C came before a cell, its beginning is dropped."""
+    """Record the cell's peak memory; drop the start of a cell that Ctrl-C stopped before it began."""
     info = None if result is None else result.info
     while _memory:
         own, started = _memory.pop()

@@ -23,29 +23,29 @@ from .subcommands.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
 PRECISIONS = ("default", "high", "highest")
-_MOST_CELLS = 64  # whose programs are kept
+_MOST_CELLS = 64  # number of cells whose programs are kept
 
 
 def _options(function: Any) -> Any:
     """The options of both magics."""
     for decorate in (
-        argument("-q", "--quiet", action="store_true", help="say nothing about tracing"),
+        argument("-q", "--quiet", action="store_true", help="do not print the line about tracing"),
         argument(
             "--time",
             action="store_true",
-            help="run it again and again and print the time, as %%timeit",
+            help="run the cell repeatedly and print the time, like %%timeit",
         ),
         argument(
             "--precision",
             choices=PRECISIONS,
-            help="of matrix products and convolutions, as jaxtorch.config(matmul_precision=...)",
+            help="precision of matrix products and convolutions, as in jaxtorch.config(matmul_precision=...)",
         ),
         argument(
             "--donate",
             nargs="+",
             default=[],
             metavar="NAME",
-            help="tensors to give up: their names are gone after the cell unless it sets them, their memory is free",
+            help="tensors to donate: their memory may be reused, and their names are deleted unless the cell sets them",
         ),
         argument("--no-grad", action="store_true", help="record no gradients"),
         argument(
@@ -53,10 +53,10 @@ def _options(function: Any) -> Any:
             nargs="+",
             default=[],
             metavar="NAME",
-            help="tensors whose values are part of the program: the cell may branch on them, "
+            help="tensors whose values are compiled into the program: the cell may branch on them, "
             "and is traced again when they change",
         ),
-        argument("--name", default="cell", help="what the program is called in profiles"),
+        argument("--name", default="cell", help="name of the program in profiles and listings"),
     ):
         function = decorate(function)
     return function
@@ -77,12 +77,12 @@ class CellMagics(Magics):
     def pure(self, line: str, cell: str) -> Any:
         """Compile the cell's torch code into one XLA program, with its gradient.
 
-        The cell runs as Python once for each shape, dtype and state of what it reads; after that, running it
-        again runs the program. The names that it sets are set as always, and `loss.backward()` in the next cell fills
-        `.grad`. A function defined anew, another constant, a changed module: the cell is traced again and says why.
+        The cell is traced once for each shape, dtype and state of its inputs; after that, running the cell runs the
+        compiled program. Names are assigned as usual, and `loss.backward()` in the next cell fills `.grad`. If a
+        function is redefined, or a constant or a module changes, the cell is traced again and says why.
 
-        It may write module buffers (running statistics) and draw random numbers, and nothing else: for a
-        training step with its optimizer there is %%jit.
+        Its only side effects may be writes to module buffers (running statistics) and random numbers. For a
+        training step with its optimizer, use %%jit.
 
         %%pure
         logits = model(images)
@@ -97,8 +97,9 @@ class CellMagics(Magics):
     def jit(self, line: str, cell: str) -> Any:
         """Compile the cell's torch code, effects included, into one XLA program: a whole training step.
 
-        As %%pure, and what the cell writes (parameters, gradients, optimizer state, tensors in place) is written
-        back by the program. Its Python runs once: print, append to lists and step schedulers in the next cell.
+        Like %%pure, but the program also writes back everything that the cell changes: parameters, gradients,
+        optimizer state, tensors in place. The Python code runs only while the cell is traced: print, append to lists
+        and step schedulers in the next cell.
 
         %%jit
         optimizer.zero_grad()
@@ -149,7 +150,7 @@ class CellMagics(Magics):
                 if name not in code.reads:
                     hint = _hint(name, code.reads)
                     raise UsageError(
-                        f"%%{magic} --{option} {name}: the cell reads no `{name}`.{hint}"
+                        f"%%{magic} --{option} {name}: the cell does not read `{name}`.{hint}"
                     )
                 if option == "donate" and not isinstance(names.get(name), torch.Tensor):
                     raise UsageError(f"%%{magic} --donate {name}: `{name}` is no tensor.")
@@ -164,14 +165,14 @@ class CellMagics(Magics):
 
 
 def _parsed(magic: Any, line: str) -> Any:
-    """The options on a magic's line; a wrong word gets the nearest right one."""
+    """The options on a magic's line. An unknown option raises an error that names the nearest one."""
     name = f"%%{magic.__name__}"
     known, rest = magic.parser.parse_argstring(uncommented(line), partial=True)
     for word in rest:
         if word.startswith("-"):
             raise UsageError(f"{name} has no option {word}.{_hint(word, list(OPTIONS))}")
         raise UsageError(
-            f"{name} takes options alone on its line, and {word!r} is there; the code goes into the lines below."
+            f"{name} takes only options on its line, not {word!r}; the code goes on the lines below."
         )
     return known
 
@@ -182,7 +183,7 @@ def _hint(word: str, known: list[str]) -> str:
 
 
 def _timed(run: Callable[[], Any]) -> TimeitResult:
-    """The time of a run, as `%timeit` measures and prints it; each measurement ends when the device is done."""
+    """The time of a run, measured and printed like `%timeit`; each measurement waits for the device."""
 
     def measure(loops: int) -> float:
         torch.jax.synchronize()  # type: ignore[attr-defined]

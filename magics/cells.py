@@ -1,4 +1,4 @@
-"""From the text of a cell to its code, by the shell's own transformations and compiler."""
+"""Compiles the text of a cell with the shell's own input transformations and compiler."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     """Compile the body of a cell magic.
 
     Args:
-        shell: whose transformations and compiler flags hold.
+        shell: provides the input transformations and compiler flags.
         first_line: the magic's own line.
-        body: what stands under it.
+        body: the text below it.
 
     Raises:
-        SyntaxError: as for any cell.
+        SyntaxError: the body is not valid Python.
     """
     if body.lstrip().startswith("%%"):
         inner = body.split()[0]
         raise UsageError(
-            f"Under `{first_line.split()[0]}` stands Python, and {inner} is another cell magic."
+            f"The lines under `{first_line.split()[0]}` must be Python: {inner} is another cell magic."
         )
     empty = 0
     for line in body.splitlines():
@@ -44,6 +44,6 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
 
 
 def cell_number(shell: InteractiveShell) -> int:
-    """The number of the cell that runs, as its prompt shows it: the shell's own count is the next cell's already."""
+    """The number of the running cell, as its prompt shows it. (`shell.execution_count` is already the next one.)"""
     running = getattr(shell.displayhook, "exec_result", None)
     return shell.execution_count if running is None else running.execution_count

@@ -23,7 +23,7 @@ _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 @context_matcher(identifier="jaxtorch")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
-    """What can stand at the cursor of a `%jax` line, or of a cell magic; nothing else is offered there."""
+    """The completions for a `%jax` line or a cell magic. Other completions are suppressed there."""
     line = context.line_with_cursor[: context.cursor_position]
     found = _LINE.search(line)
     if found is not None:
@@ -39,7 +39,7 @@ def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def _after(before: list[str]) -> Iterable[str]:
-    """What may follow in a `%jax` line."""
+    """The words that may come next on a `%jax` line."""
     if not before:
         return SUBCOMMANDS
     found = SUBCOMMANDS.get(before[0])
@@ -47,7 +47,7 @@ def _after(before: list[str]) -> Iterable[str]:
 
 
 def _names(cell: str) -> tuple[str, ...]:
-    """The names that a cell reads, as far as it is Python already."""
+    """The names that a cell reads; none while it is not valid Python yet."""
     try:
         code = compile(cell.partition("\n")[2], "", "exec")
     except SyntaxError:

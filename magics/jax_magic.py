@@ -1,4 +1,4 @@
-"""`%jax name` and `%%jax name`: a subcommand is looked up, its arguments are read, it runs."""
+"""`%jax name` and `%%jax name`: look up a subcommand, parse its arguments, run it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class JaxMagics(Magics):
 
     @line_cell_magic
     def jax(self, line: str, cell: str | None = None) -> Any:
-        """Run this session's PyTorch through XLA, on the device named `jax`, and look inside."""
+        """Run PyTorch through XLA on the `jax` device, and inspect what it does."""
         name, _, rest = line.strip().partition(" ")
         found = _subcommand(name, cell)
         shell = self.shell
@@ -27,12 +27,12 @@ class JaxMagics(Magics):
 
 {help_text()}
 
-An explicit device, as in torch.zeros(3, device="cpu"), is always obeyed.
+An explicit device, as in torch.zeros(3, device="cpu"), always takes precedence.
 """
 
 
 def _subcommand(name: str, cell: str | None) -> Subcommand:
-    """The subcommand that was meant; a wrong name is an error that names the nearest."""
+    """The subcommand of this name. An unknown name raises an error that suggests the nearest."""
     sign = "%jax" if cell is None else "%%jax"
     fitting = [w.name for w in SUBCOMMANDS.values() if (w.line if cell is None else w.cell)]
     found = SUBCOMMANDS.get(name or "status")
@@ -41,7 +41,11 @@ def _subcommand(name: str, cell: str | None) -> Subcommand:
             f"{sign} has no subcommand {name!r}. The nearest is `{sign} {nearest(name, fitting)}`."
         )
     if cell is not None and not found.cell:
-        raise UsageError(f"`%jax {found.name}` stands on a line of its own, over no cell.")
+        raise UsageError(
+            f"`%jax {found.name}` is a line magic: write it on its own line, without a cell."
+        )
     if cell is None and not found.line:
-        raise UsageError(f"`%%jax {found.name}` stands over a cell, as its first line.")
+        raise UsageError(
+            f"`%%jax {found.name}` is a cell magic: write it as the first line of a cell."
+        )
     return found

@@ -1,9 +1,9 @@
-"""What is compiled, shown while it takes long: one line with what is done and for how long, gone when it is over.
+"""Progress of long compilations: one line with the current step and the elapsed time, removed when it is over.
 
-The engine says when a thread begins to trace or to compile (`programs/compiling.py`). A thread of ours then looks every
-tenth of a second at what is open. After half a second without a pause it shows a line, and it ends with what it looks
-at. A session that compiles nothing has no such thread. The cell's own thread does nothing for this, and can be
-interrupted as always: tracing at once, XLA's own work when it is done.
+`programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
+ten times a second. It shows a line after half a second of uninterrupted compilation and ends with it; a session that
+compiles nothing has no such thread. The cell's own thread does no extra work and stays interruptible: tracing stops at
+once, XLA's own work when it is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 PATIENCE = 0.5  # seconds, before anything is shown
-PAUSE = 0.3  # seconds, after which the next compilation is another
+PAUSE = 0.3  # seconds without compilation that end the current line
 LOOK = 0.1
 OFF = "JAXTORCH_PROGRESS"  # an environment variable: 0 shows nothing
 
@@ -31,13 +31,13 @@ _STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
 
 
 class Sink(Protocol):
-    """Where a line is shown."""
+    """Where the progress line is shown."""
 
     def show(self, line: str) -> None:
-        """Show it in the place of the one before."""
+        """Replace the line shown so far."""
 
     def clear(self) -> None:
-        """Take it away."""
+        """Remove the line."""
 
 
 class Terminal:
@@ -52,7 +52,7 @@ class Terminal:
 
 
 class Output:
-    """An output of the cell that runs."""
+    """An output of the running cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -75,7 +75,7 @@ class Output:
 
 
 class Progress:
-    """The line of one stretch of compilations, and the thread that writes it."""
+    """The progress line for a series of compilations, and the thread that writes it."""
 
     def __init__(self, sink: Sink):
         self.sink = sink
@@ -84,7 +84,7 @@ class Progress:
         self._shown = False
 
     def begin(self) -> None:
-        """Something is being compiled: look from now on."""
+        """A compilation has started: begin polling."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -93,7 +93,7 @@ class Progress:
                 self._thread.start()
 
     def settle(self) -> None:
-        """The cell is over, and its line goes with it: not every front end changes what an earlier cell has shown."""
+        """Remove the line at the end of the cell: not every front end can update the output of an earlier cell."""
         with self._lock:
             self._clear()
 
@@ -104,7 +104,7 @@ class Progress:
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
-            if outermost() is phase:  # or else the cell may be over, and its line taken away
+            if outermost() is phase:  # otherwise the cell may be over and its line removed
                 self._shown = True
                 self.sink.show(line)
 
@@ -145,7 +145,7 @@ _progress: Progress | None = None  # of the session
 
 
 def start(shell: InteractiveShell) -> None:
-    """Show long compilations of this session, where it can be done."""
+    """Show long compilations of this session, if the front end can."""
     global _progress
     stop()
     sink = _sink(shell)
@@ -155,13 +155,13 @@ def start(shell: InteractiveShell) -> None:
 
 
 def settle() -> None:
-    """A cell is over."""
+    """Called at the end of a cell: remove its line."""
     if _progress is not None:
         _progress.settle()
 
 
 def stop() -> None:
-    """Show none any more."""
+    """Stop showing progress."""
     global _progress
     settle()
     _progress = compiling.opened = None

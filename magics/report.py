@@ -1,4 +1,4 @@
-"""What `%%pure` and `%%jit` say: one line after a run, one short message for an error."""
+"""The messages of `%%pure` and `%%jit`: one line after a run, one short message for an error."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class CellError(CaptureError):
-    """A cell that cannot be one program: shown as its message alone."""
+    """The cell cannot be compiled into one program. Only the message is shown, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"CellError: {self.args[0]}"]
 
 
 def report(magic: str, outcome: Outcome) -> str:
-    """The line after a run.
+    """The line printed after a run.
 
     Example:
         >>> from jaxtorch.capture.cells.program import Outcome
@@ -41,7 +41,7 @@ def report(magic: str, outcome: Outcome) -> str:
         'pure: traced again: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
     """
     if outcome.plain:
-        return f"{magic}: ran as plain Python, for {outcome.reasons[0]}"
+        return f"{magic}: ran as plain Python: {outcome.reasons[0]}"
     if not outcome.traced:
         return f"{magic}: cached, {outcome.inputs} in, {outcome.outputs} out"
     again = ""
@@ -73,12 +73,12 @@ _ADVICE = (
     ),
     (
         r"\bnonzero\b|\[.*[<>=].*\]",
-        "Sizes are fixed in a program: keep all elements with torch.where(mask, x, 0), or choose "
+        "Sizes are fixed in a compiled program: keep all elements with torch.where(mask, x, 0), or select "
         "in the next cell.",
     ),
     (
         r"",
-        "Keep it a tensor and ask for its value in the next cell; or name the tensor it comes from in --static.",
+        "Keep it a tensor and read its value in the next cell; or name the tensor it comes from in --static.",
     ),
 )
 
@@ -90,10 +90,10 @@ def _advice(error: CaptureError, source: str) -> str:
 
 
 def read_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCode:
-    """`compile_cell`, whose error for a cell that is no Python says so.
+    """`compile_cell`, with a short message for a syntax error.
 
     Raises:
-        CellError: it is none.
+        CellError: the cell is not valid Python.
     """
     try:
         return compile_cell(shell, first_line, body)
@@ -104,13 +104,13 @@ def read_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCode:
 def _syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
     line = error.lineno or 1
     source = lines[line - 1].strip() if line <= len(lines) else ""
-    found = CellError(f"the cell is no Python: {error.msg}", "", None, line)
+    found = CellError(f"the cell is not valid Python: {error.msg}", "", None, line)
     found.args = (f"{found.what}\n    line {line}: {source}",)
     return found
 
 
 def cell_error(error: CaptureError, code: CellCode) -> CellError:
-    """The error as a person reads it: what, where in the cell, what to write."""
+    """The error as shown: what happened, where in the cell, and what to write instead."""
     lines = []
     source = ""
     own = _line_in_cell(error, code)
@@ -119,7 +119,7 @@ def cell_error(error: CaptureError, code: CellCode) -> CellError:
         lines.append(f"    line {own}: {source}")
     if error.file is not None and error.line is not None and error.file != code.file:
         source = linecache.getline(error.file, error.line).strip()
-        lines.append(f"    in a function it calls, line {error.line}: {source}")
+        lines.append(f"    in a function called from there, line {error.line}: {source}")
     text = "\n".join([error.what, *lines, _advice(error, source)])
     found = CellError(error.what, error.advice, error.file, own)
     found.args = (text,)
@@ -139,7 +139,7 @@ def _line_in_cell(error: CaptureError, code: CellCode) -> int | None:
 
 
 def show_from_cell(shell: InteractiveShell, error: BaseException, code: CellCode) -> None:
-    """Let IPython show an error of the user's code from the cell's own frame on: ours say nothing about it."""
+    """Make IPython start the traceback of an error in user code at the cell's own frame, below jaxtorch's frames."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code is not code.code:
         tb = tb.tb_next

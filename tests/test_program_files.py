@@ -213,9 +213,9 @@ def test_a_full_disk_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (0o700, None),
         (0o755, None),
-        (0o770, "may write"),
-        (0o702, "may write"),
-        (0o777, "may write"),
+        (0o770, "can write"),
+        (0o702, "can write"),
+        (0o777, "can write"),
     ],
 )
 def test_a_directory_of_others_is_refused(tmp_path: Path, mode: int, why: str | None) -> None:

@@ -1,1 +1,1 @@
-"""Views for notebooks: HTML drawn from plain data. They compute nothing."""
+"""Notebook views: HTML drawn from plain data. They compute nothing."""

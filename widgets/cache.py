@@ -1,4 +1,4 @@
-"""`%jax cache`: what was compiled in this session, and why again."""
+"""`%jax cache`: what was compiled in this session, and why it was compiled again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .cache_page import most, peak, programs_of
 from .places import place_data, place_id, where
 from .view import View
 
-# What a person may sort by -> its value; and whether the greatest comes first.
+# Sort key -> its value, and whether the order is descending.
 SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
     "order": (lambda f: f.programs[0].id, False),
     "name": (lambda f: f.name.lower(), False),
@@ -31,32 +31,32 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
     "memory": (lambda f: most(f, peak) or 0, True),
     "flops": (lambda f: most(f, lambda p: p.flops) or 0, True),
 }
-_MOST_SITES = 100  # lines in the live form, the dearest first
+_MOST_SITES = 100  # lines in the live form, most expensive first
 _PERIOD = 1.0  # seconds
 
 
 class CacheView(View):
-    """The compiled programs of the session, by what they come from.
+    """The compiled programs of the session, grouped by function.
 
-    `data()`; a time is in seconds, a size in bytes, and what is not known is null:
+    `data()`; times are in seconds, sizes in bytes, unknown values are null:
 
     | key | what |
     | --- | --- |
     | recording | whether JAX's own programs and calls of eager operators are recorded |
-    | sort, filter | what to show first: a column of `rows` ("" is their order), words |
+    | sort, filter | the initial sort column of `rows` ("" for the given order) and filter words |
     | total | {programs, functions, retraced, evicted, trace, lowering, xla} |
     | rows | functions; their keys are below |
-    | cells, sites | what each cell, each line compiled, the dearest first; their keys are below |
+    | cells, sites | compile time by cell and by line, most expensive first; their keys are below |
 
     A row is `id`, `name`, `kind`; `place` (its last line, as text), `file`, `line`, `cell`; `calls`, `hits`, `traces`;
-    `trace`, `lowering`, `xla`, `seconds`; `code`, `memory`, `flops` (the most that one run of a program of it takes);
+    `trace`, `lowering`, `xla`, `seconds`; `code`, `memory`, `flops` (the maximum over its programs, for one run);
     `signature` (the last, as text); `cached` (how many programs came from the persistent cache), `keeps` (how many have
-    their text kept); `why` (its later traces: {nth, place, what: [...], advice: [...]}, an advice may be "");
-    `programs`, of which `left_out` earlier ones are not there.
+    their text kept); `why` (the retraces: {nth, place, what: [...], advice: [...]}, an advice may be "");
+    `programs`, without the `left_out` earliest ones.
 
     A program is `id`, `name`, `place`, `calls`, `trace`, `lowering`, `xla`, `seconds`, `code`, `memory`, `flops`;
-    `part`: "", "saving" (forward, for a backward) or "backward"; `signature`: [...]; `persistent_hit`, `alive`, `kept`;
-    `reason` (text).
+    `part`: "", "saving" (a forward pass that saves residuals) or "backward"; `signature`: [...]; `persistent_hit`,
+    `alive`, `kept`; `reason` (text).
 
     A cell or site is `id`, `place` (as text), `file`, `line`, `cell`, `programs` (a count), `seconds`.
 
@@ -64,8 +64,8 @@ class CacheView(View):
 
     | ask | arguments | answer |
     | --- | --- | --- |
-    | clear | function (a row's id), or nothing for all | null |
-    | keep | program (an id) | null; the program is `kept` from then on |
+    | clear | function (a row's id); none clears all | null |
+    | keep | program (an id) | null; the text of the program is kept from then on |
     """
 
     kind = "cache"
@@ -76,7 +76,7 @@ class CacheView(View):
         self._counts: object = None
 
     def functions(self) -> list[FunctionInfo]:
-        """What is shown, in order."""
+        """The functions to show, in order."""
         words = self.filter.lower().split()
         found = [f for f in functions(self.all_of_them) if all(word in _words(f) for word in words)]
         key, greatest_first = SORTS[self.sort]
@@ -98,15 +98,15 @@ class CacheView(View):
 
     def _nothing(self) -> str:
         if self.filter and functions(self.all_of_them):
-            return f"Nothing that was compiled has {self.filter!r} in its name, kind or place."
-        return "Nothing was compiled yet in this session."
+            return f"No compiled program has {self.filter!r} in its name, kind or place."
+        return "Nothing has been compiled in this session yet."
 
     # -- live -------------------------------------------------------------------------------------------------
 
     def revision(self) -> object:
         known = list(stats.compiled)
         now = time.monotonic()
-        # What was compiled is shown at once, how often it runs once a second: drawing it takes milliseconds.
+        # New programs show at once, call counts once a second: drawing takes milliseconds.
         if now - self._looked > _PERIOD:
             sources = {id(r.cause.source): r.cause.source for r in known}
             hits = sum(source.hits for source in sources.values())
@@ -208,6 +208,6 @@ def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
 
 
 def _words(function: FunctionInfo) -> str:
-    """What a filter looks at."""
+    """The text that a filter searches."""
     names = {p.name for p in function.programs}
     return " ".join([function.name, function.kind, where(function.place), *names]).lower()

@@ -1,4 +1,4 @@
-"""The table of compiled programs without a script: as text, and as a page."""
+"""The static table of compiled programs, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .places import where
 from .tables import details, html_table, shortened, text_table
 from .units import amount, duration, size
 
-MOST_PROGRAMS = 300  # of one function, in data and HTML: the latest
+MOST_PROGRAMS = 300  # of one function, in data and HTML; the latest are kept
 _TOTALS = 12
-_REASONS, _PAGE_REASONS = 3, 30  # of one function: the latest, as text and on a page
+_REASONS, _PAGE_REASONS = 3, 30  # of one function, in text and HTML; the latest are kept
 
 _NAMES = (
     "name",
@@ -35,7 +35,7 @@ _NAMES = (
 
 
 def lines(found: list[FunctionInfo]) -> list[str]:
-    """For a terminal: a line for each function, and why it was traced again."""
+    """The text form: a line for each function, and why it was traced again."""
     shown = [*wrap(_summary(found), 100), ""]
     narrow = [i for i, name in enumerate(_NAMES) if name != "lower"]
     rows = [[row[i] for i in narrow] for row in map(_cells, found)]
@@ -53,7 +53,7 @@ def lines(found: list[FunctionInfo]) -> list[str]:
 
 
 def page(found: list[FunctionInfo]) -> str:
-    """For a page: a row for each function, its programs below; totals by cell and by line."""
+    """The HTML form: a row for each function with its programs below; totals by cell and by line."""
     rows: list[Sequence[str] | str] = []
     for function in found:
         rows.append(_cells(function, wide=True))
@@ -107,12 +107,12 @@ def _summary(found: list[FunctionInfo]) -> str:
     parts += [f"{hits} found in the persistent cache"] if hits else []
     parts += [f"{stats.evicted} evicted (`program_memory`)"] if stats.evicted else []
     if any(f.kind == "jax.jit" for f in found):
-        parts.append("how often a jax.jit runs JAX does not tell")
+        parts.append("JAX does not report how often a jax.jit runs")
     return "; ".join(parts)
 
 
 def _why(function: FunctionInfo) -> list[str]:
-    """Why it was traced again: the latest, and what to do about each."""
+    """Why it was traced again: the latest reasons, each with advice."""
     shown = []
     if len(function.retraces) > _REASONS:
         shown.append(f"traced again {len(function.retraces)} times, the last {_REASONS}:")
@@ -123,7 +123,7 @@ def _why(function: FunctionInfo) -> list[str]:
 
 
 def _advised(retraces: Iterable[Retrace]) -> list[tuple[Retrace, list[str]]]:
-    """Each with what to do about it that was not said before."""
+    """Each retrace with its advice, without repetitions."""
     said: dict[str, None] = {"": None}
     found = []
     for retrace in retraces:
@@ -133,7 +133,7 @@ def _advised(retraces: Iterable[Retrace]) -> list[tuple[Retrace, list[str]]]:
 
 
 def _opened(function: FunctionInfo) -> str:
-    """What opens under a function's row: why it was traced again, and its programs."""
+    """The details under a function's row: why it was traced again, and its programs."""
     shown = function.programs[-MOST_PROGRAMS:]
     rows = [_program_cells(p) for p in shown]
     left = len(function.programs) - len(shown)
@@ -210,16 +210,16 @@ def _time(seconds: float) -> str:
 
 
 def peak(info: ProgramInfo) -> int | None:
-    """The most bytes that a run of it takes."""
+    """The peak memory of one run, in bytes."""
     memory = info.memory()
     return None if memory is None else memory.peak
 
 
 def most(function: FunctionInfo, ask: Callable[[ProgramInfo], int | None]) -> int | None:
-    """The greatest that any program of it has; None where none is known."""
+    """The maximum over the programs of a function; None if no value is known."""
     return max((n for p in function.programs if (n := ask(p)) is not None), default=None)
 
 
 def programs_of(found: Iterable[FunctionInfo]) -> list[ProgramInfo]:
-    """All programs of these."""
+    """All programs of these functions."""
     return [p for f in found for p in f.programs]

@@ -1,4 +1,4 @@
-"""`%jax devices`: the devices, and an array's parts on them."""
+"""`%jax devices`: the devices, and how an array is sharded over them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .view import View
 
 
 class DevicesView(View):
-    """The devices of the session, and one array's sharding where one is asked for.
+    """The devices of the session, or the sharding of one array.
 
     `data()`; sizes are bytes:
 
     | key | what |
     | --- | --- |
-    | devices | rows: {id, name, platform, kind, process, here, held, used, limit}; what XLA does not say is null |
+    | devices | rows: {id, name, platform, kind, process, here, held, used, limit}; null if XLA does not report it |
     | title | the array in words: its name, dtype, shape, placement; "" without one |
-    | gone | why it is no array any more, or "": the drawing is the last |
+    | gone | why the name no longer refers to an array, or ""; the drawing is then the last one |
     | drawing | null, or {shape, dtype, spec, mesh: [[name, size]], axes, rows, columns, left_out, and three more (1)} |
 
     `rows` and `columns` are (from, to) along the two `axes`.
-    (1) By row and column: `parts`, ids of devices; `labels`, the same as text; `colors`, the same for the same devices.
+    (1) By row and column: `parts`, device ids; `labels`, the same as text; `colors`, equal for equal sets of devices.
     """
 
     kind = "devices"
 
     def __init__(self, look: Callable[[], Drawing] | None = None, name: str = ""):
-        """`look` says how the array of this name lies now; what it raises the first time is raised here."""
+        """`look` returns the current sharding of the array `name`. An error in the first call is raised here."""
         self._look, self.name = look, name
         self.drawing: Drawing | None = None
         self._looked = 0.0
@@ -66,7 +66,7 @@ class DevicesView(View):
         return f'<p style="margin:4px 0">{title}</p>{_picture(self.drawing)}'
 
     def revision(self) -> object:
-        # It looks at all arrays of the session: not ten times a second.
+        # This walks all arrays of the session: too slow for ten times a second.
         now = time.monotonic()
         if now - self._looked > _PERIOD:
             self._see()
@@ -91,18 +91,18 @@ class DevicesView(View):
 
 
 _NAMES = ("#", "device", "chip", "process", "held", "used", "limit")
-_MOST = 24  # rows and columns that are drawn
+_MOST = 24  # maximum rows and columns to draw
 _PERIOD = 1.0  # seconds
 
 
 def _title(name: str, drawn: Drawing) -> str:
-    """An array in words."""
+    """A description of an array."""
     mesh = ", ".join(f"{axis}={count}" for axis, count in drawn.mesh)
     text = f"{name}: {drawn.dtype}[{', '.join(map(str, drawn.shape))}], {drawn.spec}"
     text += f" over a mesh of {mesh}" if mesh else ""
     if drawn.left_out:
         axes = ", ".join(map(str, drawn.left_out))
-        text += f"; also cut along axis {axes}, which is not drawn"
+        text += f"; also sharded along axis {axes}, not drawn"
     return text
 
 
@@ -122,7 +122,7 @@ def _cells(device: DeviceInfo) -> tuple[str, ...]:
 
 
 def _label(part: Sequence[int]) -> str:
-    """The devices of a part: "0", "0, 4" or "0-7".
+    """The devices that hold a part: "0", "0, 4" or "0-7".
 
     Example:
         >>> from jaxtorch.widgets.devices import _label
@@ -143,7 +143,7 @@ def _ranges(cuts: Sequence[tuple[int, int]], axis: int | None) -> list[str]:
 
 
 def _boxes(drawn: Drawing) -> list[str]:
-    """The parts as boxes, with the ids of their devices."""
+    """The parts as text boxes with the ids of their devices."""
     columns, rows = drawn.columns[:_MOST], drawn.rows[:_MOST]
     table = [[shortened(_label(p), 14) for p in row[:_MOST]] for row in drawn.parts[:_MOST]]
     heads = _ranges(columns, drawn.axes[1])
@@ -168,7 +168,7 @@ def _boxes(drawn: Drawing) -> list[str]:
 
 
 def _colors(drawn: Drawing) -> list[list[str]]:
-    """A colour for each part, the same for the same devices; on a light and on a dark page alike."""
+    """A colour for each part, equal for equal sets of devices; visible on light and dark pages."""
     known = list(dict.fromkeys(part for row in drawn.parts for part in row))
     hues = {part: round(360 * i / len(known)) for i, part in enumerate(known)}
     return [[f"hsla({hues[part]}, 65%, 50%, 0.45)" for part in row] for row in drawn.parts]

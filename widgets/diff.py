@@ -1,4 +1,4 @@
-"""Two programs side by side: what one has and the other has not."""
+"""Two programs side by side, with their differences."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _COLOURS = {"-": "background:#f003", "+": "background:#0a03", " ": ""}
 
 
 class DiffView(View):
-    """A comparison of one text of two programs.
+    """Compares one representation of two programs.
 
     `data()`:
 
     | key | what |
     | --- | --- |
-    | stage, title | of the texts |
+    | stage, title | the representation that is compared |
     | first, second | {id, title, text, total: [flops, transcendentals, bytes]} |
     | hunks | [[same (1 or 0), start, stop, start in second, stop in second], ...]: they cover both texts |
-    | removed, added | numbers of lines |
+    | removed, added | line counts |
     """
 
     kind = "diff"
@@ -73,7 +73,7 @@ class DiffView(View):
                 rows.append(f"<tr>{_side(left, signs[0])}{_side(right, signs[1])}</tr>")
         more = len(rows) - _STATIC
         if more > 0:
-            rows = [*rows[:_STATIC], f'<tr><td colspan="2">{more} rows more</td></tr>']
+            rows = [*rows[:_STATIC], f'<tr><td colspan="2">{more} more rows</td></tr>']
         head = "".join(
             f'<th scope="col" style="text-align:left;padding:2px 6px">{escape(program_title(r.program))}</th>'
             for r in (self.first, self.second)
@@ -101,7 +101,7 @@ class DiffView(View):
     def _summary(self) -> str:
         diff = self.diff
         if not diff.removed and not diff.added:
-            return f"{TITLES[self.stage]}: no difference but in numbers and names ({len(diff.second.lines)} lines)"
+            return f"{TITLES[self.stage]}: no difference except numbers and names ({len(diff.second.lines)} lines)"
         one, two = self.first.costs.total, self.second.costs.total
         return (
             f"{TITLES[self.stage]}: {diff.removed} lines removed, {diff.added} added; "
@@ -109,7 +109,7 @@ class DiffView(View):
         )
 
     def _near(self) -> list[Hunk | None]:
-        """The differences with some lines around each; None where lines are left out."""
+        """The differences, each with some context; None where lines are left out."""
         out: list[Hunk | None] = []
         hunks = self.diff.hunks
         for place, hunk in enumerate(hunks):

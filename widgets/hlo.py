@@ -1,4 +1,4 @@
-"""A program beside the code that it comes from: the lines with their costs, the three texts, what was fused, memory."""
+"""A program beside its source code: lines with their costs, the three listings, fusions, memory."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from .tables import shortened
 from .units import amount
 from .view import View
 
-_MOST = 60  # lines of a text in a terminal
+_MOST = 60  # lines of a listing in a terminal
 _WIDTH = 100
 _WIDTHS = (6, 7, 3, 6, 9)  # of `COLUMNS`
 _ROWS = 200  # of a table
 
 
 class HloView(View):
-    """A program of the session, read.
+    """Shows one program of the session.
 
-    `data()`; an L is a place in `lines`, a name is an instruction's:
+    `data()`; L is an index into `lines`, a name is that of an instruction:
 
     | key | what |
     | --- | --- |
     | program | {id, name, kind, part, title, signature: [...]} |
-    | others | [[id, title], ...]: programs of the same function, and the latest others, to compare with |
+    | others | [[id, title], ...]: programs to compare with: of the same function, then the latest others |
     | sources | [{file, title, cell, first, lines: [...]}, ...]: the user's code |
-    | lines | [[place in sources, line number], ...]: the lines that became instructions |
+    | lines | [[index into sources, line number], ...]: the lines that became instructions |
     | table | {line: [L or -1, ...], instructions: [...], flops: [...], transcendentals: [...], bytes: [...]} |
     | total | [flops, transcendentals, bytes] |
-    | kinds | [[opcode, count, fused, flops, transcendentals, bytes], ...], the dearest first |
-    | fusions | [[name, kind, "2 add, 1 multiply", [L, ...], flops, bytes], ...], the dearest first |
+    | kinds | [[opcode, count, fused, flops, transcendentals, bytes], ...], most expensive first |
+    | fusions | [[name, kind, "2 add, 1 multiply", [L, ...], flops, bytes], ...], most expensive first |
     | memory | {arguments, outputs, alias, temporary, code} in bytes, or null |
     | buffers | [[index, kind, size, [[name, offset, size], ...]], ...], the largest first |
-    | stages | the stages that can be asked for, in order |
+    | stages | the available stages, in order |
     | stage, line, grep | what to show first: a stage; an L, or -1; a word, or "" |
 
     `answer(ask, arguments)`:
@@ -62,16 +62,15 @@ class HloView(View):
     | --- | --- | --- |
     | stage | stage | {stage, title, text, groups, links, sources, lines} |
     | neighbourhood | instruction (a name), hops | {nodes, edges: [[from, to], ...], cut} |
-    | fold | depth, or null | the same, a node being a module path |
+    | fold | depth, or null | the same, with a module path as each node |
     | instruction | name | {name, opcode, shape, path, backward, inferred, lines, stack, cost, runs, text} |
     | diff | stage, other (a program's id) | as `DiffView.data()` |
     | download | stage | {name, text}: a file |
 
-    `groups` are lists of Ls, and `links` has for each line of `text` a place in `groups`, or -1. `sources` and `lines`
-    take the place of what was there before: they may have grown at their ends. A node is [id, label, detail,
-    distance, flops, bytes, L or -1]. A `path` is a list of names, `lines` one of Ls, `stack` one of
-    [file, line, function], the innermost first, and a `cost` [flops, transcendentals, bytes]. `inferred` says that
-    XLA gave no origin, and path and lines are guessed.
+    `groups` are lists of Ls, and `links` has an index into `groups`, or -1, for each line of `text`. `sources` and
+    `lines` replace the earlier ones, which they may extend. A node is [id, label, detail, distance, flops, bytes, L or
+    -1]. `path` is a list of names, `lines` a list of Ls, `stack` a list of [file, line, function], the innermost first,
+    `cost` is [flops, transcendentals, bytes]. `inferred` says that XLA recorded no origin: path and lines are guesses.
     """
 
     kind = "hlo"
@@ -81,7 +80,7 @@ class HloView(View):
     ):
         self.reading, self.stage, self.line, self.grep = reading, stage, line, grep
         self._sources: list[Source] = []
-        self._lines: dict[tuple[str, int], int] = {}  # a line of the user's -> its L
+        self._lines: dict[tuple[str, int], int] = {}  # a line of user code -> its L
 
     def html(self) -> str:
         return Page(self.reading, self.stage, self.line, self.grep).html()
@@ -122,7 +121,7 @@ class HloView(View):
     def _text(self) -> list[str]:
         listing = self.reading.listing(self.stage)
         if not listing.lines:
-            return [f"{TITLES[self.stage]}: gone."]
+            return [f"{TITLES[self.stage]}: no longer available."]
         shown, why = chosen_lines(listing, self.line, self.grep)
         head = f"{TITLES[self.stage]}, {len(listing.lines)} lines"
         if why:
@@ -218,7 +217,7 @@ class HloView(View):
         return super().answer(ask, arguments)
 
     def _grow(self) -> None:
-        """Give every line that is known now its L, and every file its place; those that had one keep it."""
+        """Assign an L to every new line and an index to every new file; existing ones keep theirs."""
         texts = {source.file: source for source in self.reading.texts()}
         self._sources = [texts.pop(source.file) for source in self._sources] + list(texts.values())
         known = [row.place for row in self.reading.lines if row.place is not None]
@@ -297,6 +296,6 @@ def _aligned(figures: Sequence[str]) -> str:
 
 
 def _comparable(info: ProgramInfo) -> list[ProgramInfo]:
-    """What a person may want to compare a program with: of the same function first, the latest first."""
+    """The programs to compare with: those of the same function first, then the latest."""
     others = [p for p in programs() if p.id != info.id and p.kind != "eager" and p.alive]
     return sorted(others, key=lambda p: (p.source != info.source, -p.id))[:20]

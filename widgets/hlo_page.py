@@ -1,7 +1,7 @@
-"""The page of a program: the code with its costs beside the texts, each line a link to the other; tables below.
+"""The page of a program: source code with costs beside the listings, linked line by line; tables below.
 
-Links are anchors, and what is long is folded by `<details>`: nothing here needs a script. A notebook saves the page, so
-texts are `<pre>` and not tables: the style of the cells would be most of it.
+Links are anchors, and long parts are folded by `<details>`: nothing here needs a script. A notebook saves the page, so
+listings are `<pre>` and not tables, where inline cell styles would take most of the space.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from .hlo_words import (
 from .tables import details, html_table
 from .units import amount, size
 
-_MOST = 400  # lines of a text
-_LARGE = (
-    5000  # instructions from which on a page has one text alone: the others take seconds to make
-)
+_MOST = 400  # lines of a listing
+_LARGE = 5000  # above this many instructions a page has one listing only: the others take seconds
 _ROWS = 200  # of a table
 _GUTTER = 8  # for the numbers before a line
 
@@ -40,7 +38,7 @@ _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
 _TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible"
-# A notebook's own style has columns of one width.
+# Notebook styles give all columns the same width.
 _TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;line-height:1.4;width:100%"
 _HEAD = (
     "padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap;text-align:"
@@ -55,7 +53,7 @@ _pages = itertools.count(1)
 
 
 class Page:
-    """One page. Its anchors have a number of their own, for a notebook holds several."""
+    """One page. Its anchors contain a page number, since a notebook holds several pages."""
 
     def __init__(self, reading: Reading, stage: str, line: int | None, grep: str):
         self.reading, self.stage = reading, stage
@@ -66,7 +64,7 @@ class Page:
         self._chosen = {s: chosen_lines(reading.listing(s), line, grep) for s in stages}
 
     def html(self) -> str:
-        """All of it."""
+        """The whole page."""
         above = "<br>".join(escape(line) for line in heading(self.reading))
         texts = "".join(map(self._text, self._chosen))
         return (
@@ -104,7 +102,7 @@ class Page:
         return f'<table style="{_TABLE}">{"".join(out)}</table>'
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
-        """The first line shown of a text that comes from each line of the user's."""
+        """For each line of user code, the first visible line of a listing that comes from it."""
         listing = self.reading.listing(stage)
         found: dict[tuple[str, int], int] = {}
         for i in self._chosen[stage][0][:_MOST]:
@@ -117,7 +115,7 @@ class Page:
     def _text(self, stage: str) -> str:
         listing = self.reading.listing(stage)
         if not listing.lines:
-            return f"<details><summary>{TITLES[stage]}: gone</summary></details>"
+            return f"<details><summary>{TITLES[stage]}: no longer available</summary></details>"
         chosen, why = self._chosen[stage]
         note = f"{len(listing.lines)} lines" + (f"; {len(chosen)} {why}" if why else "")
         if len(chosen) > _MOST:
@@ -130,7 +128,7 @@ class Page:
         )
 
     def _line(self, listing: Listing, i: int) -> str:
-        """The numbers of the lines that a line of a text comes from, as links, then itself."""
+        """A line of a listing, after links to the source lines it comes from."""
         places = listing.places[i][:3]
         links = ",".join(
             f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>' for p in places
@@ -169,7 +167,7 @@ def _numbers(figures: tuple[str, ...]) -> str:
 
 
 def _tables(reading: Reading) -> str:
-    """What is below: by kind, by fusion, by buffer."""
+    """The tables below: by kind, by fusion, by buffer."""
     kinds = [
         (k.opcode, str(k.number), str(k.fused), *_figures(k.cost), amount(k.cost.transcendentals))
         for k in reading.kinds

@@ -1,4 +1,4 @@
-"""A program in words and figures: what its text in a terminal and its page share."""
+"""Wording and figures of a program, shared by its text and HTML forms."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ COLUMNS = ("instr.", "flops", "%", "func.", "bytes")
 
 
 def program_title(info: ProgramInfo) -> str:
-    """A program in a few words."""
+    """A short title of a program."""
     part = f", {info.part}" if info.part else ""
     place = f", {info.place}" if info.place is not None else ""
     return f"#{info.id} {info.name} ({info.kind}{part}{place})"
 
 
 def heading(reading: Reading) -> list[str]:
-    """What stands above everything: what it is, its totals, its memory, what is not known."""
+    """The heading: what the program is, its totals, its memory, and what is not known."""
     info, total = reading.program, reading.costs.total
     lines = [f"Program {program_title(info)}"]
     others = [p for p in programs() if p.source == info.source and p.id != info.id]
     if info.kind == "eager":
-        lines.append("All calls of the operator share it: the line shown is the first that ran it.")
+        lines.append(
+            "All calls of the operator share this program; the line shown is the first that ran it."
+        )
     elif others:
         lines[0] += "; also " + ", ".join(f"#{p.id} {p.part or 'forward'}" for p in others[-4:])
     fused = sum(sum(f.parts.values()) for f in reading.fusions)
@@ -44,26 +46,26 @@ def heading(reading: Reading) -> list[str]:
     guessed = len(reading.module.inferred)
     if guessed:
         lines.append(
-            f"XLA says of {guessed} instructions not where they come from: inferred from what they do."
+            f"XLA recorded no source location for {guessed} instructions; their origin is inferred."
         )
     unknown = [f"{i.name} ({_why_unknown(i.opcode)})" for i in reading.costs.unknown]
     if unknown:
         more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        lines.append(f"Not known: {', '.join(unknown[:4])}{more}")
+        lines.append(f"Unknown cost: {', '.join(unknown[:4])}{more}")
     return lines
 
 
 def _why_unknown(opcode: str) -> str:
-    return "how often it runs; counted once" if opcode == "while" else "a library's work"
+    return "trip count unknown, counted once" if opcode == "while" else "library call, not counted"
 
 
 def source_title(source: Source) -> str:
-    """A cell or a file."""
+    """The title of a cell or a file."""
     return source.file if source.cell is None else f"Cell [{source.cell}]"
 
 
 def cells(row: LineCost | None, total: Cost) -> tuple[str, ...]:
-    """What stands under `COLUMNS`. Functions are what is no sum or product: `exp`, `sin`, ..."""
+    """The values under `COLUMNS`. `func.` counts transcendental functions: `exp`, `sin`, ..."""
     if row is None:
         return ("",) * len(COLUMNS)
     cost = row.cost
@@ -78,7 +80,7 @@ def cells(row: LineCost | None, total: Cost) -> tuple[str, ...]:
 
 
 def parts_of(parts: dict[str, int]) -> str:
-    """What a fusion is made of.
+    """The instructions inside a fusion, as text.
 
     Example:
         >>> from jaxtorch.widgets.hlo_words import parts_of
@@ -91,7 +93,7 @@ def parts_of(parts: dict[str, int]) -> str:
 
 
 def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[int], str]:
-    """The lines of a text to show, and why not all of them. Of HLO, what runs first comes first."""
+    """The lines of a listing to show, and the filter that chose them. HLO starts with the entry computation."""
     chosen = list(range(len(listing.lines)))
     why = []
     if line is not None:
@@ -108,18 +110,18 @@ def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[in
 
 
 def shown_line(listing: Listing, i: int) -> str:
-    """A line of a text for a narrow place."""
+    """A line of a listing, shortened for a narrow view."""
     return short(listing.lines[i]) if listing.stage == "hlo" else listing.lines[i]
 
 
 def file_name(info: ProgramInfo, stage: str) -> str:
-    """What a file with a program's text is called."""
+    """The name of a file with a program's text."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in info.name)
     return f"{safe}.{info.id}.{'mlir' if stage == 'stablehlo' else stage + '.txt'}"
 
 
 def full_text(reading: Reading, stage: str) -> str:
-    """A text as JAX or XLA prints it, locations included."""
+    """A representation as JAX or XLA prints it, with locations."""
     if stage == "hlo":
         return reading.hlo_text
     if stage == "stablehlo":

@@ -1,4 +1,4 @@
-"""Which front end shows a session's views, and what it can do. All that we know of each stands here.
+"""Detects the front end that shows a session's views, and what it can do.
 
 | front end | recognised by | a view's page | updates while a cell runs |
 | --- | --- | --- | --- |
@@ -7,10 +7,10 @@
 | VS Code | the variable `__vsc_ipynb_file__` that it sets, or its environment | a widget | yes |
 | Colab | its module `google.colab` | a widget | when the cell ends |
 
-JupyterLab and Notebook keep all outputs of a notebook in one page. There a view is plain HTML, in the notebook file
-too, and a widget without a place of its own finds it in the page and makes it live: a notebook that is opened again
-without its kernel shows the HTML, never "Loading widget". VS Code and Colab put outputs into frames, out of reach of
-each other: there the output names the widget, beside the same HTML.
+JupyterLab and Notebook keep all outputs of a notebook in one page. There a view is plain HTML, also in the notebook
+file, and a widget without a place of its own finds it in the page and makes it live: a notebook reopened without its
+kernel shows the HTML, never "Loading widget". VS Code and Colab isolate outputs in frames: there the output names the
+widget, beside the same HTML.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Host:
 
     Attributes:
         name: "terminal", "lab", "vscode" or "colab".
-        live: whether a view can be live there: there is a kernel, and anywidget is installed.
-        in_place: whether the page's outputs can be reached from a widget, so that plain HTML is made live.
-        flush: whether it shows what another thread sends only when a cell ends.
+        live: whether views can be live: there is a kernel, and anywidget is installed.
+        in_place: whether a widget can reach the page's outputs, so that plain HTML can be made live.
+        flush: whether messages from other threads are shown only when a cell ends.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Host:
 
 
 def host(shell: InteractiveShell | None = None, environ: Mapping[str, str] = os.environ) -> Host:
-    """The front end of this session (of `shell`, where one is given)."""
+    """The front end of this session, or of `shell` if given."""
     shell = shell if shell is not None else _shell()
     if shell is None or getattr(shell, "kernel", None) is None:
         return Host("terminal", live=False, in_place=False)
@@ -59,7 +59,7 @@ def host(shell: InteractiveShell | None = None, environ: Mapping[str, str] = os.
 
 
 def widget_bundle(model_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The data and the metadata that make an output of a widget."""
+    """The data and the metadata of a widget's output."""
     from anywidget._util import repr_mimebundle  # knows what Colab wants in the metadata
 
     data, metadata = repr_mimebundle(model_id=model_id, repr_text="")
@@ -67,6 +67,6 @@ def widget_bundle(model_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _shell() -> Any:
-    """The running shell; asking for it must not import IPython into a session without one."""
+    """The running shell. This must not import IPython into a session without one."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None

@@ -1,4 +1,4 @@
-"""`%%jax lines`: the code as `%lprun` shows it, each line with its time on the device."""
+"""`%%jax lines`: the source code with the device time of each line, in the style of `%lprun`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 120
 
 
 def _title(source: Source) -> str:
-    """A cell that only calls others has no time of its own."""
+    """The title of a source; a cell that only calls others has no time of its own."""
     return f"{source.title}: {duration(source.total)}" if source.total else source.title
 
 
@@ -28,11 +28,11 @@ class LinesView(ProfiledView):
     | `version` | 1 |
     | `title`, `repeat`, `wall`, `device` | as in `ProfileView` |
     | `sources` | `file`, `cell` (number or null), `title`, `total`, `lines` |
-    | `sources[].lines` | `number`, `text`, `time` (null where a line had nothing to do on the device), `inclusive` |
+    | `sources[].lines` | `number`, `text`, `time` (null if the line did nothing on the device), `inclusive` |
     | `unattributed` | nanoseconds that belong to no line |
 
-    `inclusive` is the nanoseconds of the line and of all that it called, null where there were none. A time is `total`,
-    `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
+    `inclusive` is the time in nanoseconds of the line and everything it called, or null. A time is `total`, `backward`,
+    `inferred` (ns; the last two are parts of the first), `count`, `flops`, `bytes`.
     """
 
     kind: ClassVar[str] = "lines"

@@ -1,21 +1,21 @@
-"""Views that are live: they follow the session while a cell runs, and answer what is asked of them.
+"""Live views: they follow the session while a cell runs, and answer requests from the page.
 
-Showing a view makes a widget (`anywidget`) beside its HTML. The widget has no data in its state, only the name of the
-drawing code; everything else goes in messages (`protocol.py`), and only while a page shows the view:
+Showing a view creates a widget (`anywidget`) beside its HTML. The state of the widget holds no data, only the name of
+the drawing code; everything else is sent as messages (`protocol.py`), and only while a page shows the view:
 
     page                          kernel
      |  <- the widget opens         |   `bundle`: an output with HTML in it, and a widget
-     |  bundle ->                   |   only where this page has no drawing code yet
+     |  bundle ->                   |   only if this page has no drawing code yet
      |  <- bundle + buffer          |
-     |  open ->                     |   the view is in sight
-     |  <- state                    |   and from now on a thread looks at `View.revision`, ten times a second
+     |  open ->                     |   the view is visible
+     |  <- state                    |   from now on a thread polls `View.revision` ten times a second
      |  <- patch, patch, ...        |
      |  ask ->      <- answer       |
-     |  close ->                    |   nobody looks: the thread ends with the last view
+     |  close ->                    |   no longer visible: the thread ends with the last view
 
-The shell (`static/shell.js`) is the part that a notebook may save with each widget: it is about a kilobyte. The drawing
-code (`static/views.js`) travels as a binary message and is imported from memory: no port, no network, no second file.
-A session without anywidget shows the HTML and nothing of this is imported.
+The shell (`static/shell.js`, about a kilobyte) is the part that a notebook may save with each widget. The drawing code
+(`static/views.js`) is sent as a binary message and imported from memory: no port, no network, no second file. Without
+anywidget a session shows the HTML, and none of this is imported.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .view import View
 
 _STATIC = Path(__file__).parent / "static"
-_PERIOD = 0.1  # seconds between two looks at what changed
-_MOST = 50  # live views at a time: each holds what it shows
+_PERIOD = 0.1  # seconds between polls for changes
+_MOST = 50  # live views at a time: each keeps its data alive
 
 
 def bundle(view: View) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
@@ -58,19 +58,19 @@ def bundle(view: View) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]
 
 
 def placed(page: str, place: str) -> str:
-    """HTML that the widget of this place finds in the page: by a class, which every sanitizer leaves."""
+    """HTML marked so that the widget of this place finds it in the page: by a class, which every sanitizer keeps."""
     return f'<div class="jaxtorch-view jaxtorch-view-{escape(place)}">{page}</div>'
 
 
 @cache
 def _drawing() -> tuple[str, bytes]:
-    """The drawing code and its name."""
+    """The name (a hash) and the bytes of the drawing code."""
     code = (_STATIC / "views.js").read_bytes()
     return hashlib.sha256(code).hexdigest()[:16], code
 
 
 class Connection:
-    """A view, its widget, and what the page knows of it."""
+    """A view, its widget, and the state last sent to the page."""
 
     def __init__(self, view: View, widget: Any):
         self.view = view
@@ -79,11 +79,11 @@ class Connection:
         self._lock = threading.RLock()  # questions may come on another thread (a subshell)
         self._sent: dict[str, Any] | None = None
         self._seen: object = None
-        self._failed = ""  # what went wrong when it was looked at last
+        self._failed = ""  # the error of the last poll
         self._number = 0
 
     def receive(self, widget: Any, content: Any, buffers: Any) -> None:
-        """A message from the page. Nothing that it says may raise into the kernel."""
+        """Handle a message from the page. A bad message must not raise into the kernel."""
         if not isinstance(content, dict) or content.get("v") != VERSION:
             self._send("error", id=None, message=_other_version(content))
             return
@@ -110,7 +110,7 @@ class Connection:
         self.look()  # an answer may have changed what is shown (`clear`, `keep`)
 
     def send_state(self) -> None:
-        """All of it."""
+        """Send the full state."""
         with self._lock:
             try:
                 self._seen = self.view.revision()
@@ -122,7 +122,7 @@ class Connection:
             self._send("state", revision=self._number, kind=self.view.kind, data=self._sent)
 
     def look(self) -> None:
-        """Send what changed since the last message, where anything did."""
+        """Send the changes since the last message, if there are any."""
         with self._lock:
             if self._sent is None:
                 return
@@ -131,9 +131,7 @@ class Connection:
                 if revision is None or (revision == self._seen and not self._failed):
                     return
                 data = plain(self.view.data())
-            except (
-                Exception
-            ) as error:  # the session may have changed under its hands: it is tried again
+            except Exception as error:  # the session may have changed meanwhile: try again later
                 if _said(error) != self._failed:
                     self._failed = _said(error)
                     self._send("error", id=None, message=self._failed)
@@ -146,7 +144,7 @@ class Connection:
                 self._send("patch", revision=self._number, changes=changes)
 
     def end(self) -> None:
-        """No more updates; the page keeps what it shows."""
+        """Stop updates; the page keeps what it shows."""
         _ticker.forget(self)
         _connections.pop(self.place, None)
         self._send("end")
@@ -162,11 +160,11 @@ def _said(error: Exception) -> str:
 
 def _other_version(content: Any) -> str:
     theirs = content.get("v") if isinstance(content, dict) else None
-    return f"the page speaks version {theirs} of the views' protocol, the kernel {VERSION}: reload the page"
+    return f"the page uses version {theirs} of the view protocol, the kernel version {VERSION}: reload the page"
 
 
 class _Ticker:
-    """One thread for all views that somebody looks at; there is none while nobody does."""
+    """One polling thread for all visible views; there is none while no view is visible."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -175,7 +173,7 @@ class _Ticker:
         self._wake = threading.Event()
 
     def watch(self, connection: Connection) -> None:
-        """Look at this one from now on, if it can change at all."""
+        """Start polling a connection, if its view can change."""
         if connection.view.revision() is None:
             return
         with self._lock:
@@ -188,14 +186,14 @@ class _Ticker:
                 self._thread.start()
 
     def forget(self, connection: Connection) -> None:
-        """Nobody looks at this one any more."""
+        """Stop polling a connection."""
         with self._lock:
             self._watched.discard(connection)
             if not self._watched:
                 self._wake.set()
 
     def flush(self) -> None:
-        """Send now what changed."""
+        """Send all changes now."""
         with self._lock:
             watched = list(self._watched)
         for connection in watched:
@@ -216,7 +214,7 @@ _connections: dict[str, Connection] = {}  # the oldest first
 
 
 def connect(view: View) -> Connection:
-    """A new widget for this view; the oldest view of too many ends."""
+    """Create a widget for a view. If there are too many live views, the oldest ends."""
     while len(_connections) >= _MOST:
         next(iter(_connections.values())).end()
     connection = Connection(view, _widget_class()())
@@ -226,19 +224,19 @@ def connect(view: View) -> Connection:
 
 
 def flush() -> None:
-    """Send what changed: what a cell's end does, where the front end shows nothing before."""
+    """Send all changes. Called at the end of a cell, for front ends that show nothing earlier."""
     _ticker.flush()
 
 
 def end() -> None:
-    """End every live view of this session: what `%unload_ext` does."""
+    """End every live view of this session, on `%unload_ext`."""
     for connection in list(_connections.values()):
         connection.end()
 
 
 @cache
 def _widget_class() -> Any:
-    """The widget's class: made when a first view is shown, since anywidget may be missing."""
+    """The widget class, created with the first view, since anywidget may be missing."""
     import anywidget
     import traitlets
 

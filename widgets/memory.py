@@ -1,4 +1,4 @@
-"""`%jax memory`: what lives on the device, who made it, what each cell held, and what keeps an array alive."""
+"""`%jax memory`: the arrays on the device, what created them, what each cell held, and what keeps an array alive."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class MemoryView(View):
 
     | key | what |
     | --- | --- |
-    | total, peak | held by all arrays now, and at most |
+    | total, peak | bytes held by all arrays now, and the peak |
     | free, limit | of the device (on the CPU: of the machine) |
     | arrays | rows: {id, bytes, shape: [...], dtype, devices, made_by, place, file, line, cell, name, tensor} |
-    | left_out | {arrays, bytes}: smaller ones that are not in `arrays` |
-    | lines | by the line that made them: {id, place, file, line, cell, arrays, bytes} |
-    | cells | what each cell held: {id, cell, seconds, before, peak, after} (tensors of 32 KiB and more) |
+    | left_out | {arrays, bytes}: smaller arrays that are not in `arrays` |
+    | lines | totals by source line: {id, place, file, line, cell, arrays, bytes} |
+    | cells | memory of each cell: {id, cell, seconds, before, peak, after} (tensors of 32 KiB and more) |
 
-    `name` is null where no name leads to an array, `place` "" where nobody knows its line.
+    `name` is null if no name leads to the array; `place` is "" if its line is unknown.
 
-    `answer("why", {array: id})` is a list of texts: what keeps it alive.
+    `answer("why", {array: id})` is a list of texts: what keeps the array alive.
     """
 
     kind = "memory"
@@ -73,7 +73,7 @@ class MemoryView(View):
         return "".join(parts)
 
     def revision(self) -> object:
-        # Drawing it looks at every object of the session: not ten times a second.
+        # Drawing it walks every object of the session: too slow for ten times a second.
         now = time.monotonic()
         if now - self._looked > _PERIOD:
             self._looked, self._seen = now, (usage.allocated, len(cells()))
@@ -117,7 +117,7 @@ _NAMES = ("#", "name", "shape", "dtype", "made at", "by", "size")
 
 
 class KeptView(View):
-    """What keeps an array alive: `data()` is {array: as a row of `MemoryView`'s, ways: [...]}."""
+    """What keeps an array alive: `data()` is {array: a row as in `MemoryView`, ways: [...]}."""
 
     kind = ""
 
@@ -136,11 +136,11 @@ class KeptView(View):
 
 
 class ProgramMemoryView(View):
-    """What one run of a program takes.
+    """The memory of one run of a program.
 
     `data()`: {program: {id, name}, memory: {arguments, outputs, alias, temporary, code, peak} or null, buffers:
-    [{id, kind, bytes, holds: [{instruction, offset, bytes}, ...]}, ...]}, the largest first; `holds` is what lies there
-    at some time.
+    [{id, kind, bytes, holds: [{instruction, offset, bytes}, ...]}, ...]}, the largest first; `holds` lists the values
+    that occupy the buffer at some time.
     """
 
     kind = ""
@@ -154,7 +154,7 @@ class ProgramMemoryView(View):
             lines += text_table(("what", "size"), _parts(self.memory))
         if self.buffers:
             rows = [(*r[:3], shortened(r[3], 60)) for r in map(_buffer, self.buffers[:30])]
-            lines += ["", *text_table(("buffer", "kind", "size", "what lies there"), rows, left=4)]
+            lines += ["", *text_table(("buffer", "kind", "size", "holds"), rows, left=4)]
         return "\n".join(lines)
 
     def html(self) -> str:
@@ -162,18 +162,16 @@ class ProgramMemoryView(View):
         if self.memory is not None:
             parts.append(html_table(("what", "size"), _parts(self.memory)))
         if self.buffers:
-            columns = ("buffer", "kind", "size", "what lies there, the largest first")
+            columns = ("buffer", "kind", "size", "holds, largest first")
             rows = map(_buffer, self.buffers[:_HTML_ROWS])
             parts.append(details("By buffer", html_table(columns, rows, left=4), opened=True))
         return "".join(parts)
 
     def _title(self) -> str:
         if self.memory is None:
-            return (
-                f"{self.program.name} (#{self.program.id}): XLA says nothing of its memory any more"
-            )
+            return f"{self.program.name} (#{self.program.id}): its memory is no longer known to XLA"
         return (
-            f"{self.program.name} (#{self.program.id}): {size(self.memory.peak)} at most in one run"
+            f"{self.program.name} (#{self.program.id}): peak of {size(self.memory.peak)} in one run"
         )
 
     def data(self) -> dict[str, Any]:
@@ -200,9 +198,9 @@ def _parts(memory: Memory) -> list[tuple[str, str]]:
     return [
         ("arguments", size(memory.arguments)),
         ("results", size(memory.outputs)),
-        ("of these in donated arguments", size(memory.alias)),
-        ("computed on the way", size(memory.temporary)),
-        ("the program itself", size(memory.code)),
+        ("of these, in donated arguments", size(memory.alias)),
+        ("intermediate values", size(memory.temporary)),
+        ("program code", size(memory.code)),
     ]
 
 
@@ -220,25 +218,25 @@ def _buffer(buffer: Any) -> tuple[str, str, str, str]:
 def _summary(found: list[LiveArray]) -> str:
     total = sum(a.nbytes for a in found)
     nameless = [a for a in found if a.name is None and a.tensor]
-    text = f"{len(found)} arrays hold {size(total)}; the most was {size(max_memory_allocated())}"
+    text = f"{len(found)} arrays hold {size(total)}; peak {size(max_memory_allocated())}"
     if nameless:
-        text += f"; no name leads to {len(nameless)} of {size(sum(a.nbytes for a in nameless))}"
+        text += f"; {len(nameless)} of them ({size(sum(a.nbytes for a in nameless))}) have no name"
     return text
 
 
 def _table(
     found: list[LiveArray], most: int, wide: bool = False
 ) -> tuple[list[tuple[str, ...]], str]:
-    """Rows for the largest arrays, and how much is not in them: what is small and has no name never is."""
+    """Rows for the largest arrays, and a note on the rest. Small arrays without a name get no row."""
     numbered = [(i, a) for i, a in enumerate(found, 1) if a.name or a.nbytes >= _SMALL][:most]
     count = len(found) - len(numbered)
     left = sum(a.nbytes for a in found) - sum(a.nbytes for _, a in numbered)
     rows = [_cells(i, a, wide) for i, a in numbered]
-    return rows, f"and {count} smaller ones of {size(left)} together" if count else ""
+    return rows, f"and {count} smaller ones, {size(left)} in total" if count else ""
 
 
 def _cells(number: int, array: LiveArray, wide: bool = False) -> tuple[str, ...]:
-    name = array.name or ("" if array.tensor else "(no tensor)")
+    name = array.name or ("" if array.tensor else "(not a tensor)")
     return (
         str(number),
         name if wide else shortened(name, 40),
@@ -261,7 +259,7 @@ def _by_line(found: list[LiveArray]) -> list[tuple[Place | None, int, int]]:
 
 def _line_cells(line: tuple[Place | None, int, int]) -> tuple[str, str, str]:
     place, count, total = line
-    return where(place) or "(a backward pass, or JAX)", str(count), size(total)
+    return where(place) or "(backward pass or JAX)", str(count), size(total)
 
 
 def _cells_text(known: list[CellMemory]) -> list[str]:
@@ -276,7 +274,7 @@ def _cells_text(known: list[CellMemory]) -> list[str]:
         )
         for c in known
     ]
-    return text_table(("cell", "at most", "before", "peak", "after"), rows, left=2)
+    return text_table(("cell", "memory", "before", "peak", "after"), rows, left=2)
 
 
 def _cells_table(known: list[CellMemory]) -> str:
@@ -288,7 +286,7 @@ def _cells_table(known: list[CellMemory]) -> str:
 
 
 def _curve(known: list[CellMemory]) -> str:
-    """The peaks of the cells, one after the other, as bars; what a cell leaves is drawn full."""
+    """The peak of each cell as a bar; the memory it leaves behind is drawn solid."""
     most = max(c.peak for c in known) or 1
     known = known[-120:]
     width, height = 6, 60

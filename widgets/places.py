@@ -1,4 +1,4 @@
-"""Lines of the user's, in a few characters and as data."""
+"""Lines of user code, in a few characters and as data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def where(place: Place | None, by_cell: bool = False) -> str:
 
 
 def place_id(place: Place | None, by_cell: bool = False) -> str:
-    """What no other line (or cell) is called: two files may have one name."""
+    """A unique id of a line (or cell): two files may have the same name."""
     if place is None:
         return ""
     return str(place.cell) if by_cell else f"{place.file}:{place.line}"

@@ -1,6 +1,6 @@
 """`%%jax profile`: where the time of a cell went.
 
-The text has the tables that a reader asks for first: what the time was, then lines, modules, operators, instructions.
+The text has the tables that matter most: the time breakdown, then lines, modules, operators, instructions.
 The HTML (`profile_page.py`) adds a timeline and a flame graph.
 """
 
@@ -27,9 +27,9 @@ _ROWS = 10
 
 
 class ProfileView(ProfiledView):
-    """A `Profile` as a notebook shows it.
+    """Shows a `Profile`.
 
-    Times in `data()` are nanoseconds, of one run where there were several, but for `events`, which has all of them.
+    Times in `data()` are nanoseconds. They are means over the runs, except in `events`, which has all runs.
 
     | key | what it holds |
     | --- | --- |
@@ -48,15 +48,15 @@ class ProfileView(ProfiledView):
     | `names`, `lanes` | strings; `name`, `device` (bool) each |
     | `runs` | (start, end) of each run |
 
-    A time is `total`, `backward`, `inferred` (ns, the last two of the first), `count`, `flops`, `bytes`.
+    A time is `total`, `backward`, `inferred` (ns; the last two are parts of the first), `count`, `flops`, `bytes`.
 
-    (1) `number` is what `%jax hlo` takes, or null; `lines` are ids of rows of `lines`.
-    (2) Of equal length, by lane and start. `name` indexes `names`, `lane` indexes `lanes`, `line` is an id of a row of
-    `lines` or -1. The device's events lie in lanes of the host, too, where the device is the CPU.
-    `operator`, `module` and `instruction` are rows of the tables of that name, or -1: what most of the event's time
-    belongs to. A module's number counts the nodes of `tree` in their order, without the root.
+    (1) `number` is the number for `%jax hlo`, or null; `lines` are ids of rows of `lines`.
+    (2) All of equal length, sorted by lane and start. `name` indexes `names`, `lane` indexes `lanes`, `line` is the id
+    of a row of `lines`, or -1. If the device is the CPU, its events are also in lanes of the host. `operator`, `module`
+    and `instruction` are rows of those tables, or -1: the ones that take most of the event's time. Modules are numbered
+    in the order of `tree`, without the root.
 
-    `answer("save", {form})` is `{name, text}`: a Perfetto trace ("perfetto") or a page of its own ("page").
+    `answer("save", {form})` is `{name, text}`: a Perfetto trace ("perfetto") or a self-contained page ("page").
     """
 
     kind: ClassVar[str] = "profile"
@@ -89,7 +89,7 @@ class ProfileView(ProfiledView):
 
 
 def facts(profile: Profile) -> list[tuple[str, float, str]]:
-    """What the wall's time was: of the device, then of the thread that ran the code. (name, nanoseconds, note)."""
+    """The wall time broken down, for the device, then for the calling thread: (name, nanoseconds, note)."""
     host = profile.host
     return [
         ("device busy", profile.busy, "some lane of the device works"),
@@ -194,7 +194,7 @@ def _times(total: float, whole: float, inferred: float = 0.0) -> list[str]:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns of text: numbers to the right, the last column as it is, cut to the width of a terminal.
+    """A text table: numbers aligned right, the last column verbatim, lines cut to the width of a terminal.
 
     Example:
         >>> from jaxtorch.widgets.profile import table

@@ -1,4 +1,4 @@
-"""A profile as the live form reads it: JSON, with the events as columns. `ProfileView` says what each key holds."""
+"""A profile as JSON for the live form, with the events as columns. `ProfileView` documents the keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def packed(profile: Profile, title: str) -> dict[str, Any]:
-    """All of it."""
+    """The whole profile."""
     recording = profile.recording
     host = asdict(profile.host)
     host.pop("device_busy")
@@ -96,7 +96,7 @@ def _events(profile: Profile, places: dict[Any, int]) -> dict[str, list[int]]:
 
 
 def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """Of an executable's instruction, the rows of operators, modules and instructions that most of its time is in."""
+    """For an executable's instruction, the rows of operators, modules and instructions that take most of its time."""
     attribution = profile.attribution
     operators = {row.name: i for i, row in enumerate(profile.operators)}
     instructions = {

@@ -1,7 +1,8 @@
 """The page of a profile: HTML with inline style and SVG, no script.
 
-A bar of what the time was, the code with its lines' shares, a flame graph of module paths as nested bars, a timeline of
-what took longest, and tables. Everything that comes from a user is escaped. Colours hold on a light and a dark page.
+It shows bars that break down the time, the code with the share of each line, a flame graph of module paths as nested
+bars, a timeline of the longest events, and tables. Everything that comes from a user is escaped. The colours work on
+light and dark pages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ROWS = 30
 
 
 def page(profile: Profile, title: str, sources: list[Source]) -> str:
-    """The whole."""
+    """The whole page."""
     parts = [
         _head(profile, title),
         _bars(profile),
@@ -68,7 +69,7 @@ def _head(profile: Profile, title: str) -> str:
 
 
 def _bars(profile: Profile) -> str:
-    """What the wall's time was: of the device, and of the thread that ran the code."""
+    """The wall time broken down, for the device and for the thread that ran the code."""
     device = [("busy", profile.busy, FORWARD), ("idle", profile.idle, QUIET)]
     host = [(label, getattr(profile.host, name), colour) for name, label, colour in _PARTS]
     return (
@@ -102,7 +103,7 @@ def _details(title: str, body: str, opened: bool = False) -> str:
 
 
 def source_tables(profile: Profile, sources: Iterable[Source]) -> str:
-    """The code, each line with its time."""
+    """The source code with the time of each line."""
     tables = "".join(_source(profile, source) for source in sources)
     rest = profile.unattributed
     if rest.total:
@@ -161,7 +162,7 @@ def _line(profile: Profile, line: Line) -> str:
 
 
 def time_cell(time: Time) -> str:
-    """A time, marked where it is inferred and with what of it is the backward pass."""
+    """A time, marked if it is inferred; the tooltip has forward and backward time."""
     inferred = time.inferred > 0.05 * time.total
     mark = '<span title="inferred: split by estimated cost">~</span>' if inferred else ""
     hint = f"forward {duration(time.forward)}, backward {duration(time.backward)}"
@@ -172,7 +173,7 @@ def time_cell(time: Time) -> str:
 
 
 def flame(profile: Profile) -> str:
-    """Module paths as nested bars: a bar's width is its share, below it the modules within."""
+    """A flame graph of module paths: the width of a bar is its share, its submodules are below it."""
     if not profile.tree.children:
         return ""
     legend = (
@@ -259,7 +260,7 @@ def _roofline(profile: Profile) -> str:
 
 
 def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], count: int, left: int) -> str:
-    """A table; its last `left` columns are words."""
+    """A table whose last `left` columns are text, aligned left."""
     words = len(names) - left
 
     def style(i: int) -> str:

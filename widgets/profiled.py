@@ -1,4 +1,4 @@
-"""What the views of a profile share."""
+"""The base class of the profile views."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ProfiledView(View):
 
     Args:
         title: what was profiled.
-        first: the file of the cell that was, which stands before the others.
+        first: the file of the profiled cell, which is shown first.
     """
 
     def __init__(self, profile: Profile, title: str = "", first: str = ""):
         self.profile, self.title, self.first = profile, title, first
 
     def sources(self) -> list[Source]:
-        """The code with its times."""
+        """The source code with its times."""
         return annotate(self.profile, self.first)

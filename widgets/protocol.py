@@ -1,22 +1,22 @@
-"""What a view and its live form say to each other. The other side is `js/src/protocol.ts`; both change together.
+"""The protocol between a view and its live form. The other side is `js/src/protocol.ts`; change both together.
 
 Every message is a JSON object with `v`, the version, and `type`. From the page:
 
     bundle                            send me the drawing code (once a page)
-    open | close                      somebody looks at this view | nobody does any more
+    open | close                      this view is visible | it no longer is
     ask     id, ask, arguments        a question to `View.answer`
 
 From the kernel:
 
     bundle  hash                      the drawing code, in the message's buffer
-    state   revision, kind, data      all that is shown
-    patch   revision, changes         what changed since `revision - 1`; who missed that one says `open` again
-    answer  id, value                 to `ask`
-    error   id, message               to `ask`, or (id null) what went wrong while drawing
-    end                               the view is over; what is shown stays
+    state   revision, kind, data      the full state
+    patch   revision, changes         the changes since `revision - 1`; a page that missed that one sends `open` again
+    answer  id, value                 the answer to `ask`
+    error   id, message               the error of `ask`, or (id null) an error while drawing
+    end                               no more updates; the page keeps what it shows
 
-A patch names only the keys of `data` that changed. Where a key holds rows (a list of objects that each have an `id`),
-the patch has the rows that changed and the order of all of them, so that one new program costs one row.
+A patch names only the keys of `data` that changed. If a key holds rows (a list of objects that each have an `id`), the
+patch has only the changed rows and the order of all of them, so that one new program costs one row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def message(type: str, **fields: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same as JSON that every browser reads: numbers that are not finite become null, tuples lists.
+    """A value as JSON that every browser reads: non-finite numbers become null, tuples become lists.
 
     Example:
         >>> from jaxtorch.widgets.protocol import plain
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The `changes` that lead from one state to the next.
+    """The `changes` from one state to the next.
 
     Example:
         >>> from jaxtorch.widgets.protocol import difference

@@ -1,7 +1,8 @@
-"""Where lines stand under the device's roof: a table for a terminal, a drawing for a page.
+"""The roofline plot: a table for a terminal, a drawing for a page.
 
-Across: operations for each byte moved; up: operations a second; both by powers of ten. The roof rises with the
-bandwidth of the memory and is flat where arithmetic is the limit. A point is a line, with its number in the table.
+The x axis is operations per byte moved, the y axis operations per second, both logarithmic. The roof rises with the
+memory bandwidth and is flat where arithmetic is the limit. Each point is a source line, labelled with its number in
+the table.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ NAMES = ("", "ops/byte", "ops/s", "of the roof", "limit", "line")
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
 _MOST = 10
-_NEAR = 9  # so close, labels would lie on each other
+_NEAR = 9  # distance below which labels would overlap
 
 
 def heading(peak: Peak) -> str:
-    """What the roof is."""
+    """The heading: the roof of the device."""
     return (
         f"Roofline of {peak.name}: {amount(peak.flops)}FLOP/s, {amount(peak.bandwidth)}B/s; "
-        f"arithmetic is the limit from {peak.ridge:.3g} ops/byte on"
+        f"arithmetic is the limit above {peak.ridge:.3g} ops/byte"
     )
 
 
 def rows(profile: Profile) -> list[list[str]]:
-    """The table: the lines with most time."""
+    """The rows of the table: the lines with the most time."""
     found = []
     for number, position in enumerate(profile.roofline[:_MOST], 1):
         found.append(
@@ -57,7 +58,7 @@ def _line(position: Position) -> str:
 
 
 def drawing(profile: Profile) -> str:
-    """The drawing as inline SVG; "" where nothing stands under a known roof."""
+    """The drawing as inline SVG; "" if the roof is unknown or there is nothing to draw."""
     peak, shown = profile.peak, profile.roofline[:_MOST]
     if peak is None or not shown:
         return ""
@@ -75,14 +76,14 @@ def drawing(profile: Profile) -> str:
         f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
         f"{_points([(p, across(p.intensity), up(p.speed)) for p in shown])}"
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 6}" text-anchor="middle" font-size="11" fill="currentColor">'
-        "operations for each byte</text>"
+        "operations per byte</text>"
         f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" font-size="11" fill="currentColor" '
-        f'transform="rotate(-90 12 {_HEIGHT / 2:.0f})">operations a second</text></svg>'
+        f'transform="rotate(-90 12 {_HEIGHT / 2:.0f})">operations per second</text></svg>'
     )
 
 
 class _Axis:
-    """Powers of ten along a side of the drawing, with room around the values."""
+    """A logarithmic axis with some room around the values."""
 
     def __init__(self, values: Sequence[float], start: float, stop: float):
         self.low, self.high = min(values) / 4, max(values) * 4
@@ -94,7 +95,7 @@ class _Axis:
 
     @property
     def powers(self) -> list[float]:
-        """The powers of ten within, at most eight."""
+        """The powers of ten to mark, at most eight."""
         first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
         step = max(1, math.ceil((last - first + 1) / 8))
         return [10.0**n for n in range(first, last + 1, step)]
@@ -121,7 +122,7 @@ def _up(at: float, label: str) -> str:
 
 
 def _points(shown: Sequence[tuple[Position, float, float]]) -> str:
-    """The points; those that lie on each other share their label."""
+    """The points; points that overlap share a label."""
     labels: dict[tuple[float, float], list[str]] = {}
     parts = []
     for number, (position, x, y) in enumerate(shown, 1):

@@ -1,4 +1,4 @@
-"""A view as a page of its own, which loads nothing."""
+"""A view as a self-contained page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STYLE = (
 
 
 def standalone(view: View, title: str) -> str:
-    """The view's static form as a whole HTML document."""
+    """The static form of a view as a complete HTML document."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'

@@ -1,4 +1,4 @@
-"""The table of `%jax status`: HTML with inline style and no script, so that every viewer of a notebook shows it."""
+"""The table of `%jax status`: HTML with inline style and no script, so that every notebook viewer shows it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .view import View
 if TYPE_CHECKING:
     from jaxtorch.insight.status import DeviceMemory, Status
 
-# Colours that hold on a light and on a dark page: the page's own text, and lines half transparent.
+# Works on light and dark pages: the page's own text colour, and half-transparent lines.
 _TABLE = "border-collapse:collapse;text-align:left;font-size:13px;margin:4px 0"
 _NAME = "padding:3px 16px 3px 0;font-weight:600;vertical-align:top;text-align:left;border-top:1px solid #8884"
 _CELL = "padding:3px 0;vertical-align:top;text-align:left;border-top:1px solid #8884"
 
 
 class StatusView(View):
-    """A `Status` as a notebook shows it."""
+    """Shows a `Status`."""
 
     def __init__(self, status: Status):
         self.status = status
@@ -42,7 +42,7 @@ class StatusView(View):
 
 
 def _rows(status: Status) -> list[tuple[str, list[str]]]:
-    """What is shown: a name and its lines each."""
+    """The rows to show: a name and its lines."""
     programs = f"{status.compiled}" + (
         f" in {status.compile_seconds:.1f} s" if status.compiled else ""
     )
@@ -69,7 +69,7 @@ def _device(device: DeviceMemory) -> str:
 
 
 def _size(count: int) -> str:
-    """A number of bytes for a reader.
+    """A number of bytes for display.
 
     Example:
         >>> from jaxtorch.widgets.status import _size

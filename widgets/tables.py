@@ -1,4 +1,4 @@
-"""Tables: aligned columns for a terminal, and HTML with inline style that holds on a light and on a dark page."""
+"""Tables: aligned columns for a terminal, and HTML whose inline style works on light and dark pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIM = "opacity:0.7"
 
 
 def text_table(names: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """Lines: the names, then the rows; the first `left` columns stand at the left, the others are numbers.
+    """The lines of a table: the header, then the rows. The first `left` columns are aligned left, the others right.
 
     Example:
         >>> from jaxtorch.widgets.tables import text_table
@@ -40,7 +40,7 @@ def html_table(
     left: int = 1,
     caption: str = "",
 ) -> str:
-    """A table. A row is cells, as text, or HTML that spans all columns."""
+    """An HTML table. A row is either cells, as text, or HTML that spans all columns."""
     sides = ["left" if i < left else "right" for i in range(len(names))]
     head = "".join(
         f'<th scope="col" style="{_HEAD.format(side)}">{escape(name)}</th>'
@@ -68,7 +68,7 @@ def html_table(
 
 
 def details(summary: str, inner: str, opened: bool = False) -> str:
-    """A part that opens. `summary` is text, `inner` HTML."""
+    """A collapsible section. `summary` is text, `inner` is HTML."""
     return (
         f'<details{" open" if opened else ""}><summary style="cursor:pointer">{escape(summary)}</summary>'
         f"{inner}</details>"
@@ -76,7 +76,7 @@ def details(summary: str, inner: str, opened: bool = False) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text of at most this width.
+    """A text cut to at most this width.
 
     Example:
         >>> from jaxtorch.widgets.tables import shortened

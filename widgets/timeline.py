@@ -1,7 +1,7 @@
-"""A profile's timeline as inline SVG: one row for each lane, cut to what a page can hold.
+"""The timeline of a profile as inline SVG: one row per lane, limited to what fits on a page.
 
-A page without a script cannot zoom, so that what would be narrower than a hair is not drawn: neighbours of a lane that
-are close and short become one grey piece, which says how many it stands for.
+A page without a script cannot zoom, so only the longest events of each lane are drawn. A note below the lane counts
+the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OWN = "jaxtorch: run"
 
 
 def timeline(profile: Profile) -> str:
-    """The drawing; "" where nothing ran."""
+    """The drawing; "" if nothing ran."""
     events = profile.recording.events
     if not len(events) or not profile.recording.runs:
         return ""
@@ -53,14 +53,14 @@ def timeline(profile: Profile) -> str:
 
 
 def _busiest(events: Events) -> list[int]:
-    """The lanes to draw: those of the device first, the busiest of each kind first."""
+    """The lanes to draw: the device's before the host's, the busiest first."""
     own = np.bincount(events.lane, weights=events.own, minlength=len(events.lanes))
     order = sorted(range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -own[i]))
     return [i for i in order if own[i]][:_LANES]
 
 
 def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
-    """The pieces of a lane and how many rows they take."""
+    """The rectangles of a lane and the number of rows they take."""
     named = np.array([not name.startswith(_OWN) for name in events.names])
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]

@@ -1,4 +1,4 @@
-"""Numbers for a reader: times, bytes, counts."""
+"""Formats times, bytes and counts for display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def duration(nanoseconds: float) -> str:
-    """A time in three figures.
+    """A time with three significant digits.
 
     Example:
         >>> from jaxtorch.widgets.units import duration
@@ -17,7 +17,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def amount(number: float) -> str:
-    """A count in three figures.
+    """A count with three significant digits.
 
     Example:
         >>> from jaxtorch.widgets.units import amount
@@ -28,7 +28,7 @@ def amount(number: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes in three figures.
+    """A number of bytes with three significant digits.
 
     Example:
         >>> from jaxtorch.widgets.units import size
@@ -40,7 +40,7 @@ def size(count: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent.
+    """A share in percent.
 
     Example:
         >>> from jaxtorch.widgets.units import share

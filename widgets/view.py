@@ -1,8 +1,8 @@
-"""What every view is: text in a terminal, HTML without a script on a page, and live where widgets can be.
+"""The base class of all views: text in a terminal, static HTML on a page, and live where widgets are available.
 
-A view draws plain data of `jaxtorch.insight` and computes nothing. `text` is what a terminal shows; `html` is what
-GitHub, nbconvert and an untrusted notebook show: inline style, tables, `<details>`, no script; `data` is what the live
-form draws, ready for JSON, and `answer` what it may ask for afterwards.
+A view draws plain data of `jaxtorch.insight` and computes nothing. A terminal shows `text`. GitHub, nbconvert and
+untrusted notebooks show `html`: inline style, tables, `<details>`, no script. The live form draws `data`, ready for
+JSON, and requests more through `answer`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 
 class View(ABC):
-    """A view. Subclasses name the live form that draws them, where there is one.
+    """A view. Subclasses name the live form that draws them, if there is one.
 
     Attributes:
-        kind: the name of the live form; "" where there is none.
+        kind: the name of the live form; "" if there is none.
     """
 
     kind: ClassVar[str] = ""
@@ -33,13 +33,13 @@ class View(ABC):
         return {}
 
     def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
-        """What the live form asks for later: JSON. `ask` is a word of the view's own."""
+        """Answer a request of the live form, as JSON. Each view defines its own values of `ask`."""
         raise LookupError(f"{type(self).__name__} does not know {ask!r}")
 
     def revision(self) -> object:
-        """Something that is equal as long as the view would show the same; None for a view that never changes.
+        """A value that stays equal as long as the view would show the same; None for a view that never changes.
 
-        It is asked up to ten times a second while somebody looks, from a thread of its own: it must be cheap.
+        It is polled up to ten times a second from a separate thread while the view is visible, so it must be cheap.
         """
         return None
 
@@ -50,7 +50,7 @@ class View(ABC):
         return self.html()
 
     def _repr_mimebundle_(self, **formats: Any) -> Any:
-        """What a notebook saves and shows: the HTML, which a front end with widgets makes live."""
+        """The output that a notebook saves and shows: the HTML, which a front end with widgets makes live."""
         from .live import bundle
 
         return bundle(self)

@@ -1,1 +1,1 @@
-"""What every other package may use: torch's and JAX's private interfaces, options, ambient state, the disk cache."""
+"""The base of all other packages: torch's and JAX's private interfaces, options, ambient state, the disk cache."""

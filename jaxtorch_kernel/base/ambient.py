@@ -1,7 +1,7 @@
-"""The state of torch, JAX and this library that decides what a program computes, whatever the code says.
+"""The global state of torch, JAX and this library that affects what a program computes.
 
-Every program is keyed by it. An eager operator depends on a part of it (`eager`): torch applies the rest before it
-calls the operator (autograd's modes, autocast, the default device).
+It is part of the key of every program. An eager operator depends only on some of it (`eager`): torch applies the rest
+(autograd's modes, autocast, the default device) before it calls the operator.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _open_modes = private.open_modes
 
 
 def eager() -> list[Any]:
-    """What an eager operator depends on: a new list, for its key to begin with."""
+    """The state that an eager operator depends on: a new list, with which its key begins."""
     return [config._base if not config._open else config.options(), _default_dtype(), _precision()]
 
 
 def of_jax() -> tuple[Any, ...]:
-    """What a JAX function depends on that torch code calls: autograd's modes are torch's affair."""
+    """The state that a JAX function called from torch depends on: without autograd's modes, which torch handles."""
     return (*eager(), trace_context())
 
 
 def ambient() -> tuple[Any, ...]:
-    """What captured code depends on."""
+    """The state that captured code depends on."""
     return (
         config._base if not config._open else config.options(),
         _default_dtype(),

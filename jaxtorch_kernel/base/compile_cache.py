@@ -1,9 +1,9 @@
-"""JAX's persistent compilation cache, switched on for a session: a kernel started again compiles nothing anew.
+"""JAX's persistent compilation cache, enabled for a session, so that a restarted kernel need not recompile.
 
-JAX writes compiled programs to a directory when told to. Here it is told on request (`%jax on`, or
-`jaxtorch.config.update(compile_cache=True)`), never by an import, with the thresholds at zero, since eager operators
-are many and small. What the user has set, in JAX's configuration or its environment variables, is left as it is, and
-what was changed is put back. The files are ours (`base/program_files.py`).
+JAX can write compiled programs to a directory. This module enables that on request only (`%jax on`, or
+`jaxtorch.config.update(compile_cache=True)`), never on import. It sets the thresholds to zero, since eager operators
+are many and small. Settings that the user made, in JAX's configuration or its environment variables, are left alone,
+and changed settings are restored. jaxtorch has its own file format (`base/program_files.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SETTINGS: dict[str, Any] = {
 
 
 def directory() -> Path:
-    """Where programs are kept: the user's cache directory, `$XDG_CACHE_HOME/jaxtorch` (`~/.cache/jaxtorch`)."""
+    """The directory for programs: the user's cache directory, `$XDG_CACHE_HOME/jaxtorch` (`~/.cache/jaxtorch`)."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "jaxtorch"
 
 
 class CompileCache:
-    """Who wants the cache, and what JAX's configuration was before."""
+    """Tracks who requested the cache, and what JAX's configuration was before."""
 
     def __init__(self) -> None:
         self._wanted: set[str] = set()
@@ -37,13 +37,13 @@ class CompileCache:
 
     @property
     def active(self) -> bool:
-        """Whether somebody asked for it."""
+        """Whether the cache was requested."""
         return bool(self._wanted)
 
     def on(self, owner: str) -> None:
-        """Switch it on for `owner`. A cache that the user has set up is used as it is.
+        """Enable the cache for `owner`. A cache that the user has configured is used unchanged.
 
-        Where others may write to the directory it stays off, and a warning says so.
+        If other users can write to the directory, the cache stays off, with a warning.
         """
         import jax
 
@@ -52,7 +52,9 @@ class CompileCache:
 
             folder = directory()
             if why := refusal(folder):
-                warnings.warn(f"jaxtorch keeps no compiled programs: {why}", stacklevel=3)
+                warnings.warn(
+                    f"jaxtorch cannot cache compiled programs on disk: {why}", stacklevel=3
+                )
                 return
             self._set(jax, "jax_compilation_cache_dir", str(folder))
             for name, value in _SETTINGS.items():
@@ -62,7 +64,7 @@ class CompileCache:
         self._wanted.add(owner)
 
     def off(self, owner: str) -> None:
-        """Switch it off for `owner`; the last one out puts JAX's configuration back."""
+        """Disable the cache for `owner`; the last owner restores JAX's configuration."""
         if owner not in self._wanted:
             return
         self._wanted.discard(owner)
@@ -77,7 +79,7 @@ class CompileCache:
             use_program_files(None)
 
     def _free(self, jax: Any) -> bool:
-        """Whether the user has neither a cache nor asked for none."""
+        """Whether the user has neither configured nor disabled a cache."""
         unset = jax.config.jax_compilation_cache_dir is None
         return unset and jax.config.jax_enable_compilation_cache
 
@@ -87,7 +89,7 @@ class CompileCache:
 
 
 def _limit(jax: Any) -> int | None:
-    """Bytes of all files: what the user told JAX (-1: no limit), or our own."""
+    """The size limit in bytes: the user's setting in JAX (-1: no limit), or our default."""
     told = jax.config.jax_compilation_cache_max_size
     if told == -1 and "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
         return DEFAULT_LIMIT

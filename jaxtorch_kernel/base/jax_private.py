@@ -1,4 +1,4 @@
-"""Every private hook of JAX that jaxtorch uses, and nothing else.
+"""All private hooks of JAX that jaxtorch uses, and nothing else.
 
 `tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
 """
@@ -42,7 +42,7 @@ def stack() -> Any:
 
 @contextmanager
 def as_if_at(frames: Any) -> Iterator[None]:
-    """What is traced or lowered in here is noted with frames of `stack`'s; None leaves those of now.
+    """Record code that is traced or lowered in the block with the frames of `stack`; None keeps the current ones.
 
     JAX's own manager would rewrite the exceptions that pass through.
     """
@@ -122,7 +122,7 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
 
 
 def without_lowering(traced: Any) -> Any:
-    """The same trace (`jax.stages.Traced`), under an identity of its own.
+    """The same trace (`jax.stages.Traced`), as a separate object.
 
     JAX keeps what a trace was lowered to, 1.3 MB for an addition, as long as its jaxpr lives, in caches that know the
     jaxpr by identity. Who keeps a trace to look at it later keeps this one.
@@ -137,7 +137,7 @@ def without_lowering(traced: Any) -> Any:
 
 
 def use_program_files(files: Any) -> None:
-    """Let JAX's persistent cache get and put its programs there, in the place of files of its own; None: undo that.
+    """Make JAX's persistent cache read and write its programs there, instead of its own files; None restores JAX's.
 
     JAX asks for its cache once, and then never again until it is reset.
     """
@@ -169,7 +169,7 @@ class LiveExecutable:
 
 
 def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | None:
-    """What tells the executable of a function just compiled by `jax.jit` from all others, and its inputs.
+    """Identifies the executable of a function just compiled by `jax.jit`, and its inputs.
 
     XLA's client lists what lives, the newest first; an executable itself cannot be referred to weakly.
     """
@@ -186,7 +186,7 @@ def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | Non
 
 
 def find_executable(fingerprint: Any) -> LiveExecutable | None:
-    """The executable that `newest_executable` told apart, while it lives."""
+    """The executable that `newest_executable` identified, while it is alive."""
     live = jax.devices()[0].client.live_executables()
     found = next((e for e in live if e.fingerprint == fingerprint), None)
     return None if found is None else LiveExecutable(found)
@@ -206,7 +206,7 @@ def lowered_jaxpr() -> Any:
 
 
 def step_of(frame: FrameType | None) -> str | None:
-    """What JAX does to a program on this stack: "lowering", "XLA", or neither (None)."""
+    """The step that JAX is running for a program on this stack: "lowering", "XLA", or neither (None)."""
     while frame is not None:
         if frame.f_code.co_name in _STEPS and "jax" in frame.f_code.co_filename:
             return _STEPS[frame.f_code.co_name]

@@ -1,9 +1,9 @@
-"""Configuration: one base, and scopes over it.
+"""Configuration: base options, and scopes that override them.
 
-`config.update` changes the base, for every thread. `with config(...)` opens a scope: it holds in the thread that
-opened it and in the backward passes that this thread starts (torch carries its thread-local objects into autograd's
-threads), nowhere else. Scopes may end in any order, as suspended generators make them: each removes itself alone.
-While no scope is open anywhere, reading the options is one attribute.
+`config.update` changes the base options for every thread. `with config(...)` opens a scope: it applies only in the
+thread that opened it and in the backward passes that this thread starts (torch carries its thread-local objects into
+autograd's threads). Scopes may end in any order, as happens with suspended generators: each removes only itself.
+While no scope is open, reading the options is a single attribute access.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _KEY = "jaxtorch.config"
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The options and their defaults. Interned (`_changed`), so that programs are keyed by identity.
+    """The options and their defaults. Instances are interned (`_changed`), so that program keys compare by identity.
 
     Attributes:
-        fallback: what an operator without a lowering does once decompositions are exhausted: "warn" runs it on
+        fallback: how to run an operator that has neither a lowering nor a decomposition: "warn" runs it on
             the CPU and warns once per operator, "silent" does not warn, "error" raises.
         matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
             `torch.get_float32_matmul_precision()`.
-        check: "indices" looks at every index, class target and probability, also in captured code, and raises the
-            CPU's error; "none" does not, for nothing waits for values then (docs/differences.md).
+        check: "indices" checks every index, class target and probability, also in captured code, and raises the
+            CPU's error; "none" skips these checks, so that nothing waits for values (docs/differences.md).
     """
 
     fallback: str = "warn"
@@ -46,7 +46,9 @@ class Options:
             value = getattr(self, field.name)
             if value not in allowed:
                 words = ", ".join(repr(a) for a in allowed)
-                raise ValueError(f"jaxtorch.config: {field.name} is one of {words}, not {value!r}.")
+                raise ValueError(
+                    f"jaxtorch.config: {field.name} must be one of {words}, not {value!r}."
+                )
 
 
 _ALLOWED: dict[str, tuple[Any, ...]] = {
@@ -71,12 +73,12 @@ def _count(value: Any) -> bool:
 # What each of them may be, in words and as a question.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "compile_cache": ("one of True, False", lambda v: v in (True, False)),
-    "max_traces": ("a whole number from 1 on or None", _count),
+    "max_traces": ("a positive whole number or None", _count),
     "peak": (
-        "(operations, bytes) a second, as (197e12, 819e9), or None",
+        "a pair (operations, bytes) per second such as (197e12, 819e9), or None",
         lambda v: v is None or (type(v) is tuple and len(v) == 2 and all(map(_positive, v))),
     ),
-    "program_memory": ("a whole number of bytes from 1 on or None", _count),
+    "program_memory": ("a positive whole number of bytes or None", _count),
 }
 
 
@@ -132,7 +134,7 @@ class _Scope:
 
 
 class Config:
-    """The one configuration, `jaxtorch.config`.
+    """The configuration, `jaxtorch.config`.
 
     Example:
         >>> import jaxtorch
@@ -156,31 +158,31 @@ class Config:
         self._lock = threading.Lock()
 
     def __call__(self, **changes: Any) -> _Scope:
-        """A scope in which these options hold: a context manager and a decorator.
+        """A scope in which these options apply: a context manager and a decorator.
 
         Raises:
-            AttributeError: an option of that name does not exist; the message has the nearest one.
+            AttributeError: an option of that name does not exist; the message suggests the closest one.
             ValueError: an option cannot have that value.
         """
         self._check(changes)
         return _Scope(changes)
 
     def update(self, **changes: Any) -> None:
-        """Change options for the whole process; scopes that are open keep their own.
+        """Change options for the whole process; open scopes keep their own.
 
-        Beside the options of a scope, `compile_cache=True` keeps compiled programs across sessions
-        (`compile_cache.py`), False stops that; `max_traces` is how often one function may be traced before a warning
-        says why it is (32; None is never); `peak=(operations, bytes)` is what the device can do at most in a second,
-        for the roofline of a profile (None: what is known of the device); `program_memory` is how many bytes the
-        programs of eager operators may take together (1 GiB; None: as much as there are), of which those that were
-        not used for the longest go first.
+        In addition to the options of a scope, `compile_cache=True` keeps compiled programs across sessions
+        (`compile_cache.py`), and False stops that. `max_traces` is how often a function may be traced before a warning
+        explains the retraces (32; None: no warning). `peak=(operations, bytes)` is the device's peak performance per
+        second, for the roofline of a profile (None: the known figures of the device). `program_memory` is the limit in
+        bytes for all programs of eager operators (1 GiB; None: no limit); the least recently used programs are evicted
+        first.
         """
         own = {name: changes.pop(name) for name in _PROCESS if name in changes}
         self._check(changes)
         for name, value in own.items():
             allowed, may_be = _CHECKS[name]
             if not may_be(value):
-                raise ValueError(f"jaxtorch.config: {name} is {allowed}, not {value!r}.")
+                raise ValueError(f"jaxtorch.config: {name} must be {allowed}, not {value!r}.")
         if "max_traces" in own:
             self.max_traces = own["max_traces"]
         if "peak" in own:
@@ -195,7 +197,7 @@ class Config:
             self._base = _changed(self._base, changes)
 
     def options(self) -> Options:
-        """The options in force here."""
+        """The options that apply here."""
         if not self._open or not torch._C._is_key_in_tls(_KEY):
             return self._base
         options = self._base
@@ -219,7 +221,9 @@ class Config:
                 near = difflib.get_close_matches(name, names, 1, 0.4)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
                 known = ", ".join(sorted(names))
-                raise AttributeError(f"jaxtorch.config has no `{name}`.{hint} It knows: {known}.")
+                raise AttributeError(
+                    f"jaxtorch.config has no `{name}`.{hint} Its options: {known}."
+                )
         if values:
             Options(**changes)
 

@@ -1,15 +1,15 @@
-"""A directory of compiled programs, one file each, in the place of JAX's own.
+"""A directory of compiled programs, one file each, which replaces JAX's own cache.
 
-JAX's cache writes an entry where it is read, never writes one again, and has no way to tell a good one: a process that
-is killed leaves half a program, which every later session reads, warns of and compiles anew. Here
+JAX's cache writes an entry directly to its final path, never rewrites it, and cannot detect a damaged one. A process
+that is killed leaves half a program, and every later session reads it, warns about it and recompiles. Here
 
-* a file begins with a hash of its key and its content: what is cut, changed or another program's is none, and is
-  replaced when the program was compiled;
-* it is written under another name and then renamed, so that a process killed meanwhile leaves nothing that counts;
-* nothing but a regular file is opened, because reading a pipe would wait for ever;
-* the oldest files go when all are too much, by the time that they were last read.
+* a file begins with a hash of its key and its content: a truncated, modified or misnamed file is ignored, and is
+  replaced once the program is compiled;
+* a file is written under a temporary name and then renamed, so that a killed process leaves no partial entry;
+* only regular files are opened, because reading a pipe would block forever;
+* when the total size exceeds the limit, the least recently read files are deleted.
 
-Whoever can write to the directory can run code in every process that reads it: it has to be the user's alone.
+Anyone who can write to the directory can run code in every process that reads it, so only the user may have access.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def refusal(folder: Path) -> str | None:
         if state.st_uid != os.geteuid():
             return f"{folder} belongs to another user"
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others may write to {folder}, and so run code here (`chmod 700` it, if you trust what is in it)"
+            return f"other users can write to {folder} and so run code here (`chmod 700` it if you trust its contents)"
         if state.st_mode & 0o077:
             folder.chmod(0o700)
     except FileExistsError:
@@ -61,7 +61,7 @@ class ProgramFiles:
 
     Args:
         folder: the directory.
-        limit: bytes of all files together; None is no limit.
+        limit: total bytes of all files; None for no limit.
     """
 
     def __init__(self, folder: Path, limit: int | None = DEFAULT_LIMIT):
@@ -91,7 +91,7 @@ class ProgramFiles:
         except OSError as error:
             self._failed = True
             warnings.warn(
-                f"jaxtorch keeps no more compiled programs in {self._path}: {error.strerror}",
+                f"jaxtorch stopped caching compiled programs in {self._path}: {error.strerror}",
                 stacklevel=2,
             )
 

@@ -1,4 +1,4 @@
-"""Attributes of torch's that are others for a while: for what torch has no hook for."""
+"""Temporary replacement of torch's attributes, where torch has no hook."""
 
 from __future__ import annotations
 

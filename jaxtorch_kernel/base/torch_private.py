@@ -1,8 +1,8 @@
-"""Every private hook of torch that the device stands on, and nothing else.
+"""All private hooks of torch that the device relies on, and nothing else.
 
-Only this file, `device/registration.py` and `device/guard.py` touch torch's private API. Each hook is looked
-up once, by name; a torch that lacks one fails here, at import, with a message that names it (`check`), and not
-later in a strange place. `tests/device/test_private_hooks.py` pins what each hook does.
+Only this file, `device/registration.py` and `device/guard.py` use torch's private API. Each hook is looked up once,
+by name. If torch lacks one, the import fails here with a message that names it (`check`), and not later in an
+unrelated place. `tests/device/test_private_hooks.py` pins what each hook does.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from torch.autograd import forward_ad
 from .replaced import Replaced
 
 _HOOKS = {
-    "torch._C._acc.create_empty_tensor": "makes a tensor of the device",
-    "torch._C._construct_storage_from_data_pointer": "makes a Storage of a given size",
+    "torch._C._acc.create_empty_tensor": "creates a tensor on the device",
+    "torch._C._construct_storage_from_data_pointer": "creates a Storage of a given size",
     "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
     "torch._C._set_conj": "makes a tensor lazily conjugated",
     "torch._C._set_neg": "makes a tensor lazily negated",
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
-    "torch._C._dispatch_has_kernel_for_dispatch_key": "tells which kernels an operator has",
-    "torch._C._dispatch_keys": "tells what kind of tensor a tensor is",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "lists the kernels of an operator",
+    "torch._C._dispatch_keys": "reports the dispatch keys of a tensor",
     "torch._C._dispatch_key_parse": "finds a dispatch key by name",
-    "torch._C._functorch.is_functorch_wrapped_tensor": "tells tensors of a `torch.func` transform",
-    "torch._C._functorch.peek_interpreter_stack": "tells whether a `torch.func` transform is running",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "recognizes tensors of a `torch.func` transform",
+    "torch._C._functorch.peek_interpreter_stack": "reports whether a `torch.func` transform is running",
     "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
-    "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` split operators without a rule",
-    "torch._C._len_torch_dispatch_stack": "tells whether a dispatch mode is on",
-    "torch._opaque_base.OpaqueBaseMeta": "is the class of the class `torch.Generator`, and so makes generators",
-    "torch._library.opaque_object._OPAQUE_TYPES": "tells Dynamo which objects it may not look into",
-    "torch.autograd.forward_ad._current_level": "tells whether forward-mode AD is on",
+    "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` decompose operators without a rule",
+    "torch._C._len_torch_dispatch_stack": "reports whether a dispatch mode is active",
+    "torch._opaque_base.OpaqueBaseMeta": "is the metaclass of `torch.Generator`, which creates generators",
+    "torch._library.opaque_object._OPAQUE_TYPES": "lists the objects that are opaque to Dynamo",
+    "torch.autograd.forward_ad._current_level": "reports whether forward-mode AD is active",
     "torch._C._dynamo.guards.TensorGuards": "compares tensors with those of an earlier call",
-    "torch._C._is_any_autocast_enabled": "tells whether autocast is on for any device",
-    "torch._C._autograd._get_sequence_nr": "tells under which names a backward pass's nodes were made",
-    "torch._C._autograd._top_saved_tensors_default_hooks": "tells whether what autograd saves goes through hooks",
-    "torch._C._current_autograd_node": "tells which node a backward pass is running",
+    "torch._C._is_any_autocast_enabled": "reports whether autocast is active for any device",
+    "torch._C._autograd._get_sequence_nr": "numbers the nodes of a backward pass",
+    "torch._C._autograd._top_saved_tensors_default_hooks": "reports whether saved-tensor hooks are active",
+    "torch._C._current_autograd_node": "returns the node that a backward pass is running",
     "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
     "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
-    "torch.overrides._get_current_function_mode_stack": "tells whether a `with torch.device` block is open",
+    "torch.overrides._get_current_function_mode_stack": "reports whether a `with torch.device` block is open",
     "torch._higher_order_ops.utils._hop_compile_and_call": "is how an eager `torch.cond` reaches its operator",
-    "torch._prims_common.suggest_memory_format": "tells whether a tensor's channels come last in memory",
+    "torch._prims_common.suggest_memory_format": "reports whether a tensor is in channels-last format",
     "torch.serialization._get_restore_location": "decides where `torch.load` puts tensors",
 }
 
@@ -70,8 +70,8 @@ def check() -> None:
             _resolve(path)
         except AttributeError:
             raise ImportError(
-                f"jaxtorch needs torch's private hook `{path}` ({purpose}), and torch "
-                f"{torch.__version__} has none. Install a torch that jaxtorch was tried with: "
+                f"jaxtorch needs torch's private hook `{path}` ({purpose}), which torch "
+                f"{torch.__version__} does not have. Install a supported version: "
                 "pip install 'torch>=2.13,<2.14'."
             ) from None
 
@@ -145,7 +145,7 @@ def put_on_storage(
 
 
 def default_device() -> torch.device | None:
-    """What `torch.set_default_device` was last given in this thread: None differs from the CPU, it costs nothing."""
+    """The last argument of `torch.set_default_device` in this thread: None, unlike the CPU, has no overhead."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
@@ -158,7 +158,7 @@ _only_mode: tuple[Any, tuple[Any, ...]] = (None, ())
 
 
 def open_modes() -> tuple[Any, ...] | None:
-    """What stands between code and torch's functions in this thread: default devices as such, other modes as objects.
+    """The function modes of this thread: default devices as devices, other modes as objects.
 
     None for nothing, which costs nothing.
     """
@@ -205,7 +205,7 @@ def transformed() -> bool:
 
 
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether something stands between a call above autograd and the device, which must see a composite's parts."""
+    """Whether something between autograd and the device must see the parts of a composite."""
     return transformed() or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
 
 
@@ -243,7 +243,7 @@ def hide_from_dynamo(package: str) -> None:
 
 
 def identity(generator: Any) -> int:
-    """What tells the C++ object of a generator apart, whichever Python object stands for it."""
+    """The identity of a generator's C++ object, whichever Python object wraps it."""
     return int(generator._cdata)
 
 

@@ -1,3 +1,3 @@
-"""Torch code captured whole, as one JAX function."""
+"""Captures torch code as one JAX function."""
 
 from . import functions as functions  # what every trace intercepts

@@ -1,7 +1,7 @@
-"""Whether layers are alike, so that one layer's code may run for all of them (`scan_layers`).
+"""Check that layers are alike, so that the code of one can run for all of them (`scan_layers`).
 
-They are if they have the same classes, shapes, submodules, hooks, and attributes that mean the same. Their parameters
-and buffers are what may differ.
+Layers are alike if their classes, shapes, submodules and hooks are the same and their attributes are equivalent. Only
+the values of parameters and buffers may differ.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _named(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def check_same(
     template: nn.Module, layer: nn.Module, old: State, new: State, i: int, ignore: tuple[str, ...]
 ) -> None:
-    """Raise where a layer is not like the first.
+    """Check that a layer is like the first.
 
     Raises:
-        CaptureError: it is not.
+        CaptureError: if it differs.
     """
     if type(template) is not type(layer):
         raise _differ(i, "class", type(layer).__name__, type(template).__name__)
@@ -72,8 +72,8 @@ def check_same(
     for name, place in new.names.items():
         if not whole(new.tensors[place]):
             raise CaptureError(
-                f"layer {i}'s {name} is a part of a larger tensor",
-                "Give each layer tensors of its own.",
+                f"{name} of layer {i} is a view of a larger tensor",
+                "Give each layer its own tensors.",
             )
     modules, others = list(template.named_modules()), list(layer.named_modules())
     if [name for name, _ in modules] != [name for name, _ in others]:
@@ -116,7 +116,7 @@ def _check_attributes(
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What stands on a module: its own attributes, and its hooks in the order in which they run."""
+    """The attributes of a module itself, and its hooks in the order in which they run."""
     found = {name: value for name, value in vars(module).items() if name not in OF_EVERY_MODULE}
     for name in OF_EVERY_MODULE:
         if "hooks" in name and (hooks := getattr(module, name)):
@@ -125,7 +125,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _alike(a: Any, b: Any, known: set[tuple[int, int]]) -> bool:
-    """Whether two values mean the same to the code of a layer. `known`: pairs of objects that do, by identity."""
+    """Whether two values are equivalent for the code of a layer. `known`: equivalent pairs of objects, by identity."""
     if a is b or (id(a), id(b)) in known:
         return True
     if type(a) is not type(b) or isinstance(a, Tensor | nn.Module):
@@ -166,17 +166,17 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _shown(*values: Any) -> list[str]:
-    """Values for a message: two that read alike are told apart as such."""
+    """Texts of values for a message, distinct even if their texts are equal."""
     texts = [repr(v) if is_plain(v) or isinstance(v, list) else type(v).__name__ for v in values]
     texts = [text if len(text) < 60 else f"{text[:56]} ..." for text in texts]
     if len(set(texts)) < len(texts):
-        texts[0] = f"another {texts[0]}"
+        texts[0] = f"a different {texts[0]}"
     return texts
 
 
 def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:
     return CaptureError(
-        f"scan_layers needs layers of one shape, and {name} is {new} in layer {i}, {old} in layer 0",
-        "One layer's code runs for all: call those that differ apart, or use a Python loop. An attribute that the code "
-        "does not use may be named in ignore=(...).",
+        f"scan_layers needs identical layers, but {name} is {new} in layer {i} and {old} in layer 0",
+        "The code of layer 0 runs for all layers: call layers that differ separately, or use a Python loop. List "
+        "attributes that the code does not use in ignore=(...).",
     )

@@ -1,11 +1,11 @@
-"""A torch function inside an open trace as a JAX function: the body of a scan, a branch, a checkpointed block.
+"""Torch functions inside an open trace as JAX functions: the body of a scan, a branch, a checkpointed block.
 
 `trace_body` runs the torch code once, over tracers of an inner jaxpr, in a trace nested in the open one. What it reads
-from outside (a parameter, a tensor of the closure, the random key) turns up as constants of that jaxpr. The tensors
-among them that need a gradient are told apart, for in torch's graph a control-flow call is one node (`call_bodies`),
-whose inputs are its operands and these. From then on the body is a closed JAX function: JAX may trace it, differentiate
-it and run it as often as it likes, and the torch code never runs again, so that a backward pass draws the same random
-numbers as its forward pass.
+from outside (a parameter, a tensor of the closure, the random key) becomes a constant of that jaxpr. Those constants
+that need a gradient are identified: a control-flow call is one node of torch's graph (`call_bodies`), whose inputs are
+its operands and these tensors. After that the body is a closed JAX function: JAX can trace, differentiate and run it
+any number of times, and the torch code never runs again. So a backward pass draws the same random numbers as its
+forward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Bound = Callable[..., tuple[list[Any], Any]]
 
 @dataclass
 class Body:
-    """A torch function, traced. `structure` and `leaves` say what it returned."""
+    """A traced torch function. `structure` and `leaves` describe its result."""
 
     jaxpr: Any
     constants: list[Any]
@@ -59,7 +59,7 @@ class Body:
         return [leaf for leaf in self.leaves if isinstance(leaf, Output)]
 
     def bind(self, closure: dict[int, Any]) -> Bound:
-        """As a JAX function, with these arrays for the tensors of the closure (by the tensors' identity)."""
+        """The body as a JAX function, given arrays for the closure's tensors (by the tensors' identity)."""
         constants = list(self.constants)
         for place, tensor in self.closure:
             constants[place] = _in_memory_order(tensor, closure[id(tensor)])
@@ -83,11 +83,11 @@ def trace_body(
         function: torch code; returns a pytree.
         avals: shapes and dtypes of its arguments.
         what: what to call the code in messages, such as "the body of a scan".
-        cells: tensors of the closure that are inputs instead, after the arguments; the code may write to them, and
+        cells: tensors of the closure to make inputs, after the arguments; the code may write to them, and
             their new values follow the results.
 
     Raises:
-        CaptureError: it writes to a tensor that was there before, or keeps one that it made.
+        CaptureError: if it writes to a tensor from outside, or stores a tensor that it created outside itself.
     """
     trace = tracing.Trace(differentiable=torch.is_grad_enabled())
     found: list[Any] = []
@@ -146,7 +146,7 @@ def call_bodies(
         operands: its tensors.
         bodies: the torch code in it.
         differentiable: which results a gradient may flow from.
-        flow: what it flows to from each of the results that have one: everything by default.
+        flow: the tensors that a gradient flows to from each differentiable result; by default all.
     """
     trace = tracing.current()
     assert trace is not None
@@ -197,7 +197,7 @@ def needs_gradient(operands: Sequence[Tensor], bodies: Sequence[Body]) -> bool:
 
 
 def aval_of(tensor: Tensor) -> jax.ShapeDtypeStruct:
-    """Shape and dtype as JAX has them."""
+    """The shape and dtype of a tensor, for JAX."""
     return jax.ShapeDtypeStruct(tuple(tensor.shape), buffer_of(tensor).spec.dtype)
 
 
@@ -206,7 +206,7 @@ def _is_ours(leaf: Any) -> bool:
 
 
 def read(tensor: Tensor) -> Any:
-    """A tensor's array, as a constant to JAX where no gradient flows to the tensor."""
+    """A tensor's array; a constant to JAX if no gradient flows to the tensor."""
     array = contiguous_array(tensor)
     return array if tensor.requires_grad else jax.lax.stop_gradient(array)
 
@@ -292,36 +292,36 @@ def _closure(
             continue
         if found.setdefault(place, tensor) is not tensor or not whole(tensor):
             raise CaptureError(
-                "a tensor that requires a gradient, read in the body of a control-flow call, shares its memory with "
-                "another that does, or is a part of a larger one",
+                "the body of a control-flow call reads a tensor that requires a gradient and is a view of a larger "
+                "tensor, or shares memory with another tensor that requires a gradient",
                 "Pass it as an operand, or read x.clone().",
             )
     return list(found.items())
 
 
 def whole(tensor: Tensor) -> bool:
-    """Whether a tensor is all of its buffer, each element once."""
+    """Whether a tensor covers its whole buffer, each element once."""
     return buffer_of(tensor).spec.numel == tensor.numel() and not tensor.storage_offset()
 
 
 def _write_refused(what: str) -> CaptureError:
     return CaptureError(
-        f"{what} writes to a tensor that was there before (a running statistic, a counter, a .grad)",
-        "It runs once for all iterations: pass the tensor in (as a carry, or an operand) and return its new value. "
-        "For running statistics call .eval(), or use scan_layers or a Python loop.",
+        f"{what} writes to a tensor from outside (a running statistic, a counter, a .grad)",
+        "It is traced once for all iterations: pass the tensor in (in the carry, or as an operand) and return its new "
+        "value. For running statistics, call .eval(), or use scan_layers or a Python loop.",
     )
 
 
 def _generator_refused(what: str) -> CaptureError:
     return CaptureError(
         f"{what} draws random numbers from a generator (generator=...)",
-        "It runs once for all iterations, and threads the device's own key alone: leave generator= out here, or draw "
+        "It is traced once for all iterations and threads only the device's own key: omit generator= here, or draw "
         "the numbers outside and pass them in.",
     )
 
 
 def _escape_refused(what: str) -> CaptureError:
     return CaptureError(
-        f"{what} keeps a tensor outside it (an attribute, a list, a global, a .grad)",
-        "It has no value there: return it instead.",
+        f"{what} stores a tensor outside itself (in an attribute, a list, a global or a .grad)",
+        "The tensor has no value there: return it instead.",
     )

@@ -1,8 +1,8 @@
-"""A torch function with a program for each signature it is called with: the lookup that `pure` and `jit` share.
+"""The cache of compiled programs, one for each call signature, that `pure` and `jit` share.
 
-A call of tensors of the device alone is found by torch's guard of tensors (`quick.py`); every other by `key_of`. A
-program that is found runs if what it depends on still holds (`Replay.live_cells`); otherwise the function is traced
-again. A signature has a program for training and one for evaluating: one whose modules only changed their mode is kept.
+A call whose arguments are all device tensors is looked up with torch's tensor guard (`quick.py`), any other call with
+`key_of`. The program found runs if its guards still hold (`Replay.live_cells`); otherwise the function is retraced. A
+signature keeps separate programs for training and evaluation: switching the mode of a module evicts neither.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_MODES = 8  # of one signature: modules may train and evaluate each for its
 
 
 class CacheInfo(NamedTuple):
-    """As `functools.lru_cache`'s: calls that found a program, calls that were traced, programs kept and allowed."""
+    """Like that of `functools.lru_cache`: cached calls, traced calls, the limit and the number of programs."""
 
     hits: int
     misses: int
@@ -52,11 +52,11 @@ class Cached(ABC, Generic[R]):
     """A torch function or module, compiled for each signature.
 
     Args:
-        function: what is traced.
-        name: of the programs.
-        max_entries: how many programs are kept.
-        static: names of arguments whose numbers are part of the program, never operands of it.
-        donate: names of arguments whose memory the program may take.
+        function: the function to trace.
+        name: the name of the programs.
+        max_entries: how many programs to keep.
+        static: names of arguments whose numbers are part of the program, never operands.
+        donate: names of arguments whose memory is donated to the program.
     """
 
     kind = "pure"  # as it is recorded
@@ -115,13 +115,13 @@ class Cached(ABC, Generic[R]):
         return result
 
     def exclusive(self) -> AbstractContextManager[Any]:
-        """Held while a call may be traced."""
+        """A lock, held while a call may be traced."""
         return self._lock
 
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[R, Arguments, list[Any], bool]:
-        """The program of a call, traced if need be, what `Replay.run` takes, and whether it was traced now."""
+        """The program of a call, traced if necessary; the arguments of `Replay.run`; whether it was just traced."""
         arguments = Arguments(args, kwargs, self._numbers, self._static, self._parts)
         key = key_of(arguments)
         kept = self._programs.get(key, [])
@@ -165,12 +165,12 @@ class Cached(ABC, Generic[R]):
         return replay
 
     def allow_plain(self, error: MakesParameters) -> None:
-        """Let a call run as plain Python, which makes the parameters: raises where the calls before did so too."""
+        """Let a call that creates parameters run as plain Python; raise if the previous calls did so as well."""
         self._plain_calls += 1
         if self._plain_calls > _MOST_PLAIN:
             raise CaptureError(
                 f"{error.what}, at every call",
-                "Make them once, outside of the captured code.",
+                "Create them once, outside the captured code.",
                 error.file,
                 error.line,
             )
@@ -182,8 +182,8 @@ class Cached(ABC, Generic[R]):
         for i in self._static.places(arguments):
             if isinstance(arguments.leaves[i], torch.Tensor):
                 raise TypeError(
-                    f"a static argument of {self._name} is a tensor, whose values no program can depend on: pass "
-                    "Python values (x.item(), tuple(x.shape)), or take its name out of static_argnames"
+                    f"a static argument of {self._name} is a tensor, but a program cannot depend on a tensor's "
+                    "values: pass Python values (x.item(), tuple(x.shape)), or remove its name from static_argnames"
                 )
 
     def _keep(self, key: Any, replay: R) -> None:
@@ -199,14 +199,14 @@ class Cached(ABC, Generic[R]):
         return [replay for programs in self._programs.values() for replay in programs]
 
     def _latest(self) -> list[R]:
-        """Every program, the latest first."""
+        """All programs, latest first."""
         return [replay for programs in reversed(self._programs.values()) for replay in programs]
 
     def _count(self) -> int:
         return sum(map(len, self._programs.values()))
 
     def _opened(self, arguments: Arguments, previous: R | None) -> Trace:
-        """The record of a trace that begins: why it is necessary."""
+        """Record the start of a trace and the reasons for it."""
         source, function = self.source, cast(Any, self._function)
         found = origin(None)
         state = state_of(function, arguments)
@@ -214,14 +214,16 @@ class Cached(ABC, Generic[R]):
         if hasattr(function, "site"):  # it knows better, as a cell does
             trace.site = function.site()
         if previous is not None and previous.provisional and not Replay.changes(previous):
-            trace.reasons = [Reason("what its first run made (optimizer state) is an input now")]
+            trace.reasons = [
+                Reason("state created by its first run (optimizer state) is now an input")
+            ]
         else:
             trace.reasons = why(source, state, self._latest())
         was_dropped = previous is None and any(t.state == state for t in source.history)
         if source.history and (was_dropped or not trace.reasons):
-            cause = "an argument is another tensor whose .grad is read, or shares other memory than before"
+            cause = "an argument whose .grad is read is a different tensor, or arguments share memory differently"
             if previous is None:
-                cause = "its program was no longer kept (max_entries)"
+                cause = "its program was evicted (max_entries)"
             trace.reasons = [Reason(cause)]
         source.traces += 1
         source.history.append(trace)
@@ -230,7 +232,7 @@ class Cached(ABC, Generic[R]):
 
     @abstractmethod
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
-        """Trace a call. `donated`: places among its leaves; `previous`: the program that no longer holds."""
+        """Trace a call. `donated`: indices of donated leaves; `previous`: the program whose guards no longer hold."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -238,12 +240,12 @@ class Cached(ABC, Generic[R]):
         return functools.partial(self, instance)
 
     def cache_info(self) -> CacheInfo:
-        """Hits, misses, and how many programs are kept."""
+        """Hits, misses, and the number of kept programs."""
         source = self.source
         return CacheInfo(source.hits, source.traces, self._max_entries, self._count())
 
     def clear_cache(self) -> None:
-        """Forget every program."""
+        """Drop every program."""
         self._programs.clear()
         self._quick.clear()
         self.source.hits = self.source.traces = 0
@@ -251,7 +253,7 @@ class Cached(ABC, Generic[R]):
 
 
 def _holding(kept: list[R], call: Arguments) -> tuple[R | None, list[Any] | None]:
-    """The program that holds now, with its cells."""
+    """The program whose guards hold, with its cells."""
     for replay in kept:
         if replay.provisional or (cells := replay.live_cells()) is None:
             continue
@@ -272,7 +274,7 @@ def name_of(function: Any) -> str:
 
 
 def checked(function: Any, decorator: str) -> Any:
-    """The function itself; raises TypeError where it is nothing that can be called."""
+    """Return the function; raise TypeError if it is not callable."""
     if not callable(function):
         raise TypeError(f"{decorator} takes a function or a module, not {type(function).__name__}")
     return function

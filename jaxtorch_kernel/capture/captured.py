@@ -1,15 +1,16 @@
-"""One run of torch code over tracers, kept as a JAX function.
+"""One run of torch code over tracers, stored as a JAX function.
 
-`capture` runs the code inside `jax.make_jaxpr` with no arguments at all: whatever cell the code reads turns up as a
-constant of the jaxpr under its own identity (`programs/tracing.py`), be it an argument, a parameter deep in a module, a
-tensor in a closure or the random key. Afterwards each constant is told apart:
+`capture` runs the code inside `jax.make_jaxpr` without arguments. Every cell that the code reads becomes a constant of
+the jaxpr under its own identity (`programs/tracing.py`): an argument, a parameter deep in a module, a tensor in a
+closure, the random key. Afterwards each constant is classified:
 
 * the cell of an **argument** becomes an input, filled from the arguments of each call;
-* a cell that **lives on** (a parameter, a running statistic, the random key) becomes an input, read at each call;
-* everything else (a table the code built, a literal) stays a constant of this program.
+* a cell that **outlives the trace** (a parameter, a running statistic, the random key) becomes an input, read at each
+  call;
+* everything else (a table that the code built, a literal) stays a constant of this program.
 
-What the code returned and the cells it wrote become outputs. So the captured function has no free variables left, and
-can be compiled, differentiated and run as any JAX function.
+The results of the code and the cells that it wrote become outputs. The captured function then has no free variables,
+and can be compiled, differentiated and run like any JAX function.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Tensor = torch.Tensor
 
 @dataclass
 class Captured:
-    """What one trace found. `function` takes one array for each of `cells`."""
+    """The result of one trace. `function` takes one array for each of `cells`."""
 
     jaxpr: Any
     cells: list[Any]  # the inputs' cells: weak references
@@ -60,13 +61,13 @@ class Captured:
     trace_seconds: float = 0.0
 
     def function(self, *arrays: Any) -> tuple[list[Any], list[Any]]:
-        """(differentiable outputs, others followed by the new arrays of what was written and made)."""
+        """(differentiable outputs, then other outputs and the new arrays of written and created tensors)."""
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
         return flat[: self.outputs], flat[self.outputs :]
 
     def reusable(self, inputs: list[int]) -> list[int]:
-        """Those of `inputs` whose memory an output can take; what is written takes its own."""
+        """Those of `inputs` whose memory an output can reuse; written cells reuse their own."""
         free = Counter((v.aval.shape, v.aval.dtype) for v in self.jaxpr.outvars)
         free.subtract((self.avals[i].shape, self.avals[i].dtype) for i in self.written)
         found = []
@@ -78,7 +79,7 @@ class Captured:
         return found
 
     def reordered(self, order: list[int]) -> Captured:
-        """The same with its inputs in this order."""
+        """The same function with its inputs in this order."""
         new = {old: i for i, old in enumerate(order)}
         return replace(
             self,
@@ -91,7 +92,7 @@ class Captured:
 
 
 class Session:
-    """What a trace holds beside the books of `Trace`, and gives back."""
+    """State that a trace keeps besides its `Trace`, and restores."""
 
     def __init__(self, differentiable: bool):
         self.trace = tracing.Trace(differentiable=differentiable, eager=True)
@@ -117,10 +118,10 @@ def capture(
     """Run `function` over tracers.
 
     Args:
-        function: torch code; its arguments are bound already.
+        function: torch code whose arguments are already bound.
         differentiable: `jax.vjp` will run through it: tensors that need no gradient are constants to it.
         gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
-        known: gives, at the end of the trace, the tensors that the caller has.
+        known: returns, at the end of the trace, the tensors that the caller has.
     """
     session = Session(differentiable)
     session.trace.gradients = {} if gradients is None else gradients
@@ -164,7 +165,7 @@ def capture(
 
 
 def placement_of(captured: Captured) -> Any:
-    """Where the outputs are: where the inputs are."""
+    """The placement of the outputs, which is that of the inputs."""
     return captured.specs[0].placement if captured.specs else placement.current()
 
 

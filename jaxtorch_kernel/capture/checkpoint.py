@@ -1,7 +1,8 @@
 """`torch.utils.checkpoint` inside captured code: `jax.checkpoint`.
 
-torch's own would record the block twice, and XLA would see that both are the same and compute it once, keeping what was
-to be forgotten. The random key is an input of the block, so that both runs draw the same numbers.
+torch's implementation would record the block twice; XLA would recognize the two as equal, compute the block once and
+keep the activations that were to be dropped. The random key is an input of the block, so that both runs draw the same
+numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """torch's higher-order operators on the device: `cond`, `while_loop`, `scan`, `map`, `associative_scan`.
 
-Inside captured code a branch is `lax.cond` and a loop `lax.while_loop` or `lax.scan`, so that they depend on values.
-Eagerly `cond` and `while_loop` are the Python statements they stand for, under torch's own autograd, and the others one
-compiled program a call. `operators/higher_order.py` brings torch's calls here.
+Inside captured code a branch is a `lax.cond` and a loop a `lax.while_loop` or `lax.scan`, so that they can depend on
+values. Eagerly, `cond` and `while_loop` run as the equivalent Python statements under torch's own autograd, and each
+call of the others is one compiled program. `operators/higher_order.py` routes torch's calls here.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _check_branches(first: Body, second: Body) -> None:
     if first.structure != second.structure:
         raise CaptureError(
             f"the branches of torch.cond return different structures: {first.structure} and {second.structure}",
-            "Return the same from both.",
+            "Return the same structure from both.",
         )
     for i, (a, b) in enumerate(zip(first.leaves, second.leaves, strict=True)):
         if isinstance(a, Output) and isinstance(b, Output):
@@ -89,8 +89,8 @@ def _check_branches(first: Body, second: Body) -> None:
         elif not isinstance(a, Output) and not isinstance(b, Output) and a == b:
             continue
         raise CaptureError(
-            f"result {i} of torch.cond is {a} in the one branch and {b} in the other",
-            "Both must return tensors of one shape and dtype: use .to(dtype), .expand(...), torch.full_like(...).",
+            f"result {i} of torch.cond is {a} in one branch and {b} in the other",
+            "Both must return tensors of the same shape and dtype: use .to(dtype), .expand(...), torch.full_like(...).",
         )
 
 
@@ -106,7 +106,9 @@ def while_loop(
 ) -> Any:
     """`torch.while_loop`."""
     if options.get("stack_output"):
-        raise NotImplementedError("while_loop with stack_output: use jaxtorch.scan, which stacks")
+        raise NotImplementedError(
+            "while_loop does not support stack_output: use jaxtorch.scan, which stacks"
+        )
     carried = list(carried_inputs)
     if not tracing.active():
         while cond_fn(*carried, *additional_inputs):
@@ -126,7 +128,7 @@ def while_loop(
     check_carry(body, carry, "while_loop")
     if test.draws:
         raise CaptureError(
-            "the condition of a while_loop draws random numbers", "Draw in its body."
+            "the condition of a while_loop draws random numbers", "Draw them in its body."
         )
     if not (test.outputs and len(test.leaves) == 1):
         raise CaptureError(
@@ -135,8 +137,9 @@ def while_loop(
         )
     if needs_gradient(carry, [body]) and not isinstance(_root(), ViewTrace):
         raise CaptureError(
-            "a gradient would have to flow back through a while_loop, whose number of iterations is not known",
-            "Use jaxtorch.scan with the largest number of iterations and torch.where for the rest, or torch.no_grad().",
+            "a gradient cannot flow back through a while_loop, because its number of iterations is unknown",
+            "Use jaxtorch.scan with the maximum number of iterations and mask the rest with torch.where, or use "
+            "torch.no_grad().",
         )
 
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
@@ -214,7 +217,8 @@ def _associative_scan(
     check_carry(body, [x[0] for x in xs], "associative_scan")
     if body.draws:
         raise CaptureError(
-            f"{what} draws random numbers", "Their order is not defined: draw before."
+            f"{what} draws random numbers",
+            "The order of its calls is not defined: draw the numbers beforehand.",
         )
 
     def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:

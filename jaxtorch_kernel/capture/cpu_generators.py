@@ -1,12 +1,12 @@
-"""CPU generators in captured code: what it draws on the CPU would be the same numbers at each run.
+"""CPU generators in captured code: numbers drawn on the CPU during tracing would be the same at each run.
 
-For a tensor of the device a CPU generator may be given: a key is drawn from it before each run (`programs/rng.py`), and
-the trace leaves it as it is. Where its state is another after the trace, the code drew from it on the CPU, or seeded
-it.
+A CPU generator may be passed for a device tensor: a key is drawn from it before each run (`programs/rng.py`), and the
+trace leaves its state unchanged. If its state differs after the trace, the code drew from it on the CPU or seeded it.
 
-The default generator is moved by other threads too, and `torch.manual_seed` seeds it beside the device's. So it counts
-as drawn from where the recorder saw a call that draws, and its state is none that seeding alone gives. In the user's
-own code that is an error; in a library's a warning, for some draw a number that does not matter (LayerDrop at rate 0).
+Other threads also advance the default generator, and `torch.manual_seed` seeds it along with the device's. So it counts
+as drawn from only if the recorder saw a call that draws and its state is not what seeding alone would give. In user
+code this is an error. In library code it is a warning, because some libraries draw numbers that do not matter
+(LayerDrop at rate 0).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .dependencies.recorder import Recorder
 from .errors import CaptureError
 
 _ADVICE = (
-    'Draw on the device (device="jax"), where a CPU generator is drawn from at each run; seed it outside, or '
-    'use torch.Generator(device="jax"), which may be seeded inside.'
+    'Draw on the device (device="jax"), which takes a new key from the CPU generator at each run. Seed it outside, or '
+    'use torch.Generator(device="jax"), which can be seeded inside.'
 )
 
 
 @contextmanager
 def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
-    """Hold while code is traced that can reach these values.
+    """Check CPU generators while code that can reach these values is traced.
 
     Raises:
-        CaptureError: it changed the state of a CPU generator among them, or drew from the default one.
+        CaptureError: if the code changed the state of a CPU generator among them, or drew from the default one.
     """
     default = torch.default_generator
     before = {id(v): (v, v.get_state()) for v in values if type(v) is torch._C.Generator}
@@ -47,7 +47,7 @@ def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
         for generator, own in before.values():
             generator.set_state(own)
         raise CaptureError(
-            "captured code draws from a generator on the CPU, or seeds it: that happens once, when it is traced",
+            "captured code draws from or seeds a CPU generator, which happens only once, during tracing",
             _ADVICE,
         )
     if recorder.draws and not _is_as_before(default, state):
@@ -55,7 +55,7 @@ def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
         if draw.by_user:
             default.set_state(state)
             raise CaptureError(
-                f"captured code draws random numbers on the CPU ({draw.name}), which happens once, when it is traced",
+                f"captured code draws random numbers on the CPU ({draw.name}), which happens only once, during tracing",
                 'Draw on the device: device="jax", or %jax on.',
                 draw.file,
                 draw.line,

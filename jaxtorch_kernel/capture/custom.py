@@ -1,8 +1,8 @@
 """`autograd.Function` inside code that `jax.vjp` differentiates: a `jax.custom_vjp`.
 
-Forward and backward are traced once, there and then, into jaxprs (`bodies.py`), so that no torch code runs later, when
-JAX differentiates. A backward that wants to know which of its cotangents are None (`set_materialize_grads(False)`) is
-traced for each case.
+Forward and backward are traced once, immediately, into jaxprs (`bodies.py`), so that no torch code runs later when JAX
+differentiates. A backward that distinguishes None cotangents (`set_materialize_grads(False)`) is traced once for each
+combination.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class CustomCall:
             return [(True,) * count] if count else []
         if count > _MOST_CASES:
             raise CaptureError(
-                f"{self.cls.__name__} has {count} differentiable outputs, and its backward tells which of their "
-                f"gradients are None (set_materialize_grads(False)): captured code does this for {_MOST_CASES} at most",
-                "Let the gradients be zeros, mark outputs as non-differentiable, or run this part outside.",
+                f"{self.cls.__name__} has {count} differentiable outputs and gets None for undefined gradients "
+                f"(set_materialize_grads(False)): captured code supports this for at most {_MOST_CASES} outputs",
+                "Let torch materialize the gradients, mark outputs as non-differentiable, or run this part outside "
+                "the captured code.",
             )
         return [given for given in product((True, False), repeat=count) if any(given)]
 

@@ -1,11 +1,11 @@
 """`torch.compile(model, backend="jax")`.
 
-Dynamo turns Python into FX graphs of torch functions and guards them. Each graph is run under `pure`, as it is:
-no AOTAutograd, no decompositions, gradients by `jax.vjp`. Tensors of the jax device pass as they are; those of the CPU
-are borrowed for each call (`operators/borrow.py`), and what the graph computes on the CPU is handed back there.
+Dynamo turns Python into guarded FX graphs of torch functions. Each graph runs under `pure` unchanged: no AOTAutograd,
+no decompositions, gradients by `jax.vjp`. Tensors on the jax device are passed directly; CPU tensors are borrowed for
+each call (`operators/borrow.py`), and results that the graph computes on the CPU are returned there.
 
-Sizes that Dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA gets one program for each
-combination met, of which at most `max_entries` are kept for a graph.
+Sizes that Dynamo keeps symbolic (`dynamic=True`) are known when a graph is called: XLA compiles one program for each
+combination of sizes, and at most `max_entries` of them are kept per graph.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ def backend(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> CompiledGraph:
-    """What torch calls for `torch.compile(..., backend="jax")`; it finds it by its entry point.
+    """The backend of `torch.compile(..., backend="jax")`, which torch finds by its entry point.
 
     Args:
         graph: from Dynamo.
-        examples: fake inputs; a graph is traced when it is called.
-        mode: torch's words are accepted, and all mean the same: XLA always fuses and tunes.
-        options: `max_entries`, how many programs are kept for one graph (64), and whatever `jaxtorch.config` takes.
+        examples: fake inputs; unused, because a graph is traced when it is called.
+        mode: torch's modes are accepted but have no effect: XLA always fuses and tunes.
+        options: `max_entries`, how many programs to keep per graph (64), and any option of `jaxtorch.config`.
 
     Raises:
-        ValueError: an unknown mode.
-        AttributeError: an unknown option.
+        ValueError: if the mode is unknown.
+        AttributeError: if an option is unknown.
 
     Example:
         >>> import torch
@@ -106,7 +106,9 @@ def backend(
     """
     if mode is not None and mode not in MODES:
         words = ", ".join(map(repr, MODES))
-        raise ValueError(f"torch.compile(backend='jax'): mode is one of {words}, not {mode!r}.")
+        raise ValueError(
+            f"torch.compile(backend='jax'): mode must be one of {words}, not {mode!r}."
+        )
     changes = dict(options or {})
     max_entries = changes.pop("max_entries", MAX_ENTRIES)
     return CompiledGraph(graph, max_entries, changes)
@@ -144,7 +146,7 @@ class CompiledGraph:
             try:
                 outputs, written = self.pure(*operands)
             except CaptureError as error:
-                self._warn(f"cannot be one program ({error.what})", error.advice)
+                self._warn(f"cannot be captured as one program ({error.what})", error.advice)
                 self.eager = True
                 return self.original(*args)
         if share and guests:
@@ -197,7 +199,7 @@ class CompiledGraph:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"torch.compile(backend='jax'): a graph {why}, and so runs eagerly, operator by operator. {advice}",
+                f"torch.compile(backend='jax'): a graph {why}, so it runs eagerly, operator by operator. {advice}",
                 stacklevel=4,
             )
 

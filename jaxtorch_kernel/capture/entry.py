@@ -1,4 +1,4 @@
-"""One traced signature: how its program is filled from a call, and where its outputs go."""
+"""One traced signature: how a call supplies the inputs of its program, and where the outputs go."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _check_gradients(recorder: Recorder) -> None:
         leaf = reference()
         if leaf is not None and recorder.set_gradient(leaf, gradient):
             raise CaptureError(
-                "pure code fills .grad, by backward() or by setting it",
+                "pure code fills .grad, by calling backward() or by assigning it",
                 "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
             )
 
@@ -208,7 +208,7 @@ def _has_gradient(path: str, leaf: weakref.ref[Tensor], had: bool) -> Check:
         tensor = leaf()
         return tensor is not None and (tensor.grad is not None) is had
 
-    return Check(f"{path}.grad", "is gone" if had else "is there", holds)
+    return Check(f"{path}.grad", "is no longer set" if had else "is now set", holds)
 
 
 def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
@@ -223,8 +223,8 @@ def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
             raise binding.refusal
     if len(captured.escaped) > len(record.bindings):
         raise CaptureError(
-            "a tensor made inside the captured code was kept outside it (an attribute, a list or a global)",
-            "It has no value after the trace: return it instead.",
+            "the captured code stores a tensor outside itself (in an attribute, a list or a global)",
+            "The tensor has no value after tracing: return it instead.",
         )
 
 
@@ -240,14 +240,14 @@ def _inputs(captured: Captured, session: Session, leaves: list[Any]) -> tuple[li
         position = where.get(id(buffer))
         if position is None:
             raise CaptureError(
-                "gradients flow to a tensor that the captured code does not read itself",
-                "Pass the tensor that it is computed from, or the one that is read, as an argument.",
+                "gradients flow to a tensor that the captured code does not read directly",
+                "Pass as an argument either the tensor that it is computed from or the tensor that the code reads.",
             )
         dense = buffer.spec.numel == tensor.numel() and not tensor.storage_offset()
         dense = dense and not tensor.is_conj() and not tensor.is_neg()
         if position in positions or not dense:
             raise CaptureError(
-                "two tensors that require a gradient share memory, or one is a part of a larger one",
+                "two tensors that require gradients share memory, or one is a view of a larger tensor",
                 "Pass x.clone() for one of them.",
             )
         inputs.append(argument.get(id(tensor), weakref.ref(tensor)))

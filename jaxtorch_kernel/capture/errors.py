@@ -1,4 +1,4 @@
-"""What a captured program cannot do, said as one sentence: what, where, and what to write instead."""
+"""Errors for code that cannot be captured. Each message says what happened, where, and what to write instead."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class CaptureError(RuntimeError):
             trace.note_refusal(self)
 
     def place(self, file: str | None, line: int | None) -> None:
-        """Say where it was."""
+        """Set the file and line, and put them into the message."""
         self.file, self.line = file, line
         where = f" (line {line} of {file})" if file is not None else ""
         self.args = (f"{self.what}{where}. {self.advice}",)
 
 
 class MakesParameters(CaptureError):
-    """The code makes parameters that outlive the call, as a lazy module does once. Such a call runs as plain Python."""
+    """The code creates parameters that outlive the call, as a lazy module does. Such a call runs as plain Python."""
 
     def __init__(self, path: str, file: str | None = None, line: int | None = None):
         super().__init__(
-            f"the captured code makes parameters, and keeps them in `{path}`",
-            "Run it once as plain Python before, so that they are there.",
+            f"the captured code creates parameters and stores them in `{path}`",
+            "Run it once as plain Python first, so that they exist.",
             file,
             line,
         )
@@ -57,13 +57,13 @@ def user_frame(error: BaseException) -> tuple[str | None, int | None]:
 
 
 _VALUE = (
-    "A captured program runs for all values: choose with torch.where or torch.cond, keep the value in a tensor, "
-    "or leave this line outside"
+    "A captured program must work for all values: select with torch.where or torch.cond, keep the value in a tensor, "
+    "or move this line outside the captured code"
 )
 
 
 _VALIDATION = (
-    "torch.distributions looks at its arguments: pass validate_args=False, or call "
+    "torch.distributions checks the values of its arguments: pass validate_args=False, or call "
     "torch.distributions.Distribution.set_default_validate_args(False)."
 )
 _DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
@@ -71,7 +71,7 @@ _DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
 
 @contextmanager
 def explained(function: Callable[..., Any]) -> Iterator[None]:
-    """Turn an error of the trace into a `CaptureError` that teaches."""
+    """Turn an error of the trace into a `CaptureError` that says what to write instead."""
     try:
         yield
     except CaptureError as error:
@@ -104,6 +104,6 @@ def _of_a_value(what: str, error: BaseException) -> CaptureError:
 def written(what: str) -> CaptureError:
     """The error for a write that `pure` does not allow."""
     return CaptureError(
-        f"pure code writes to {what}, which was there before the call",
+        f"pure code writes to {what}, which existed before the call",
         "Return the new value instead, or use jit (%%jit), which writes it back.",
     )

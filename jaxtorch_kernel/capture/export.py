@@ -1,7 +1,7 @@
-"""Programs that leave the process, and programs that come from outside.
+"""Export of captured programs, and import of `torch.export` programs.
 
-`export` makes a `jax.export` artifact of torch code: StableHLO with its weights inside, or as inputs, which any process
-with jax loads, without torch and without jaxtorch. `from_exported` runs what `torch.export` made on the jax device.
+`export` turns torch code into a `jax.export` artifact: StableHLO with the weights embedded or as inputs. Any process
+with jax can load it, without torch and jaxtorch. `from_exported` runs a `torch.export` program on the jax device.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Tensor = torch.Tensor
 
 
 class ExportedModule(torch.nn.Module):
-    """A `torch.export`ed program on the jax device. Made by `from_exported`.
+    """A `torch.export` program on the jax device. Created by `from_exported`.
 
     Attributes:
-        module: the program as torch has it, with its parameters and buffers.
+        module: torch's module of the program, with its parameters and buffers.
     """
 
     def __init__(self, program: torch.export.ExportedProgram):
@@ -46,34 +46,34 @@ class ExportedModule(torch.nn.Module):
         return self.module(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The program's result; compiled for each signature it is called with."""
+        """Run the program, compiled once for each call signature."""
         return self._pure(*args, **kwargs)
 
     def train(self, mode: bool = True) -> ExportedModule:
-        """An exported program has no modes: it is as it was when it was exported.
+        """Refuse to switch the mode, which is fixed when the program is exported.
 
         Raises:
-            CaptureError: always, but for what `torch.nn.Module` asks for itself.
+            CaptureError: if `mode` differs from the current mode.
         """
         if mode is not self.training:
             raise CaptureError(
-                "an exported program does not change between training and evaluation",
+                "an exported program cannot switch between training and evaluation",
                 "Call model.train() or model.eval() before torch.export.export.",
             )
         return self
 
 
 def from_exported(program: torch.export.ExportedProgram) -> ExportedModule:
-    """A program made by `torch.export.export`, as a module on the jax device.
+    """Load a program of `torch.export.export` as a module on the jax device.
 
-    Each signature is compiled whole, as by `pure`; gradients flow to the module's `parameters()` and to arguments.
-    Tensors of the CPU are taken too, and give results on the CPU.
+    Each signature is compiled as one program, as by `pure`; gradients flow to the module's `parameters()` and to the
+    arguments. CPU tensors are also accepted, and give results on the CPU.
 
     Args:
-        program: exported for any device. Its weights are copied to the jax device.
+        program: a program exported for any device. Its weights are copied to the jax device.
 
     Raises:
-        AssertionError: when called: torch's own check of what the program was exported for (its sizes).
+        AssertionError: if a call does not match the sizes that the program was exported for (torch's own check).
 
     Example:
         >>> import torch, jaxtorch
@@ -92,26 +92,28 @@ def export(
     weights: bool = True,
     platforms: Sequence[str] | None = None,
 ) -> jax_export.Exported:
-    """A `jax.export` artifact of torch code, which loads without torch: `jax.export.deserialize(data).call(*arrays)`.
+    """Export torch code as a `jax.export` artifact that loads without torch.
 
-    As in JAX, 64-bit types become 32-bit ones unless `jax_enable_x64` is on. An artifact takes the sizes it was made
-    for, and has no effects: call `.eval()` on a module first.
+    Load it with `jax.export.deserialize(data).call(*arrays)`. As in JAX, 64-bit types become 32-bit ones unless
+    `jax_enable_x64` is on. An artifact accepts only the sizes that it was exported for, and has no side effects: call
+    `.eval()` on a module first.
 
     Args:
         function: a torch function or module, on the CPU or the jax device.
-        args: example arguments: tensors in tuples, lists and dicts become arrays of their shape and dtype,
-            anything else is part of the program, and `.call` takes None in its place.
-        kwargs: the same by name.
-        weights: whether a module's parameters and buffers are in the artifact. If not, `.call` takes them first, as a
-            dict by name.
-        platforms: what it can run on, as `jax.export.export` has it ("cpu", "cuda", "tpu"); this process's by default.
+        args: example arguments. Tensors in tuples, lists and dicts become arrays of their shape and dtype; anything
+            else is part of the program, and `.call` takes None in its place.
+        kwargs: example keyword arguments.
+        weights: whether to embed a module's parameters and buffers in the artifact. If not, `.call` takes them as its
+            first argument, a dict by name.
+        platforms: the platforms to export for, as in `jax.export.export` ("cpu", "cuda", "tpu"); by default this
+            process's.
 
     Returns:
         A `jax.export.Exported`: `.serialize()` gives bytes (`.serialize(vjp_order=1)` with gradients), `.mlir_module()`
         text.
 
     Raises:
-        CaptureError: the code writes to a tensor, draws random numbers, or asks for the value of a traced tensor.
+        CaptureError: if the code writes to a tensor, draws random numbers, or reads the value of a traced tensor.
 
     Example:
         >>> import jax, torch, jaxtorch

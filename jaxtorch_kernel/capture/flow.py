@@ -1,8 +1,8 @@
-"""Where gradients flow, read off torch's graph: from each output, to which tensors.
+"""Finds, in torch's graph, which tensors receive gradients from each output.
 
-torch gives a tensor no gradient at all where no path leads to it from what is differentiated, and optimizers tell that
-from zeros. A program of ours is one node of torch's graph, so that it must say this itself (`Bridge.flow`). While code
-is captured torch records every call, and the paths of that graph are the answer.
+torch gives a tensor no gradient at all, rather than zeros, if no path leads to it from the differentiated outputs, and
+optimizers distinguish the two. A captured program is one node of torch's graph, so it must supply this information
+itself (`Bridge.flow`). During capture torch records every call, and the paths are read from that graph.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Gradients that the user wrote, inside code that `jax.vjp` differentiates: `autograd.Function` and hooks.
+"""User-defined gradients inside code that `jax.vjp` differentiates: `autograd.Function` and hooks.
 
-torch's own autograd is not what differentiates captured code, so that a `Function`'s backward (`custom.py`), a hook on
-a tensor, or those of a module (`module_hooks.py`) must be told to JAX: each becomes a `jax.custom_vjp`.
+JAX, not torch's autograd, differentiates captured code. So a `Function`'s backward (`custom.py`), a hook on a tensor
+and the hooks of a module (`module_hooks.py`) each become a `jax.custom_vjp`.
 
-torch has no way in for any of them, so that while a trace is open `Function.apply`, `Tensor.register_hook` and their
-like are replaced; in a thread that is not tracing they go to torch's own.
+torch has no extension point for them, so `Function.apply`, `Tensor.register_hook` and similar methods are replaced
+while a trace is open. In a thread that is not tracing, the replacements call torch's own methods.
 """
 
 from __future__ import annotations
@@ -69,14 +69,17 @@ def _register_traced(self: Tensor, hook: Any) -> Any:
         return _register_hook(self, hook)
     cell = buffer_of(self)
     if not trace.bore(cell):
-        what, advice = "that captured code did not make", "Register it outside, once."
+        what, advice = "created outside it", "Register it once, outside the captured code."
     elif not whole(self):
-        what, advice = "that is a part of another", "Register it on x.clone(), and go on with that."
+        what, advice = (
+            "that is a view of another",
+            "Register it on y = x.clone() and use y instead.",
+        )
     elif id(cell) in trace.read_cells:
-        what, advice = "that was used already", "Register it as soon as the tensor is made."
+        what, advice = "that has already been used", "Register it right after creating the tensor."
     else:
         return _hook_by_jax(self, hook, cell)
-    raise CaptureError(f"a hook on a tensor {what}", advice)
+    raise CaptureError(f"the captured code registers a hook on a tensor {what}", advice)
 
 
 def _hook_by_jax(self: Tensor, hook: Any, cell: Any) -> RemovableHandle:
@@ -118,8 +121,8 @@ def _detach_traced(self: Tensor) -> Tensor:
 def _register_accumulated_traced(self: Tensor, hook: Any) -> Any:
     if _differentiable() and is_ours(self):
         raise CaptureError(
-            "register_post_accumulate_grad_hook inside captured code: a leaf keeps its hooks from call to call",
-            "Register it outside, once.",
+            "captured code calls register_post_accumulate_grad_hook, but a leaf keeps its hooks across calls",
+            "Register it once, outside the captured code.",
         )
     return _register_accumulated(self, hook)
 
@@ -132,10 +135,10 @@ def _backward_hook(*args: Any) -> Any:
 
 
 def _warn_traced(self: Module, *args: Any) -> Any:
-    """What a module calls where it has a hook of the old kind, which looks at the nodes of torch's graph."""
+    """Replaces what a module calls if it has a hook of `register_backward_hook`, which reads nodes of torch's graph."""
     if _differentiable():
         raise CaptureError(
-            "a hook by register_backward_hook, which is of one node of torch's graph",
+            "a module has a hook from register_backward_hook, which needs a node of torch's graph",
             "Use register_full_backward_hook.",
         )
     return _warn(self, *args)

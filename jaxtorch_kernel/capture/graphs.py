@@ -1,8 +1,8 @@
-"""FX graphs, as `torch.compile` hands them over, made ready for `pure`.
+"""Prepares the FX graphs of `torch.compile` for `pure`.
 
-Such a graph names the devices that its code ran on. Here it runs on the jax device whole: device names in it are
-replaced, and what came from another device goes back there at the end. What else has to be known of it is read off the
-fake tensors that Dynamo leaves on its nodes: which inputs it writes, and which outputs are views of inputs.
+Such a graph names the devices of the original code. Here all of it runs on the jax device: device names are replaced,
+and results that belong to another device are moved there at the end. The inputs that the graph writes and the outputs
+that are views of inputs are found from the fake tensors that Dynamo leaves on its nodes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class DeviceGraph:
     """A graph that runs on the jax device, and how to call it.
 
     Attributes:
-        module: takes the inputs and then the tensors of `attributes`; returns the outputs, None for those of `views`.
-        attributes: names of tensors that the graph keeps itself.
+        module: takes the inputs and then the tensors of `attributes`; returns the outputs, with None for `views`.
+        attributes: names of tensors that the graph holds itself.
         floats: inputs that are Python floats, which Dynamo passes as tensors.
         unused: inputs that nothing reads.
         statics: numbers whose value the code needs (a size).
         written: inputs that in-place operators write to (running statistics are not seen here).
-        devices: of the outputs (None for what is no tensor).
+        devices: of the outputs (None for non-tensors).
         views: outputs that are views of inputs.
         viewer: computes those from the inputs, by view operators alone.
     """

@@ -1,12 +1,12 @@
-"""Eager calls of functions that take functions: one compiled program a signature, also where the function is made anew.
+"""Eager calls of functions that take functions: one program per signature, even if the function object is recreated.
 
     def forward(self, xs):
         def step(h, x): ...                   # another function object at each call, the same code and closure
         return jaxtorch.scan(step, self.h0, xs)
 
-`Held` makes such a function an argument that `pure` can key by: two are equal where their code and their closure are.
-It refers to all that weakly once the call is over, so that a dropped model is freed. What else the function reads is
-recorded while it is traced, as of any other.
+`Held` turns such a function into a static argument of `pure`: two are equal if their code and closures are equal. After
+the call it holds only weak references, so that a dropped model is freed. Everything else that the function reads is
+recorded during the trace, as for any function.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Same:
 
 
 def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Any]:
-    """What a value is told apart by. Its tensors are gathered in `tensors`."""
+    """The identity of a value. Its tensors are collected in `tensors`."""
     if isinstance(value, torch.Tensor) and value.device.type == "jax":
         if not any(value is t for t in tensors):
             tensors.append(value)
@@ -104,7 +104,7 @@ def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Any]
 
 
 def _replaced(value: Any, tensors: dict[int, torch.Tensor], seen: set[int]) -> Any:
-    """The value, made anew where tensors in its closure are to be others."""
+    """The value, recreated if tensors in its closure are replaced."""
     if id(value) in tensors:
         return tensors[id(value)]
     if isinstance(value, functools.partial):

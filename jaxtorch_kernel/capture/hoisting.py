@@ -1,7 +1,7 @@
-"""The stacking of layers' parameters, taken out of a captured program (`programs/stacking.py` says why).
+"""Hoists the stacking of layers' parameters out of a captured program (`programs/stacking.py` says why).
 
-`scan_layers` stacks by a primitive of its own, `stack`, which is found again in the jaxpr of whatever it was called in:
-where all that it stacks are inputs, the stack itself becomes the input.
+`scan_layers` stacks with its own primitive, `stack`, which can be found in the jaxpr of the enclosing program. If all
+its operands are inputs of the program, the stacked array becomes the input instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What of torch's is replaced while a differentiable trace is open.
+"""The methods of torch that are replaced while a differentiable trace is open.
 
-`functions.py` fills it. Its rules trace bodies, and every trace holds the replacements, that of a body too.
+`functions.py` fills this registry. Its rules trace bodies, and every trace, including that of a body, holds the
+replacements.
 """
 
 from __future__ import annotations

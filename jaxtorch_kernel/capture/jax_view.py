@@ -1,11 +1,11 @@
 """A torch function as a JAX function, under every transform of JAX.
 
-The arrays (or tracers: a batch of `vmap`, a tangent of `jvp`) are put into tensors of the device, the torch code runs
-over them in a trace (`programs/tracing.py`), and what it returns is read as arrays. JAX sees nothing but its own
-primitives, so each of its transforms works, to any order.
+The arrays (or tracers: a batch of `vmap`, a tangent of `jvp`) are wrapped in device tensors, the torch code runs over
+them in a trace (`programs/tracing.py`), and its results are returned as arrays. JAX sees only its own primitives, so
+all its transforms work, to any order.
 
-Floating inputs require a gradient as far as torch is concerned. It tells `detach` and `no_grad` apart from the rest: a
-call whose tensors require none is a constant to JAX's derivatives too (`dispatch/traced.py`).
+For torch, floating-point inputs require gradients. This makes `detach` and `no_grad` visible: a call whose tensors
+require no gradient is a constant to JAX's derivatives too (`dispatch/traced.py`).
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ Tensor = torch.Tensor
 
 
 def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[..., Any]:
-    """A torch function or module as a JAX function.
+    """Turn a torch function or module into a JAX function.
 
     The result takes and returns pytrees of `jax.Array`s, eagerly and under `jax.jit`, `grad`, `vmap`, `jvp`,
-    `hessian`, `checkpoint`, `shard_map` and what they compose to. Tensors that the function closes over, such as a
-    module's parameters, are constants to JAX: `jax.jit` keeps their values of when it traced, as it does for arrays.
-    Pass what is to be differentiated or updated as an argument; for a module that is
+    `hessian`, `checkpoint`, `shard_map` and their compositions. Tensors that the function closes over, such as a
+    module's parameters, are constants to JAX: as for arrays, `jax.jit` keeps the values that they had when it traced.
+    Pass everything that is to be differentiated or updated as an argument. For a module:
 
         jax_view(lambda parameters, x: torch.func.functional_call(module, parameters, x))
 
-    `detach` and `no_grad` stop JAX's derivatives. Writing to an argument in place changes the function's own copy.
-    Tensors made inside are on the jax device. Without `jax_enable_x64`, 64-bit results come out in 32 bits.
+    `detach` and `no_grad` stop JAX's derivatives. Writing to an argument in place changes only the function's own copy.
+    Tensors created inside are on the jax device. Without `jax_enable_x64`, 64-bit results become 32-bit.
 
     Args:
-        function: torch code whose tensors are on the jax device. Arguments that are no arrays reach it as they are.
-        rng: it draws random numbers (dropout): the JAX function takes a key as its first argument, and the same key
-            gives the same numbers.
+        function: torch code whose tensors are on the jax device. Arguments that are not arrays are passed unchanged.
+        rng: whether it draws random numbers (dropout). If so, the JAX function takes a key as its first argument; the
+            same key gives the same numbers.
 
     Raises:
-        CaptureError: when called: the function writes to a tensor that was there before, draws random numbers without
-            `rng`, or asks for the value of a traced tensor.
+        CaptureError: on a call, if the function writes to a tensor that existed before the call, draws random numbers
+            without `rng`, or reads the value of a traced tensor.
 
     Example:
         >>> import jax, jax.numpy as jnp, torch, jaxtorch
@@ -84,7 +84,7 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
 
 
 class ViewTrace(tracing.Trace):
-    """The trace of one call from JAX. Arrays may be concrete (no transform), so cells are told apart by identity.
+    """The trace of one call from JAX. Arrays may be concrete (no transform), so cells are compared by identity.
 
     Args:
         key: raw key data to draw random numbers from, or None where there must be none.
@@ -95,15 +95,15 @@ class ViewTrace(tracing.Trace):
         self.key = key
 
     def read(self, cell: Any) -> Any:
-        """What the cell holds; what was there before the call is a constant."""
+        """The value of the cell; values from before the call are constants."""
         if self.bore(cell) or self._touched(cell):
             return cell.array
         if not isinstance(cell, Source):
             return super().read(cell)
         if self.key is None:
             raise CaptureError(
-                "torch code called from JAX draws random numbers, and got no key",
-                "Make it with jax_view(function, rng=True) and pass a JAX key first, or call .eval() on a module.",
+                "torch code called from JAX draws random numbers without a key",
+                "Use jax_view(function, rng=True) and pass a JAX key first, or call .eval() on the module.",
             )
         self.touch(cell)
         cell.array, self.key = self.key, jax.random.bits(_wrap_key(self.key), (2,), np.uint32)
@@ -133,7 +133,7 @@ class ViewTrace(tracing.Trace):
             gradients: tensors that the code can reach, and their `.grad` before; they get it back.
 
         Raises:
-            CaptureError: a tensor that was there before, or its `.grad`, has changed.
+            CaptureError: if a tensor that existed before the call, or its `.grad`, has changed.
         """
         changed: list[Any] = [cell for cell in self.written() if not isinstance(cell, Source)]
         for tensor, gradient in gradients:
@@ -184,8 +184,8 @@ def _to_tensor(array: Any, trace: ViewTrace) -> Tensor:
     """A tensor over an argument, which torch code may write to: not a leaf, and with a `.grad` all the same."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise TypeError(
-            "torch has no type for a JAX key: make the function with jax_view(function, rng=True), which takes one key "
-            "as its first argument, or pass jax.random.key_data(key)"
+            "torch has no dtype for a JAX key: use jax_view(function, rng=True), which takes one key as its first "
+            "argument, or pass jax.random.key_data(key)"
         )
     shape = tuple(array.shape)
     spec = spec_of(np.dtype(array.dtype), shape, placement.current())
@@ -204,7 +204,7 @@ def _to_array(leaf: Any) -> Any:
         if leaf is None or _is_array(leaf) or isinstance(leaf, bool | int | float | complex | str):
             return leaf
         raise TypeError(
-            f"the torch function returns a {type(leaf).__name__}, which is no pytree to JAX: return its tensors in a "
+            f"the torch function returns a {type(leaf).__name__}, which is not a JAX pytree: return its tensors in a "
             "tuple or dict, or register the class with jax.tree_util.register_pytree_node"
         )
     if leaf.device.type != "jax":
@@ -235,7 +235,9 @@ def key_data(name: str, args: tuple[Any, ...]) -> Any:
         raise TypeError(f"{name}(..., rng=True) takes a JAX key as its first argument")
     key = args[0]
     if not _is_array(key):
-        raise TypeError(f"{name}(..., rng=True) takes a JAX key first, not {type(key).__name__}")
+        raise TypeError(
+            f"{name}(..., rng=True) takes a JAX key as its first argument, not {type(key).__name__}"
+        )
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(key)
     else:

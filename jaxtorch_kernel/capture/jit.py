@@ -1,10 +1,11 @@
-"""`jit`: torch code with effects compiled whole, such as a training step.
+"""`jit`: compiles torch code with side effects, such as a training step, as one program.
 
-As `pure`, but what the code writes is written back: parameters, gradients, optimizer state, running statistics, the
-random key. The old arrays are donated, so that a step needs no second copy of them. Python runs once a signature.
+Like `pure`, but everything that the code writes is written back: parameters, gradients, optimizer state, running
+statistics, the random key. The old arrays are donated, so that a step needs no second copy of them. Python runs once
+per signature.
 
-A step that makes lasting tensors (an optimizer's state in its first call) is traced once more at its second call, when
-those exist; if it is the same program, the compiled one is kept.
+A step that creates persistent tensors (an optimizer's state in its first call) is retraced at its second call, when
+they exist. If the program is the same, the compiled one is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _steps = threading.RLock()
 
 
 def without_history(tensor: torch.Tensor) -> torch.Tensor:
-    """A result of a step: no gradient flows through it."""
+    """Return a result of a step without gradient history."""
     return tensor if tensor.is_leaf else tensor.detach()
 
 
 class Jit(Cached[Step]):
-    """A torch function with effects, compiled for each signature. Made by `jit`."""
+    """A torch function with side effects, compiled for each signature. Created by `jit`."""
 
     kind = "jit"
 
@@ -66,18 +67,18 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
 ) -> Any:
-    """Compile torch code with effects, such as a whole training step, into one program a signature.
+    """Compile torch code with side effects, such as a whole training step, into one program per signature.
 
     `zero_grad`, forward, `backward`, clipping and `optimizer.step()` become one XLA program; parameters, gradients and
-    optimizer state are donated to it and written back. The Python code runs when a signature is met first (twice where
-    it makes lasting state); later calls run the program alone. Learning rates are read from the optimizer at each
-    call, so that schedulers work, called outside.
+    optimizer state are donated to it and written back. The Python code runs on the first call of each signature (twice
+    if it creates persistent state); later calls only run the program. Learning rates are read from the optimizer at
+    each call, so schedulers work if they are stepped outside.
 
     Args:
-        function: the step. Left out, `jit` is a decorator.
-        name: what the program is called in profiles.
-        max_entries: as `pure`'s.
-        static_argnames: as `pure`'s.
+        function: the step. If omitted, `jit` returns a decorator.
+        name: the name of the program in profiles.
+        max_entries: as in `pure`.
+        static_argnames: as in `pure`.
         donate: arguments whose tensors are donated as well: their memory may be reused, and they must not be used
             after the call.
 
@@ -85,9 +86,9 @@ def jit(
         A callable that returns what the function returns; tensors in it carry no gradient history.
 
     Raises:
-        CaptureError: the code does what a captured program cannot.
-        TypeError: it is no function.
-        ValueError: the function has no argument of such a name.
+        CaptureError: if the code does something that a captured program cannot do.
+        TypeError: if `function` is not callable.
+        ValueError: if the function has no argument of a given name.
 
     Example:
         >>> import torch, jaxtorch

@@ -1,8 +1,8 @@
-"""`scan_layers`: a stack of equal layers as one loop, so that tracing and compiling do not grow with its depth.
+"""`scan_layers`: runs a stack of identical layers as one loop, so that tracing and compile time do not grow with depth.
 
-The first layer's code runs once. Its parameters and buffers are inputs of the traced body, and the loop feeds it those
-of each layer in turn, stacked, as far as possible before the program runs (`hoisting.py`). In torch's graph the call is
-one node, whose inputs are the layers' own parameters: gradients arrive where they belong.
+The code of the first layer runs once. Its parameters and buffers are inputs of the traced body, and the loop passes in
+those of each layer in turn. They are stacked, if possible before the program runs (`hoisting.py`). In torch's graph the
+call is one node whose inputs are the layers' own parameters, so each layer receives its own gradients.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ def scan_layers(
     ignore: Sequence[str] = (),
     **keywords: Any,
 ) -> Any:
-    """Call layers of one shape one after the other, as one loop.
+    """Call identical layers one after the other, as one loop.
 
-    The same as
+    Equivalent to
 
         for layer in layers:
             x = layer(x, *shared, **keywords)
         return x
 
-    in a program that does not grow with the number of layers. Each layer gets its own `.grad`, its own dropout masks,
-    and its own running statistics written back.
+    in a program whose size does not depend on the number of layers. Each layer gets its own `.grad`, its own dropout
+    masks, and its own updated running statistics.
 
     Args:
         layers: modules of one class, with parameters of the same names, shapes and dtypes.
-        x: what is handed from layer to layer: a tensor or a pytree of them. Each layer returns the like.
+        x: the input of the first layer: a tensor or a pytree of them. Each layer returns the same structure.
         shared: further arguments, the same for each layer.
-        remat: keep only each layer's input for the backward pass, and compute the rest again (`jax.checkpoint`).
-            A policy of `jax.checkpoint_policies`, or its name, says what is kept besides.
+        remat: save only each layer's input for the backward pass and recompute the rest (`jax.checkpoint`). A policy
+            of `jax.checkpoint_policies`, or its name, selects residuals to save in addition.
         ignore: plain attributes in which layers may differ, because their code does not use them (`"layer_idx"`).
-        keywords: further arguments by name.
+        keywords: further keyword arguments.
 
     Raises:
-        CaptureError: the layers differ; the message says in what.
-        TypeError: a layer returns something else than it was given.
+        CaptureError: if the layers differ; the message says where.
+        TypeError: if a layer's output differs from its input in structure, shape or dtype.
 
     Example:
         >>> import torch, jaxtorch
@@ -136,7 +136,7 @@ def _scan_layers(
     everything = [*inputs, *each, *_numbers(states)]
 
     def of_each(i: int) -> Sequence[int]:
-        """The operands that one of the body's is: what a layer has of its own is every layer's."""
+        """The operands behind one operand of the body: for a tensor of a layer, those of all layers."""
         if i < len(inputs):
             return [i]
         return range(i, len(inputs) + len(each), template.size)

@@ -1,6 +1,7 @@
-"""What a captured program becomes: its jaxpr, its StableHLO, XLA's optimized HLO with costs and memory.
+"""The lowered forms of a captured program: jaxpr, StableHLO, and XLA's optimized HLO with cost and memory analysis.
 
-For this machine's device, or for a TPU that is not there: libtpu, the TPU's own compiler, needs no TPU (`tpu.py`).
+They are for this machine's device, or for a TPU that is not present: libtpu, the TPU compiler, needs no TPU
+(`tpu.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _TARGET = re.compile(r"(v\d+\w*|tpu\w+):\d+(x\d+)*")
 
 
 class Lowered:
-    """A captured program before it is compiled. Made by `pure(function).lower(...)`.
+    """A captured program before compilation. Created by `pure(function).lower(...)`.
 
     Args:
         function: a JAX function of arrays.
         avals: shapes and dtypes of its arguments.
-        name: what the program is called.
+        name: the name of the program.
         target: a TPU topology such as "v5e:1x1", or None for this machine's device.
     """
 
@@ -38,7 +39,9 @@ class Lowered:
         target: str | None = None,
     ):
         if target is not None and not _TARGET.fullmatch(target):
-            raise ValueError(f"a target is a TPU and its chips, such as 'v5e:1x1', not {target!r}")
+            raise ValueError(
+                f"a target names a TPU and its topology, such as 'v5e:1x1', not {target!r}"
+            )
         self.target = target
         # The devices of this machine are no part of a program for another.
         self._avals = (
@@ -55,7 +58,7 @@ class Lowered:
 
     @property
     def jaxpr(self) -> Any:
-        """JAX's own form of the program, a `jax.core.ClosedJaxpr`."""
+        """The program as a `jax.core.ClosedJaxpr`."""
         return self._traced.jaxpr
 
     @cached_property
@@ -65,14 +68,14 @@ class Lowered:
 
     @property
     def stablehlo(self) -> str:
-        """What is handed to XLA, as text."""
+        """The StableHLO that is passed to XLA, as text."""
         return str(self._lowered.as_text())
 
     def compile(self) -> Executable:
-        """Compile it with XLA.
+        """Compile the program with XLA.
 
         Raises:
-            CompileError: the target's compiler refuses the program, or is not installed.
+            CompileError: if the target's compiler rejects the program or is not installed.
         """
         if self.target is not None:
             return Executable(**compile_elsewhere(self._serialized(), self.target))
@@ -92,11 +95,11 @@ class Lowered:
 
 
 class Executable:
-    """A compiled program's text and figures.
+    """The text, costs and memory use of a compiled program.
 
     Attributes:
         hlo: XLA's optimized HLO. Names of modules and `record_function` blocks are in its metadata.
-        device: the kind of device that it is for.
+        device: the kind of device that it was compiled for.
     """
 
     def __init__(self, hlo: str, costs: dict[str, float], memory: dict[str, int], device: str):
@@ -104,7 +107,7 @@ class Executable:
         self._costs, self._memory = costs, memory
 
     def cost_analysis(self) -> dict[str, float]:
-        """XLA's own estimates: "flops", "bytes accessed", ... The body of a loop counts once."""
+        """XLA's own estimates: "flops", "bytes accessed", ... The body of a loop is counted once."""
         return dict(self._costs)
 
     def memory_analysis(self) -> dict[str, int]:
@@ -123,11 +126,11 @@ def forward_of(compiled: Compiled, target: str | None) -> Lowered:
 
 
 def with_gradients_of(compiled: Compiled, target: str | None) -> Lowered:
-    """Forward and backward as one program: of all inputs and the cotangents, to the outputs and the gradients."""
+    """Forward and backward as one program from all inputs and cotangents to the outputs and gradients."""
     if not compiled.inputs:
         raise ValueError(
-            "nothing here requires a gradient: call lower outside of torch.no_grad(), with a tensor or parameter "
-            "that does"
+            "nothing in this call requires a gradient: call lower outside torch.no_grad(), with a tensor or "
+            "parameter that requires one"
         )
     count = len(compiled.avals)
 

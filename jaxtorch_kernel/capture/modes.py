@@ -11,13 +11,13 @@ from ..base import torch_private as private
 
 
 class Modes:
-    """torch's global settings, as they were when this was made."""
+    """A snapshot of torch's global settings."""
 
     def __init__(self) -> None:
         self._before = self._now()
 
     def restore(self) -> list[str]:
-        """Give the settings back; returns which had changed."""
+        """Restore the settings; return those that had changed."""
         found = []
         for (name, now, _), (_, old, set_back) in zip(self._now(), self._before, strict=True):
             if now != old:

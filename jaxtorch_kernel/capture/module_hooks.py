@@ -1,8 +1,9 @@
 """A module's full backward hooks inside code that `jax.vjp` differentiates.
 
-torch puts an identity before the module and one after it, whose nodes' gradients its hooks get. So it is here, each a
-`jax.custom_vjp`. The one before needs the gradients of the one after; JAX asks for those first, and in the same run of
-Python, so that they are handed over by an attribute. What the user's hooks compute is traced when the module has run.
+torch inserts an identity before the module and one after it, and passes the gradients of these nodes to the hooks. Here
+each identity is a `jax.custom_vjp`. The one before the module needs the gradients of the one after it. JAX computes
+those first, in the same run of Python, so they are passed through an attribute. The computation of the user's hooks is
+traced after the module has run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Tensor = torch.Tensor
 
 
 class TracedBackwardHook(BackwardHook):
-    """torch's own, but for the identities: the closures that call the user's hooks are torch's."""
+    """torch's `BackwardHook` with other identities. The closures that call the user's hooks are torch's."""
 
     def __init__(self, module: Any, user_hooks: Any, user_pre_hooks: Any):
         super().__init__(module, user_hooks, user_pre_hooks)

@@ -1,4 +1,4 @@
-"""Arguments chosen by name, as `jax.jit`'s `static_argnames`: which of a call's leaves are theirs."""
+"""Arguments selected by name, like `static_argnames` of `jax.jit`, and their leaves in a call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Named:
     """Some parameters of a function.
 
     Args:
-        function: whose parameters they are; a module's are its `forward`'s.
-        names: one, or several.
+        function: the function, or a module, whose `forward` is used.
+        names: one name or several.
 
     Raises:
-        ValueError: the function has no such parameter.
+        ValueError: if the function has no such parameter.
     """
 
     def __init__(self, function: Callable[..., Any], names: str | Sequence[str]):

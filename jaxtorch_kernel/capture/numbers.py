@@ -1,9 +1,9 @@
 """Python numbers among the arguments: static at first, operands once they change.
 
-A number is part of the key until another value comes in the same place; from then on it is an operand of the program,
-so that a number that changes at every call is traced twice and not every time (as `torch.compile` does with sizes). The
-code then gets a `Number`, which can be added to, subtracted from, multiplied with or divided by a floating tensor, as
-the Python number could. Whatever else the code does with it (`range(n)`, `2 ** n`, `n in table`) needs its value: the
+A number is part of the key until a call passes a different value in its place. From then on it is an operand of the
+program, so that a number that changes at every call causes two traces, not one per call (as `torch.compile` does for
+sizes). The code then receives a `Number`, which can be added to, subtracted from, multiplied with or divided by a
+floating-point tensor like the Python number. Any other use (`range(n)`, `2 ** n`, `n in table`) needs its value: the
 trace fails, and the number stays static. A bool is always static.
 """
 

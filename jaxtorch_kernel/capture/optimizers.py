@@ -1,11 +1,11 @@
 """Optimizers inside a captured step.
 
-`optimizer.step()` reads Python numbers that change between steps: the learning rate that a scheduler sets, and the step
-count, which torch keeps on the CPU. Traced as they are they would be constants. While a step is traced (torch's own
-step hook tells), the learning rate is a tensor whose value is set before each run from the group, and the optimizer
-works as torch's `capturable=True` has it, with its count on the device. When the step is over, the groups are as they
-were, so that code which reads them reads Python numbers. An optimizer that needs its learning rate as a number is
-traced with it as one (`rates=False`).
+`optimizer.step()` reads Python numbers that change between steps: the learning rate, which a scheduler sets, and the
+step count, which torch keeps on the CPU. Tracing would turn them into constants. So while a step is traced (detected by
+torch's own step hook), the learning rate is a tensor whose value is set from the group before each run, and the
+optimizer runs with torch's `capturable=True`, with its count on the device. After the step the groups are restored, so
+that other code still reads Python numbers. An optimizer that needs its learning rate as a number is traced with a
+number (`rates=False`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rate:
         return buffer_of(self.tensor)
 
     def refresh(self) -> None:
-        """Take the group's value of now."""
+        """Read the group's current value."""
         optimizer = self.optimizer()
         if optimizer is None:
             return
@@ -78,7 +78,7 @@ class Known:
         self.settle()
 
     def changes(self) -> list[Change]:
-        """What is no longer as it was, for a person."""
+        """The changes, in readable form."""
         optimizer = self.reference()
         if optimizer is None:
             return [Change(f"{self.name}", "there", None)]
@@ -96,7 +96,7 @@ class Known:
         return found
 
     def settle(self) -> None:
-        """The trace is over: the state that its first step made is what the program depends on."""
+        """After the trace, make the state that its first step created a dependency of the program."""
         optimizer = self.reference()
         if optimizer is not None:
             self.look = _look(optimizer)
@@ -191,7 +191,7 @@ class Optimizers:
     """The optimizers that the code uses while a step is traced.
 
     Args:
-        recorder: is told of the parameters of each.
+        recorder: notified of the parameters of each.
         rates: whether learning rates are operands.
     """
 
@@ -238,7 +238,7 @@ class Optimizers:
             self._recorder = None
 
     def refresh(self) -> None:
-        """Let the program's learning rates be those of now."""
+        """Update the program's learning rates."""
         for rate in self.rates:
             rate.refresh()
 
@@ -247,7 +247,7 @@ class Optimizers:
         return all(known.holds() for known in self.known.values())
 
     def changes(self) -> list[Change]:
-        """What of them is no longer as it was."""
+        """The changes of the optimizers."""
         return [change for known in self.known.values() for change in known.changes()]
 
     def _prepare(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -290,19 +290,19 @@ class Optimizers:
         """Refuse a step that sets its own learning rate, or another number of its optimizer. Called in the trace.
 
         Raises:
-            CaptureError: one of the cells that the step wrote is a rate's, or a number has changed.
+            CaptureError: if the step wrote the cell of a learning rate, or a number has changed.
         """
         for known in self.known.values():
             for path in known.changed_by():
                 raise CaptureError(
-                    f"captured code changes {path}, and its Python runs once",
-                    "Change it outside (call scheduler.step() after the captured step).",
+                    f"captured code changes {path}, but its Python runs only once",
+                    "Change it outside the captured code (call scheduler.step() after the captured step).",
                 )
         for rate in self.rates:
             if any(cell is rate.cell for cell in written):
                 raise CaptureError(
-                    "a scheduler stepped inside captured code, which runs its Python once",
-                    "Call scheduler.step() after it, outside.",
+                    "captured code steps a scheduler, but its Python runs only once",
+                    "Call scheduler.step() outside, after the captured step.",
                 )
 
 

@@ -1,9 +1,9 @@
-"""`pure`: torch code compiled whole through `jax.vjp`.
+"""`pure`: compiles torch code as one program that is differentiated by `jax.vjp`.
 
-A call is looked up under its signature (`signature.py`). The first of each is traced (`captured.py`) and compiled
-(`programs/compiled.py`); every other runs the compiled program: arguments' buffers and the captured cells in, tensors
-out, one node in torch's autograd graph. What the code may write is a module's own buffers (running statistics) and the
-random key: both are outputs of the program and are written back.
+A call is looked up by its signature (`signature.py`). The first call of each signature is traced (`captured.py`) and
+compiled (`programs/compiled.py`). Every other call runs the compiled program: the arguments' buffers and the captured
+cells go in, tensors come out, and torch's autograd graph gets one node. The code may only write module buffers (running
+statistics) and the random key: both are outputs of the program and are written back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Pure(Cached[Entry]):
-    """A torch function or module, compiled for each signature it is called with. Made by `pure`."""
+    """A torch function or module, compiled for each call signature. Created by `pure`."""
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Entry | None) -> Entry:
         with saving.open_trace():
@@ -31,12 +31,12 @@ class Pure(Cached[Entry]):
     def lower(
         self, *args: Any, target: str | None = None, gradients: bool = False, **kwargs: Any
     ) -> Lowered:
-        """The program of a call, as text and compiled for any device; nothing runs.
+        """Lower the program of a call without running it; it can be printed, or compiled for any device.
 
         Args:
             args, kwargs: as in a call.
-            target: a TPU that need not be there, such as "v5e:1x1"; this machine's device by default.
-            gradients: forward and backward as one program, from the inputs and the cotangents of the outputs.
+            target: a TPU topology such as "v5e:1x1", which need not be present; by default this machine's device.
+            gradients: lower forward and backward as one program of the inputs and the cotangents of the outputs.
 
         Returns:
             An object with `.jaxpr`, `.stablehlo` and `.compile()`, which has `.hlo`, `.cost_analysis()` and
@@ -66,26 +66,27 @@ def pure(
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
 ) -> Any:
-    """Compile a torch function or module whole, for each signature it is called with.
+    """Compile a torch function or module as one program for each call signature.
 
-    The function runs once a signature, over tracers; later calls run the compiled program and no Python of it.
-    Gradients are `jax.vjp`'s, and flow to arguments, parameters and captured leaf tensors as in eager torch. Inputs are
-    found by reading: a parameter deep in a module or a tensor of a closure needs no declaration. Running statistics
-    and the random key are threaded through; any other write to a tensor that was there before is an error.
+    The function is traced once per signature; later calls run the compiled program and none of its Python. Gradients
+    are computed by `jax.vjp` and flow to arguments, parameters and captured leaf tensors as in eager torch. Inputs are
+    found when the code reads them: a parameter deep in a module or a tensor of a closure needs no declaration. Running
+    statistics and the random key are threaded through; any other write to a tensor that existed before is an error.
 
     Args:
-        function: a function, method or `nn.Module`. Left out, `pure` is a decorator.
-        name: what the program is called in profiles; the function's own name by default.
-        max_entries: how many programs are kept, the least lately traced going first; all by default.
-        static_argnames: arguments whose numbers are part of the program: another number, another trace. Others are
-            operands from their second value on.
+        function: a function, method or `nn.Module`. If omitted, `pure` returns a decorator.
+        name: the name of the program in profiles; by default the function's own name.
+        max_entries: how many programs to keep; the least recently traced is evicted first. By default all.
+        static_argnames: arguments whose numbers are compiled into the program: a new number is a new trace. Other
+            numbers become operands at their second value.
         donate: arguments whose tensors are donated: a call without gradients may reuse their memory, and they must not
             be used after it.
 
     Raises:
-        CaptureError: the code does what a captured program cannot; the message says what to write instead.
-        TypeError: it is no function.
-        ValueError: the function has no argument of such a name.
+        CaptureError: if the code does something that a captured program cannot do; the message says what to write
+            instead.
+        TypeError: if `function` is not callable.
+        ValueError: if the function has no argument of a given name.
 
     Example:
         >>> import torch, jaxtorch

@@ -1,8 +1,8 @@
-"""Calls of whole tensors of the device and nothing else: found without a pytree and without a key.
+"""Fast lookup of calls whose arguments are only whole device tensors, without a pytree and without a key.
 
-Torch's own guard of tensors, which Dynamo uses, compares their class, dtype, device, size, stride and whether they
-require a gradient in a seventh of a microsecond. What it does not know of is asked here: the buffers and what the user
-has set on a tensor. The spec of a buffer tells a whole tensor from a part of a larger one.
+torch's own tensor guard, which Dynamo uses, compares class, dtype, device, size, stride and requires_grad in a seventh
+of a microsecond. What it does not cover is checked here: the buffers, and attributes that the user has set on a tensor.
+The spec of a buffer shows whether a tensor is a view of a larger one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def added(quick: Quick, known: Sequence[Quick]) -> tuple[Quick, ...]:
 
 
 def buffers_of(tensors: Sequence[Any], specs: list[Spec]) -> list[Any] | None:
-    """The buffers of tensors, where these are whole, of different memory, and without attributes of the user's."""
+    """The buffers of the tensors, if these are whole, share no memory and have no user attributes."""
     buffers = list(map(_buffer_of, map(_storage_of, tensors)))
     if list(map(_spec_of, buffers)) != specs or any(map(_attributes_of, tensors)):
         return None

@@ -1,7 +1,7 @@
-"""What code can reach by name, before it runs.
+"""Finds what code can reach by name, before it runs.
 
-Some things must be known before: which tensors a cell is handed, which modules are on the CPU and are lent to the
-device, the `.grad` of a step's leaves. What a program depends on is not guessed from this: `dependencies/` records it.
+Some things must be known in advance: the input tensors of a cell, the modules on the CPU that are lent to the device,
+the `.grad` of a step's leaves. The dependencies of a program are not guessed from this: `dependencies/` records them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEEPEST = 8
 
 
 class Reach:
-    """What is reached from some names of a namespace: through functions, containers, objects and modules of the user's.
+    """Everything reachable from some names of a namespace: through user functions, containers, objects and modules.
 
     Args:
         namespace: where the names are looked up.
@@ -32,8 +32,8 @@ class Reach:
         inputs: the names that hold tensors, and what they hold; a part of a module on the CPU by its path.
         lent: the inputs that are parts of modules on the CPU: the input's name, the module's table, the name there.
         modules, optimizers: path -> what is there.
-        tensors: all that were met.
-        codes: of the user's functions.
+        tensors: all tensors found.
+        codes: the code of user functions.
     """
 
     def __init__(self, namespace: dict[str, Any], hidden: Iterable[str] = ()):

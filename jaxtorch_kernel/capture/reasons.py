@@ -1,4 +1,4 @@
-"""Why code must be traced again, in words: the difference between two states of what it depends on."""
+"""Explains in words why code must be retraced: the differences between two states of its dependencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOOK = re.compile(r"\._\w*hooks\w*\[\d+\]")
 
 
 def differences(before: State, after: State) -> list[str]:
-    """What changed, one phrase each, the outermost first; what lies inside of something changed is not repeated.
+    """The changes, one phrase each, outermost first. Changes inside a changed object are left out.
 
     Example:
         >>> from jaxtorch.capture.dependencies.tokens import token
@@ -63,13 +63,13 @@ def _elements(change: Change) -> list[Change]:
 
 
 def reasons(found: list[Change]) -> list[Reason]:
-    """Changes in words, with what to do about each: one sentence for all names to which it applies.
+    """The changes in words, with advice for each: one sentence for all names to which it applies.
 
     Example:
         >>> from jaxtorch.capture.dependencies.tokens import token
         >>> old, new = token(0.5), token(0.3)
         >>> {r.advice for r in reasons(changes({"p": old, "q": old}, {"p": new, "q": new}))}
-        {'Pass `p` and `q` in a tensor: those are operands of the program.'}
+        {'Pass `p` and `q` in a tensor: tensors are operands of the program.'}
     """
     phrases = {_phrase(*change): (change.path, _advice(*change)) for change in found}
     names: dict[str, dict[str, None]] = {}
@@ -111,58 +111,58 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         return f"{path} {'is new' if old is None else 'is gone'}"
     if isinstance(old, Code) and isinstance(new, Code):
         if old.code is new.code or old.code == new.code:
-            return f"function {path} has other defaults, or another closure"
+            return f"function {path} has different defaults or a different closure"
         return f"function {path} was defined anew"
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         return _tensors(path, old, new)
     if isinstance(old, Value) and isinstance(new, Value):
         return f"{path} {_shown(old)} -> {_shown(new)}"
     if isinstance(new, TensorLook) and isinstance(old, Value):
-        return f"{path} is no longer {_shown(old)}: a number that changes is an operand from now on"
+        return f"{path} is no longer {_shown(old)}: a number that changes becomes an operand"
     if isinstance(new, Value) and isinstance(old, TensorLook):
-        return f"{path} is {_shown(new)}, no tensor"
+        return f"{path} is {_shown(new)}, not a tensor"
     if isinstance(old, str) or isinstance(new, str):
-        return f"{path} is another one"
+        return f"{path} is a different one"
     if isinstance(new, Structure):
-        return f"{path} has other contents"
+        return f"{path} has different contents"
     kind = (
         new.kind if isinstance(new, Same) else "tensor" if isinstance(new, TensorLook) else "object"
     )
-    return f"{path} is another {kind}"
+    return f"{path} is a different {kind}"
 
 
 def _advice(path: str, old: Any, new: Any) -> str:
-    """How to avoid that this happens again; {} stands for the names to which it applies."""
+    """How to avoid the retrace; {} stands for the names to which the advice applies."""
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         if old.dtype != new.dtype:
-            return "Convert {} before the call, to one dtype always."
+            return "Convert {} to the same dtype before each call."
         if old.shape != new.shape:
             return (
                 "Keep the sizes of {} the same: pad to a few sizes at most, or drop a last, smaller batch "
                 "(DataLoader(drop_last=True))."
             )
         if old.requires_grad != new.requires_grad:
-            return "With and without gradients are two programs: this happens once for each."
-        return "Place {} the same way before each call."
+            return "Calls with and without gradients have separate programs: this happens once for each."
+        return "Move {} to the same device before each call."
     if isinstance(new, TensorLook) and isinstance(old, Value):
         return "This happens once for each number."
     if isinstance(new, Code):
         return "Define the function once, in a cell of its own."
     if path.startswith("torch.") or path == "autocast" or path.endswith(".training"):
-        return "Each mode is a program: this happens once for each."
+        return "Each mode has its own program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
-        return "Pass {} in a tensor: those are operands of the program."
+        return "Pass {} in a tensor: tensors are operands of the program."
     if isinstance(old, Structure) or isinstance(new, Structure):
-        return "Let {} hold the same at each call, or pass one tensor."
+        return "Keep the contents of {} the same at each call, or pass one tensor."
     if isinstance(old, Same) or isinstance(new, Same):
-        return "Make {} once and use the same object at each call."
+        return "Create {} once and use the same object at each call."
     if old is None or new is None:
-        return "Pass {} at each call, or at none."
+        return "Pass {} at every call or at none."
     return "Keep {} the same between calls."
 
 
 def _gradient(tensor: TensorLook) -> str:
-    return f"requires {'a' if tensor.requires_grad else 'no'} gradient now"
+    return f"{'now' if tensor.requires_grad else 'no longer'} requires a gradient"
 
 
 def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
@@ -178,7 +178,7 @@ def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
         found.append(f"{path} {old.device} -> {new.device}")
     if old.requires_grad != new.requires_grad:
         found.append(f"{path} {_gradient(new)}")
-    return ", ".join(found) or f"{path} is another tensor"
+    return ", ".join(found) or f"{path} is a different tensor"
 
 
 def _shown(value: Value) -> str:

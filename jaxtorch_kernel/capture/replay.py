@@ -1,4 +1,4 @@
-"""One traced signature, run again and again: where its inputs are, whether it still holds, what it returns."""
+"""One traced signature and its runs: where its inputs are, whether its guards hold, what it returns."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Replay(ABC):
         return list(map(_buffer_of, map(_storage_of, alive)))
 
     def _bound(self) -> list[Any]:
-        """The other cells: of places that each run binds anew, of the random key."""
+        """The other cells: those of slots that each run rebinds, and the random key."""
         return [reference() for reference in self.references]
 
     def _cells_of_tensors(self) -> list[Any] | None:
@@ -127,7 +127,7 @@ class Replay(ABC):
             if tensor is not None and layout_of(tensor) != layout:
                 (size, *_, dtype), now = layout, look(tensor)
                 old = now._replace(shape=size, dtype=dtype)
-                new = now if old != now else Said("lies in memory in another way")
+                new = now if old != now else Said("has a different memory layout")
                 yield Change(path, old, new)
 
     def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:
@@ -176,7 +176,7 @@ class Replay(ABC):
             return None
 
     def waits(self) -> bool:
-        """Whether it may hold again: what it reads is still there, though another value stands somewhere."""
+        """Whether its guards may hold again: everything that it reads still exists, though some value differs."""
         try:
             same = list(map(_spec_of, self._cells() + self._bound())) == self.specs
             return same and not self.provisional and not self.guards.gone

@@ -1,11 +1,11 @@
-"""What captured code gave back, and how each run gives it again.
+"""The results of captured code, and how each run returns them.
 
 Output   a tensor that the program computes
-Part     a view of such a one, where the code returned views of one memory (`return y, y[:2]`)
-Alias    a tensor that the caller has already, or a view of it (`return x.T`): no output of the program at all
+Part     a view of an output, if the code returned several views of one storage (`return y, y[:2]`)
+Alias    a tensor that the caller already has, or a view of it (`return x.T`): not an output of the program
 
-Eager code returns the tensor itself, or a view, so that a write to one of them is seen in the other. Views are made
-again at each run by `as_strided`, through which torch's autograd leads as through the view of the code.
+Eager code returns the tensor itself or a view, so that a write to one is visible in the other. Each run recreates views
+with `as_strided`, which torch's autograd differentiates like the original view.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 class Alias(NamedTuple):
-    """A tensor that was there before the code ran, or a view of it.
+    """A tensor that existed before the code ran, or a view of it.
 
     Attributes:
         source: its place among the leaves of the call, or a weak reference.
@@ -95,7 +95,7 @@ class Known(NamedTuple):
 
 
 class Results:
-    """What the code returned, told apart. Made at the end of a trace.
+    """The classified results of the code. Created at the end of a trace.
 
     Args:
         leaves: all that it returned, flat.
@@ -174,7 +174,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _view(leaf: Tensor, base: Tensor) -> View | None:
-    """How `leaf` lies in the memory of `base`; None where it is more than a view of it."""
+    """The view of `base` that `leaf` is; None if it is not just a view."""
     if (
         leaf.dtype != base.dtype
         or leaf.is_conj() != base.is_conj()
@@ -203,7 +203,7 @@ _VIEWS += ("SplitWithSizes", "Squeeze", "T", "Transpose", "Unbind", "Unfold", "U
 
 
 def _leads_by_views(leaf: Tensor, base: Tensor) -> bool:
-    """Whether gradients flow from `leaf` to `base` through views alone: a Function of the user's may return one too."""
+    """Whether gradients flow from `leaf` to `base` through views only: a user `Function` may return a view too."""
     if not base.requires_grad:
         return False
     node: Any = leaf.grad_fn

@@ -1,7 +1,7 @@
-"""Why a function under `pure` or `jit` is traced again: what a call's program depends on, in words and by name.
+"""Explains why a function under `pure` or `jit` is retraced: the dependencies of a call's program, by name.
 
-The key of a program (`signature.py`) is made to be found fast; this says the same so that a person can read it, only
-when a call is traced.
+The key of a program (`signature.py`) is made for fast lookup. This module holds the same information in readable form;
+it is computed only when a call is traced.
 """
 
 from __future__ import annotations

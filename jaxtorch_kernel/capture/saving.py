@@ -1,8 +1,8 @@
 """`torch.autograd.graph.saved_tensors_hooks` and captured code.
 
-Around a call of `pure`, as around an eager call, the hooks get what the call saves for its backward: the program's
-residuals (`operators/bridge.py`). Within it nothing is saved by torch, so that hooks there are refused. In a `jit` step
-torch's own engine runs, and with it the hooks; around one they would have to be a part of its program.
+Around a call of `pure`, as around an eager call, the hooks receive what the call saves for backward: the program's
+residuals (`operators/bridge.py`). Inside `pure` torch saves nothing, so hooks are refused there. Inside a `jit` step
+torch's own engine runs, and the hooks work; around one they would have to be part of its program and are refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def check_none(name: str) -> None:
     """Raise where hooks are open around a step.
 
     Raises:
-        CaptureError: they are.
+        CaptureError: if they are.
     """
     if private.saving_hooks() is not None:
         raise CaptureError(
-            f"{name} is called under saved_tensors_hooks, which would have to be a part of its program",
-            "Enter them inside the step. To keep less for its backward, use torch.utils.checkpoint there.",
+            f"{name} is called under saved_tensors_hooks, which would have to be part of its program",
+            "Enter them inside the step. To save less for its backward pass, use torch.utils.checkpoint there.",
         )
 
 
@@ -48,13 +48,13 @@ def _enter_traced(self: saved_tensors_hooks) -> None:
     trace = tracing.current()
     if trace is not None and trace.root.differentiable:
         raise CaptureError(
-            "saved_tensors_hooks inside pure code: it is XLA that decides there what is kept for the backward pass",
+            "saved_tensors_hooks are entered inside pure code, where XLA decides what is saved for the backward pass",
             "Enter them around the call, or use torch.utils.checkpoint inside.",
         )
     if trace is not None and isinstance(self, save_on_cpu):
         raise CaptureError(
-            "save_on_cpu inside captured code: its program keeps everything on the device",
-            "Use torch.utils.checkpoint, or save_on_cpu around code that pure captures.",
+            "save_on_cpu is entered inside captured code, whose program keeps all tensors on the device",
+            "Use torch.utils.checkpoint, or save_on_cpu around a call of pure code.",
         )
     _enter(self)
 

@@ -26,9 +26,9 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Loop over the first dimension of `xs`, carrying a state: JAX's `lax.scan` for torch code.
+    """Loop over the first dimension of `xs` with a carried state: JAX's `lax.scan` for torch code.
 
-    The same as
+    Equivalent to
 
         ys = []
         for x in xs:
@@ -36,24 +36,24 @@ def scan(
             ys.append(y)
         return carry, torch.stack(ys)
 
-    but the function's Python runs once, and the program has one loop, whatever the length. Gradients flow to `init`,
-    to `xs`, and to parameters and other tensors that the function reads; random numbers are as the loop would draw
-    them. Called eagerly it is one compiled program a signature, inside `pure` and `jit` a part of theirs.
+    but the function is traced once, and the program has one loop, whatever the length. Gradients flow to `init`, to
+    `xs`, and to parameters and other tensors that the function reads; random numbers are those that the Python loop
+    would draw. An eager call runs one compiled program per signature; inside `pure` and `jit` it is part of theirs.
 
     Args:
         function: `(carry, x) -> (new carry, y)`. The new carry has the shapes and dtypes of the old one. `y` may be
             None.
-        init: the first carry: a tensor, a number, or a pytree of them.
+        init: the initial carry: a tensor, a number, or a pytree of them.
         xs: a tensor or a pytree of tensors with equal first dimensions, or None.
-        length: the number of iterations; needed where `xs` is None.
-        reverse: from the last element to the first.
+        length: the number of iterations; required if `xs` is None.
+        reverse: whether to loop from the last element to the first.
 
     Returns:
-        The last carry, and the `y` of all iterations, stacked.
+        The final carry, and the stacked `y` of all iterations.
 
     Raises:
-        CaptureError: the function writes to a tensor from outside, or asks for the value of a tensor.
-        TypeError: the carry changes its structure, a shape or a dtype.
+        CaptureError: if the function writes to a tensor from outside or reads the value of a tensor.
+        TypeError: if the carry changes its structure, a shape or a dtype.
 
     Example:
         >>> import torch, jaxtorch
@@ -88,7 +88,7 @@ def _scan(
             pytree.tree_unflatten(x, xs_structure),
         )
         if not isinstance(result, tuple | list) or len(result) != 2:
-            raise TypeError("the function of a scan returns two things: (new carry, y)")
+            raise TypeError("the function of a scan must return a pair: (new carry, y)")
         return as_carry(result[0], carry_structure, "scan"), result[1]
 
     avals = [aval_of(t) for t in carry]
@@ -121,7 +121,7 @@ _eager_scan = eager(_scan)
 
 
 def _loop(function: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
-    """The same as Python: a transform of `torch.func` must see each call."""
+    """The loop in Python: a transform of `torch.func` must see each call."""
     ys = []
     for i in reversed(range(length)) if reverse else range(length):
         x = pytree.tree_map(lambda leaf, i=i: leaf[i] if isinstance(leaf, Tensor) else leaf, xs)
@@ -147,7 +147,7 @@ def _length(xs: Any, length: int | None) -> int:
         if isinstance(leaf, Tensor):
             if not leaf.ndim:
                 raise ValueError(
-                    "scan goes over the first dimension of xs, and a tensor there has none"
+                    "scan loops over the first dimension of xs, but xs holds a 0-dim tensor"
                 )
             sizes.add(leaf.shape[0])
     if length is not None:
@@ -159,15 +159,15 @@ def _length(xs: Any, length: int | None) -> int:
 
 
 def as_tensor(leaf: Any) -> Tensor:
-    """A number or tensor of a carry as a tensor of the device.
+    """Convert a number or tensor of a carry to a device tensor.
 
     Raises:
-        TypeError: it is neither, or elsewhere.
+        TypeError: if it is neither, or on another device.
     """
     if isinstance(leaf, bool | int | float | complex):
         return torch.tensor(leaf, device="jax")
     if not isinstance(leaf, Tensor):
-        raise TypeError(f"a carry holds tensors and numbers, not {type(leaf).__name__}")
+        raise TypeError(f"a carry must hold tensors and numbers, not {type(leaf).__name__}")
     if leaf.device.type != "jax":
         raise TypeError(f"a tensor of the carry is on {leaf.device}: move it with .to('jax')")
     return leaf
@@ -177,26 +177,26 @@ def as_carry(carry: Any, structure: Any, what: str) -> list[Any]:
     """The leaves of a new carry.
 
     Raises:
-        TypeError: it has not the structure of the old one.
+        TypeError: if its structure differs from that of the old one.
     """
     leaves, own = pytree.tree_flatten(carry)
     if own != structure:
         raise TypeError(
-            f"the carry of a {what} changes its structure: {structure} before, {own} after"
+            f"the carry of a {what} must keep its structure: it is {structure} before and {own} after"
         )
     return [as_tensor(leaf) for leaf in leaves]
 
 
 def check_carry(body: Body, carry: list[Tensor], what: str) -> None:
-    """Raise where an iteration changes a shape or dtype.
+    """Check that an iteration does not change a shape or dtype.
 
     Raises:
-        TypeError: it does.
+        TypeError: if it does.
     """
     for i, (before, after) in enumerate(zip(carry, body.outputs, strict=False)):
         old, new = (tuple(before.shape), before.dtype), (after.size, after.dtype)
         if old != new:
             raise TypeError(
                 f"the carry of a {what} must keep shape and dtype: its tensor {i} enters as {old[1]}{list(old[0])} "
-                f"and leaves as {new[1]}{list(new[0])}. Make the first one like the later ones."
+                f"and leaves as {new[1]}{list(new[0])}. Give the initial carry the shape and dtype of the later ones."
             )

@@ -1,13 +1,13 @@
-"""Module paths and `record_function` names as `jax.named_scope`s: optimized HLO and profiles tell whose work it is.
+"""Module paths and `record_function` names as `jax.named_scope`s, so that HLO and profiles attribute work to modules.
 
-While code is traced, every module's call opens a scope: the outermost one by its class's name, those inside by their
-path in the module that calls them, so that scopes read `GPT/blocks.0/attention`. JAX carries them through `jax.vjp`
+During a trace every module call opens a scope. The outermost one has the name of the module's class, inner ones their
+path in the calling module, as in `GPT/blocks.0/attention`. JAX propagates them through `jax.vjp`
 (`transpose(jvp(GPT))/blocks.0/attention`).
 
-Where torch's own autograd runs the backward pass (`jit`), its nodes know when they were made: torch numbers them in
-order. A mark at each opening and closing of a scope says between which numbers it was open, and a node's kernels run
-under `transpose(GPT)/blocks.0/attention`. They are noted with the frames of the forward pass as well, as `jax.vjp` does
-it: the gradient of a line belongs to that line.
+If torch's own autograd runs the backward pass (`jit`), scopes are found from its node numbers, which are sequential.
+The numbers at the opening and closing of each scope are recorded, and a node's kernels run under
+`transpose(GPT)/blocks.0/attention`. As with `jax.vjp`, they also get the frames of the forward pass: the gradient of a
+line belongs to that line.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Scopes:
         return tuple(entry[1] for entry in self._stack)
 
     def path_of(self, number: int) -> tuple[str, ...]:
-        """The names of the scopes that were open when torch made a node of this number."""
+        """The names of the scopes that were open when torch created the node with this number."""
         place = bisect_right(self._numbers, number) - 1
         return self._paths[place] if place >= 0 else ()
 
@@ -137,7 +137,7 @@ def named(trace: tracing.Trace) -> Iterator[None]:
 
 @contextmanager
 def followed() -> Iterator[Scopes]:
-    """The scopes of eager code in this thread: for who asks where it is, for they name nothing in JAX."""
+    """Track the scopes of eager code in this thread; they are only for queries and name nothing in JAX."""
     scopes = _own.eager = Scopes(nullcontext)
     try:
         with _following(scopes):

@@ -1,8 +1,8 @@
-"""Which inputs of a program are one memory: found when it is traced, asked again before each run.
+"""Which inputs of a program share a storage: found during the trace, checked before each run.
 
-A program takes each memory once, though code may reach it as an argument and by several names. What was one memory in
-the trace must be one at a run. And an argument must not be memory that the program also reads by a name, where one of
-the two is written: the program would know of two memories.
+A program takes each storage once, even if the code reaches it as an argument and by several names. Inputs that shared a
+storage in the trace must share it at each run. An argument must not share the storage of a tensor that the program
+reads by name, unless it did in the trace, if one of the two is written: the program would treat it as two storages.
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ def is_bare(tensor: Any) -> bool:
 
 
 class NeedsPlace(CaptureError):
-    """Arguments that are parts of larger memory, which the code writes too: where they lie is part of the program."""
+    """Arguments that are views of memory that the code also writes: their offsets are part of the program."""
 
     def __init__(self, places: set[int]):
         super().__init__(
-            "an argument is a part of memory that is written", "Pass the whole tensor."
+            "an argument is a view of memory that the captured code writes to",
+            "Pass the whole tensor.",
         )
         self.places = places
 
@@ -108,10 +109,10 @@ def check_parts(
     places: list[int],
     written: Sequence[int],
 ) -> None:
-    """Refuse copies of arguments whose memory the code writes, by the argument or by another name.
+    """Refuse copied arguments whose memory the code writes, through the argument or by another name.
 
     Raises:
-        NeedsPlace: which.
+        NeedsPlace: if there are any; it names them.
     """
     found = {places[i] for i in written if i < len(places)} & arguments.copied
     changed = {id(cells[i]()) for i in written}

@@ -1,6 +1,6 @@
-"""What a captured program depends on beside the values of tensors: the key it is found under.
+"""The signature of a call: the key of its captured program.
 
-Tensors count by geometry, by whether they require a gradient and by class, everything else by type and value.
+Tensors contribute geometry, requires_grad and class; everything else contributes type and value.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ class Arguments:
         """Refuse writes to arguments that are not on the device.
 
         Raises:
-            CaptureError: the code writes to one.
+            CaptureError: if the code writes to one.
         """
         for i in places:
             if self.own[i].device.type != "jax":
                 raise CaptureError(
-                    "the captured code writes to an argument on the CPU, of which it has a copy",
+                    "the captured code writes to an argument on the CPU, but it only has a copy",
                     "Move it to the device: `x = x.jax()`.",
                 )
 
@@ -160,9 +160,9 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
 
 
 def by_value(leaf: Any) -> Any:
-    """What an argument that is no tensor is told apart by: its type and value, or itself where it has none.
+    """The key of a non-tensor argument: its type and value, or its identity if it has no value.
 
-    A class of the user's may call two objects equal that code can tell apart: of those, itself.
+    Objects of user classes, except frozen dataclasses, count by identity: code may distinguish objects that are equal.
     """
     kind: Any = type(leaf)
     if isinstance(leaf, float | complex) or kind in _STDLIB_VALUES:

@@ -1,4 +1,4 @@
-"""One traced signature of a step with effects: what its program is run on, and where what it writes goes."""
+"""One traced signature of a step with side effects: the inputs of its program, and where its outputs are written."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Grad:
     Attributes:
         leaf: a weak reference.
         had: whether there was one before.
-        after: what it was after, where the code did not make it: None, or a tensor that was there before.
-        exchanged: the code put `after` in the place of what was there. What it made, each run makes anew.
+        after: its value afterwards if the code did not create it: None, or a tensor that existed before.
+        exchanged: whether the code replaced the old value by `after`. What it creates, each run creates again.
     """
 
     def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
@@ -111,7 +111,7 @@ class Step(Replay):
         self._is_hooked = False
 
     def prepare(self, donated: set[int]) -> None:
-        """Choose what is donated: all that is written, but for first values that further runs need.
+        """Choose the donated inputs: all that are written, except first values that later runs need.
 
         Args:
             donated: leaves of the call that are donated as well.
@@ -132,15 +132,15 @@ class Step(Replay):
         )
 
     def settle(self) -> None:
-        """Traced again with what its first run had made: it makes nothing more that lasts.
+        """Called when the step is retraced with the state of its first run: it may create no further state.
 
         Raises:
-            CaptureError: it does.
+            CaptureError: if it does.
         """
         if len({landing.output for landing in self.landings}) < len(self.captured.escaped):
             raise CaptureError(
-                "the captured code makes a tensor at each run that is kept outside of it (in an object, a list)",
-                "Return it, and keep it outside.",
+                "each run of the captured code creates a tensor and stores it outside (in an object or a list)",
+                "Return it and store it outside.",
             )
         self.provisional = False
 
@@ -237,7 +237,7 @@ def trace_step(
 
     Args:
         donated: leaves of the call that are donated, beside what is written.
-        again: what its first run had made is there now.
+        again: whether the state created by its first run now exists.
         rates: learning rates are operands, where the optimizers can take them.
     """
     given = arguments.given()
@@ -346,7 +346,7 @@ def _in_order(
 
 
 def same_program(first: Step, second: Step) -> bool:
-    """Whether two traces gave the same program, but for where its inputs come from."""
+    """Whether two traces gave the same program, apart from where its inputs come from."""
     a, b = first.captured, second.captured
     return (
         first.compiled.forward is not None

@@ -1,7 +1,7 @@
-"""The TPU's compiler where there is no TPU: libtpu, in a process of its own.
+"""Compiles for TPUs on machines without a TPU: libtpu, in a separate process.
 
-A process that has libtpu and no TPU starts JAX slowly and with errors, so that only the compiling one (`tpu_worker.py`)
-has it on its path. Starting it takes seconds: `kept_compiler` holds one for many programs.
+In a process with libtpu but no TPU, JAX starts slowly and with errors, so only the compiling process (`tpu_worker.py`)
+has libtpu on its path. Starting that process takes seconds: `kept_compiler` keeps one for many programs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LIBTPU = "libtpu==0.0.51"  # what jax 0.10.2 was tried with
 
 
 class CompileError(RuntimeError):
-    """A program that the compiler of a target refused, or a target without its compiler. The message says which."""
+    """Raised if the compiler of a target rejects a program or is not installed. The message says which."""
 
 
 def libtpu_folder() -> Path | None:
-    """Where libtpu is for the compiling process: None where it is installed for every process.
+    """The folder of libtpu for the compiling process; None if it is installed for every process.
 
     Raises:
-        CompileError: nowhere.
+        CompileError: if it is not installed.
     """
     if importlib.util.find_spec("libtpu") is not None:
         return None
@@ -40,8 +40,8 @@ def libtpu_folder() -> Path | None:
     if (folder / "libtpu").is_dir():
         return folder.absolute()
     raise CompileError(
-        f"compiling for a TPU takes its compiler, libtpu, and there is none in {folder}. Install it there, where no "
-        f"other process finds it (600 MB):\n    pip install --no-deps --target {folder} {_LIBTPU}\n"
+        f"compiling for a TPU needs its compiler, libtpu, which is not in {folder}. Install it there, where no other "
+        f"process finds it (600 MB):\n    pip install --no-deps --target {folder} {_LIBTPU}\n"
         "or set JAXTORCH_LIBTPU to the folder that holds it."
     )
 
@@ -49,7 +49,7 @@ def libtpu_folder() -> Path | None:
 class Compiler:
     """A process that compiles for TPUs, one program after the other.
 
-    It starts with the first program. One that a program brings down starts again with the next.
+    The process starts with the first program. If a program crashes it, it restarts for the next.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Compiler:
         """A serialized `jax.export.Exported` compiled for a target: `tpu_worker.describe`'s figures.
 
         Raises:
-            CompileError: libtpu refuses it, or ends.
+            CompileError: if libtpu rejects it or exits.
         """
         source, result = (Path(self._place.name) / name for name in ("program", "result"))
         with self._lock:
@@ -93,7 +93,7 @@ class Compiler:
             self._place.cleanup()
 
     def _ask(self, process: subprocess.Popen[str], request: list[str]) -> bool:
-        """Whether the process answered before its end."""
+        """Whether the process answered before it ended."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -1,10 +1,10 @@
-"""Compiles programs for a TPU that is not there. Run as a script, in a process of its own; imports no torch.
+"""Compiles programs for a TPU that is not present. Runs as a script in a separate process; does not import torch.
 
     python -P tpu_worker.py
 
-Each line of its input is a JSON list [target, program, result]: `program` is a file that holds a serialized
-`jax.export.Exported`, the file `result` gets the optimized HLO and its figures as JSON, or the error; "compiled" on a
-line of the output says that it is there. libtpu must be importable here and nowhere else.
+Each input line is a JSON list [target, program, result]. `program` is a file with a serialized `jax.export.Exported`;
+the optimized HLO with its costs, or the error, is written to the file `result` as JSON. An output line "compiled" says
+that the result is ready. libtpu must be importable here and nowhere else.
 """
 
 from __future__ import annotations

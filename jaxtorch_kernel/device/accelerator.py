@@ -1,9 +1,9 @@
-"""`torch.accelerator` for the device: what torch's C++ asks of a backend and a Python backend cannot answer there.
+"""`torch.accelerator` for the device: the functions that a backend written in Python cannot provide through C++.
 
-Device, stream and index work through the device guard. Synchronizing, memory and capability end in "Backend doesn't
-support ..." for every backend written in Python, and torch looks each of these functions up by name in `torch._C` at
-the call. Where the spare backend is registered it *is* the accelerator, so that no other device's answer is lost.
-The answers are looked up in `torch.jax` at the call, too: `import torch` comes through here.
+Device, stream and index work through the device guard. Synchronization, memory and capability raise "Backend doesn't
+support ..." for every backend written in Python. torch looks up each of these functions by name in `torch._C` when it
+is called, so they are replaced there. Once the spare backend is registered it *is* the accelerator, so no other
+device's functions are lost. The replacements look up `torch.jax` when called, because `import torch` runs this module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`torch.autocast("jax", dtype)`: which operators run in the lower precision, which in float32, which in the widest.
+"""`torch.autocast("jax", dtype)`: which operators run in the lower precision, in float32, or in the widest dtype.
 
-The lists are those torch documents for cuda. A kernel on the key `AutocastPrivateUse1` casts the operator's floating
-point arguments on the device (float64 stays) and calls the operator again below that key, so that gradients pass
-through the casts. Operators in no list run in the dtypes they are given.
+The lists are those that torch documents for cuda. A kernel on the key `AutocastPrivateUse1` casts the operator's
+floating-point arguments on the device (except float64) and calls the operator again below that key, so that gradients
+pass through the casts. Operators in none of the lists run in the dtypes of their arguments.
 """
 
 from __future__ import annotations

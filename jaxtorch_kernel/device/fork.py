@@ -1,9 +1,9 @@
-"""What becomes of the device in a forked process.
+"""The device in a forked process.
 
-JAX's threads do not survive a fork: the first computation in the child would wait for ever. So, once jax runs, a
-child of this process gets an error that says so from every operator of the device, and the CPU as its default device: a
-forked `DataLoader` worker does its work on CPU tensors and never notices. JAX's own warning at each fork, which
-fears the deadlock that cannot happen now, is not shown.
+JAX's threads do not survive a fork: the first computation in the child would block forever. So, once jax has started,
+every operator of the device raises an explanatory error in a child process, and the child's default device is the CPU:
+a forked `DataLoader` worker runs on CPU tensors and is not affected. JAX's own warning at each fork is suppressed,
+because the deadlock that it warns about can no longer happen.
 """
 
 from __future__ import annotations

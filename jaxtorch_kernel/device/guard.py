@@ -1,13 +1,13 @@
-"""The device's guard: what torch's C++ asks of a device to switch to it and to its stream.
+"""The device guard, through which torch's C++ switches devices and streams.
 
-torch implements the guard of a Python backend in C++, over one method in Python, `type_`. Autograd's engine switches
-streams around every node. Where a hook raises, C++ unwinds past that switch with Python's error still set; the call
-of `type_` then fails because of it, within a function that may not throw, and the process ends. So switching
-streams, which does nothing here, must not call Python. torch has a guard that does nothing in C++ already, the
-one of the meta device: `stop_asking_python` puts its `exchangeStream` into the table of virtual functions of our guard.
+torch implements the guard of a Python backend in C++ and calls one Python method, `type_`. Autograd's engine switches
+streams around every node. If a hook raises, C++ unwinds past that switch while Python's error is still set; the call
+of `type_` then fails inside a function that may not throw, and the process terminates. So switching streams, which
+does nothing on this device, must not call Python. torch already has a C++ guard that does nothing, that of the meta
+device: `stop_asking_python` copies its `exchangeStream` into the virtual function table of this device's guard.
 
-The place in that table is counted in the header that this torch ships. Where there is no such header, or tables are of
-another form (Windows), the guard stays as torch made it.
+The slot in that table is counted in the header that torch ships. If the header is missing, or the tables have a
+different layout (Windows), the guard is left unchanged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def virtual_functions(header: str) -> list[str]:
 
 
 def _place() -> tuple[int, int] | None:
-    """Where `exchangeStream` is in the table, and how many functions the table has."""
+    """The position of `exchangeStream` in the table, and the number of functions in the table."""
     header = Path(torch.__path__[0], "include/c10/core/impl/DeviceGuardImplInterface.h")
     try:
         functions = virtual_functions(header.read_text())

@@ -1,27 +1,27 @@
-"""Ctrl-C that arrives only where Python code runs.
+"""Ctrl-C that is delivered only while Python code runs.
 
-Python calls SIGINT's handler wherever C code looks for signals, and there `KeyboardInterrupt` starts. While autograd
-records, torch asks the device's guard for a stream at every node of the graph, from C++ that may not throw;
-pybind11 looks the guard's methods up, and with that for signals. A `KeyboardInterrupt` there ends the process. So the
-handler must not raise, and not even run bytecode (the next signal would raise in it): it is the `put` of a queue, a
-C function. A thread takes the press out of the queue and asks the interpreter to raise `KeyboardInterrupt` in the main
-thread at its next bytecode, as `PyThreadState_SetAsyncExc` does.
+Python calls SIGINT's handler wherever C code checks for signals, and the handler raises `KeyboardInterrupt` there.
+While autograd records, torch asks the device guard for a stream at every node of the graph, from C++ that may not
+throw. pybind11 looks up the guard's methods, and the lookup checks for signals: a `KeyboardInterrupt` there terminates
+the process. So the handler must not raise, and must not even run bytecode (the next signal would raise in it): it is
+the `put` of a queue, a C function. A thread takes the signal out of the queue and asks the interpreter to raise
+`KeyboardInterrupt` in the main thread at its next bytecode, with `PyThreadState_SetAsyncExc`.
 
-The thread chooses the moment, which a handler cannot: not while a context manager is entered or left (its state would
-be half set: a torch mode that nobody takes away, say), not in `__del__` (which would swallow it), not in an
-`uninterrupted` call. It holds the GIL from its look at the main thread's frames to the request, so the main thread is
-still there. Code that ignores this for `PATIENCE` seconds is interrupted all the same.
+Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
+(its state would be half set, for example a torch mode that is never removed), nor in `__del__` (which would swallow
+the exception), nor in an `uninterrupted` call. It holds the GIL from inspecting the main thread's frames until the
+request, so the main thread cannot move in between. After `PATIENCE` seconds it interrupts regardless.
 
-A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. Where it has not moved for a while,
-it gets a second signal: SIGURG, which nobody uses and which is ignored by default. Its handler is a Python function
-that does nothing: at its first bytecode the exception that was asked for is raised, and ends the wait.
+A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
+it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
+does nothing: the requested exception is raised at its first bytecode and ends the wait.
 
-Between the request and the next bytecode a callback may start that C code calls and whose errors it only reports:
-JAX's at a garbage collection, `__del__`, a weak reference's. There the exception would be lost. Python hands what is
-lost to `sys.unraisablehook`; while SIGINT is ours, so is this hook, and it presses again.
+Between the request and the next bytecode, C code may start a callback whose errors are only reported: JAX's garbage
+collection callback, `__del__`, or that of a weak reference. The exception would be lost there. Python passes such
+exceptions to `sys.unraisablehook`; while jaxtorch handles SIGINT it also owns this hook, which repeats the request.
 
-What was asked for is never taken back. `PyThreadState_SetAsyncExc` with nothing leaves the interpreter looking for an
-exception at every bytecode, for good; under a C profiling function (JAX's profiler has one) Python 3.11 then hangs.
+A request is never withdrawn. `PyThreadState_SetAsyncExc` with a null exception makes the interpreter check for an
+exception at every bytecode permanently; under a C profiling function (such as JAX's profiler) Python 3.11 then hangs.
 
 https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
 """
@@ -57,7 +57,7 @@ _thread: threading.Thread | None = None
 
 
 def install() -> bool:
-    """Take SIGINT over; only from Python's own handler, in the main thread. Returns whether it did."""
+    """Take over SIGINT, only from Python's own handler and in the main thread. Returns whether it did."""
     global _handler, _mark, _report, _thread
     if (
         not hasattr(signal, "pthread_kill")
@@ -81,7 +81,7 @@ def install() -> bool:
 
 
 def restore() -> None:
-    """Give SIGINT back to Python's own handler; a press that has not arrived yet never does."""
+    """Return SIGINT to Python's own handler; a signal that is not yet delivered is dropped."""
     global _mark
     if _mark is None or threading.current_thread() is not threading.main_thread():
         return
@@ -112,7 +112,7 @@ def _press_again(lost: Any) -> None:
 
 
 def _arrive(*_signal: object) -> None:
-    """Bytecodes at which the interpreter raises what was asked for: a call, and a jump back."""
+    """Bytecodes at which the interpreter raises the requested exception: a call, and a backward jump."""
     for _ in range(2):
         pass
 
@@ -120,8 +120,8 @@ def _arrive(*_signal: object) -> None:
 def uninterrupted(action: Callable[[], _T]) -> _T:
     """Call `action` in the main thread; Ctrl-C waits for its end (or for `PATIENCE` seconds).
 
-    For a few lines that belong together. Calls may be nested. It is a call and not a `with` block, because its frame
-    is the only state: there is nothing that an exception could leave half set.
+    For a few lines that must run together. Calls may be nested. It is a call and not a `with` block, so that its frame
+    is the only state: an exception cannot leave anything half set.
     """
     return action()
 
@@ -201,6 +201,6 @@ def _main_frame() -> FrameType | None:
 
 
 def _place() -> tuple[FrameType | None, int]:
-    """Where the main thread is: a frame, not its `id`, which the next call's frame may have, and an instruction."""
+    """The main thread's position: a frame, not its `id`, which the next call's frame may have, and an instruction."""
     frame = _main_frame()
     return frame, frame.f_lasti if frame is not None else 0

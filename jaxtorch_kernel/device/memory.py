@@ -1,7 +1,7 @@
 """Memory figures of `torch.jax`, in the terms of `torch.cuda`.
 
-Allocated is what live tensors hold, summed over their buffers. Reserved is what XLA's own
-allocator has taken from the device, where the platform tells (GPU and TPU do, the CPU does not).
+Allocated memory is the sum of the buffers of live tensors. Reserved memory is what XLA's allocator has taken from the
+device, if the platform reports it (GPU and TPU do, the CPU does not).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _xla_stats(device: Any = None) -> dict[str, int]:
 def memory_allocated(device: Any = None) -> int:
     """Bytes of the arrays that live on one device: those behind tensors, and JAX's own.
 
-    As `torch.cuda`'s figure, it is what the allocator has given out, whoever holds it.
+    As in `torch.cuda`, this counts all memory that the allocator has handed out, regardless of the owner.
     """
     wanted = _jax_device(device)
     return allocated_by_device(wanted.platform)[wanted]
 
 
 def allocated_by_device(platform: str | None = None) -> Counter[Any]:
-    """JAX's device -> `memory_allocated` of it, from one look at all arrays (of a platform)."""
+    """`memory_allocated` by JAX device, from one pass over all arrays (of a platform)."""
     import jax
 
     from ..storage.transfer import has_failed  # imports jax too
@@ -54,8 +54,8 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
 def max_memory_allocated(device: Any = None) -> int:
     """The most bytes allocated since the start, or since `reset_peak_memory_stats`.
 
-    Where XLA does not tell (the CPU), arrays that are no tensors and tensors below 32 KiB count as they were at that
-    reset, and all of JAX's devices here count as one.
+    If XLA does not report it (the CPU), arrays other than tensors, and tensors below 32 KiB, count with their size at
+    that reset, and all local JAX devices count as one.
     """
     from ..storage.buffer import usage
 
@@ -63,7 +63,7 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let `max_memory_allocated` start again from what is held now."""
+    """Reset `max_memory_allocated` to the memory that is allocated now."""
     from ..storage.buffer import usage
 
     usage.peak, usage.before = usage.allocated, 0
@@ -71,7 +71,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that XLA's allocator holds on a device, its cache included; what tensors hold where XLA does not say."""
+    """Bytes that XLA's allocator holds on a device, including its cache; allocated bytes if XLA does not report it."""
     stats = _xla_stats(device)
     return int(stats.get("pool_bytes") or stats.get("bytes_in_use") or memory_allocated(device))
 
@@ -84,7 +84,7 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def nested_memory_stats(device: Any = None) -> dict[str, Any]:
-    """Allocated and reserved bytes in the nesting of torch's allocators, with XLA's own figures under "xla"."""
+    """Allocated and reserved bytes, nested as in torch's allocators, with XLA's own figures under "xla"."""
     return {
         "allocated_bytes": {
             "all": {"current": memory_allocated(device), "peak": max_memory_allocated(device)}
@@ -97,7 +97,7 @@ def nested_memory_stats(device: Any = None) -> dict[str, Any]:
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """The figures by the dotted names of `torch.cuda.memory_stats`.
+    """The memory figures under the dotted names of `torch.cuda.memory_stats`.
 
     Example:
         >>> torch.jax.memory_stats()["allocated_bytes.all.current"]  # doctest: +SKIP
@@ -117,7 +117,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of a device; of the machine where JAX runs on the CPU."""
+    """Free and total bytes of a device, or of the machine if JAX runs on the CPU."""
     stats = _xla_stats(device)
     if "bytes_limit" in stats:
         total = int(stats["bytes_limit"])
@@ -133,7 +133,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Collect Python's garbage, so that unreachable tensors give their memory back. XLA keeps its own pool."""
+    """Run Python's garbage collector, so that unreachable tensors release their memory. XLA keeps its own pool."""
     gc.collect()
 
 
@@ -146,7 +146,7 @@ def _readable(count: float) -> str:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A table of the figures, for printing. `abbreviated` leaves XLA's own figures out."""
+    """A printable table of the memory figures. `abbreviated` omits XLA's own figures."""
     free, total = mem_get_info(device)
     rows = [
         ("held by tensors", memory_allocated(device)),

@@ -1,9 +1,9 @@
 """`torch.jax`: the twin of `torch.cuda`.
 
-torch sees one device, `jax:0`. Where new arrays physically go is chosen with `torch.jax.device(i)` and
-`torch.jax.set_device(i)`, by the index of one of JAX's local devices; `device_count` and `current_device` speak of
-torch's one device. `import torch` imports this module, so that it imports little itself: most names are looked up in
-their own modules when somebody asks for them, and jax by the functions that need it.
+torch sees one device, `jax:0`. `torch.jax.device(i)` and `torch.jax.set_device(i)` choose which of JAX's local devices
+holds new arrays; `device_count` and `current_device` refer to torch's one device. `import torch` imports this module,
+so it imports little itself: most names are loaded from their own modules on first access, and jax is imported by the
+functions that need it.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ _lazy_init = init
 
 
 def device_count() -> int:
-    """1: torch sees one jax device, whatever lies behind it."""
+    """1: torch sees one jax device, however many JAX devices there are."""
     return 1
 
 
 def current_device() -> int:
-    """0, the index of torch's one jax device. `get_device_name()` tells which of JAX's devices is in use."""
+    """0, the index of torch's one jax device. `get_device_name()` names the JAX device in use."""
     return 0
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """True: XLA computes bfloat16 on every platform."""
+    """True: XLA supports bfloat16 on every platform."""
     return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What `torch.autocast('jax', dtype=...)` takes."""
+    """The dtypes that `torch.autocast('jax', dtype=...)` accepts."""
     return [torch.bfloat16, torch.float16, torch.float32]
 
 

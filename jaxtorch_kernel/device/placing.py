@@ -1,4 +1,4 @@
-"""Which of JAX's devices new arrays go to, and what that device is: the part of `torch.jax` that asks JAX."""
+"""The part of `torch.jax` that queries JAX: which JAX device holds new arrays, and its properties."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .properties import DeviceProperties
 class device:
     """Place new arrays on one of JAX's local devices: `with torch.jax.device(1): ...`
 
-    Holds in this thread (more exactly, in this context of `contextvars`) until the end of the block. Tensors stay
-    `jax:0` for torch.
+    Applies in this thread (more precisely, in this context of `contextvars`) until the end of the block. For torch,
+    tensors remain on `jax:0`.
 
     Args:
         device: index, string or torch.device. None or a negative index changes nothing.
@@ -33,21 +33,21 @@ class device:
 
 
 def set_device(device: Any) -> None:
-    """Place this thread's new arrays on one of JAX's local devices from here on."""
+    """Place this thread's new arrays on one of JAX's local devices from now on."""
     placement.set_index(placement.index_of(device))
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Name, platform, memory and place of the JAX device behind."""
+    """Name, platform, memory and location of the JAX device behind `jax:0`."""
     index = placement.index_of(device)
     return DeviceProperties.of(placement.devices()[index], index, mem_get_info(index)[1])
 
 
 def get_device_name(device: Any = None) -> str:
-    """The name JAX gives the device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3", ..."""
+    """JAX's name of the device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3", ..."""
     return str(placement.devices()[placement.index_of(device)].device_kind)
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """Compute capability of an NVIDIA GPU, generation of a TPU as (n, 0), (0, 0) of anything else."""
+    """Compute capability of an NVIDIA GPU, generation of a TPU as (n, 0), (0, 0) for any other device."""
     return get_device_properties(device).capability

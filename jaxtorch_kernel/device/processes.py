@@ -1,7 +1,7 @@
-"""Jax tensors in another process: through `torch.multiprocessing` they travel by value.
+"""Jax tensors in other processes: `torch.multiprocessing` passes them by value.
 
-Device memory cannot be shared with another process, unlike cuda's. A queue, a spawned worker's dataset or its
-results get a copy, which is put on the device again at first use; the sender's tensor and the receiver's are two.
+Unlike cuda memory, the device memory cannot be shared with another process. A queue, a spawned worker's dataset and
+its results get a copy, which moves to the device at first use; the sender's and the receiver's tensors are separate.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Register with the pickler that `torch.multiprocessing` and `DataLoader` use."""
+    """Register with the pickler of `torch.multiprocessing` and `DataLoader`."""
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)

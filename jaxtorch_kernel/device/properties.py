@@ -1,4 +1,4 @@
-"""What is known of the JAX device behind `jax:0`."""
+"""Properties of the JAX device behind `jax:0`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """As `torch.cuda.get_device_properties` gives them.
+    """Device properties, like those of `torch.cuda.get_device_properties`.
 
     Attributes:
         name: JAX's `device_kind`.
         platform: "cpu", "gpu" or "tpu".
-        index: among JAX's local devices; `torch.jax.device` takes it.
-        id: JAX's number of it among the devices of all processes.
+        index: among JAX's local devices, as for `torch.jax.device`.
+        id: JAX's number of the device among those of all processes.
         process_index: the process that it belongs to.
         total_memory: bytes.
-        core_count: cores of a TPU chip, multiprocessors of a GPU; 0 where JAX does not say.
-        coords: place in the TPU's torus, else None.
+        core_count: cores of a TPU chip, multiprocessors of a GPU; 0 if JAX does not report it.
+        coords: position in the TPU's torus, otherwise None.
         major, minor: compute capability of a GPU, generation of a TPU.
     """
 

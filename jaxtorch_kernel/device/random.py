@@ -1,4 +1,4 @@
-"""Seeds and states of `torch.jax`, as those of `torch.cuda.random`. The keys are in `programs/rng.py`."""
+"""Seeds and states of `torch.jax`, like those of `torch.cuda.random`. The keys are in `programs/rng.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..programs.rng import default, fresh_seed, is_tracing, seed_all_sources
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the source of every JAX device. `torch.manual_seed` calls it, and `torch.seed`."""
+    """Seed the source of every JAX device. `torch.manual_seed` and `torch.seed` call this."""
     if is_tracing() and sys._getframe(2).f_code is torch.random.seed.__code__:
         fresh_seed()  # which refuses
     seed_all_sources(int(seed))
@@ -30,7 +30,7 @@ def seed() -> int:
 
 
 def seed_all() -> int:
-    """As `seed`."""
+    """Same as `seed`."""
     return seed()
 
 
@@ -50,15 +50,15 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
-    """Go on from a state that `get_rng_state` gave.
+    """Restore a state from `get_rng_state`.
 
     Raises:
-        RuntimeError: it is not such a state.
+        RuntimeError: the state is invalid.
     """
     default().set_state(new_state)
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Go on from what `get_rng_state_all` gave."""
+    """Restore the states from `get_rng_state_all`."""
     (state,) = new_states
     default().set_state(state)

@@ -31,7 +31,7 @@ def name_device() -> None:
     holder = torch._C._get_privateuse1_backend_name()
     if holder not in ("privateuseone", "jax"):
         raise RuntimeError(
-            f"torch has one spare device for extensions, and {holder!r} has taken it "
+            f"torch has a single spare device for extensions, and {holder!r} has already taken it "
             + ("(torchax claims it at import). " if holder == "jax" else ". ")
             + "jaxtorch and that package cannot share a process: import only one of them."
         )
@@ -71,9 +71,9 @@ def check_engine() -> None:
         out.backward(torch._C._acc.create_empty_tensor((), torch.float32))
     except RuntimeError as error:
         raise RuntimeError(
-            "jaxtorch was imported after a backward() had run: torch's autograd cannot take a new device any more. "
-            "Restart, and import jaxtorch first (or leave TORCH_DEVICE_BACKEND_AUTOLOAD on: then `import torch` "
-            "does it)."
+            "jaxtorch was imported after a backward pass had run, and torch's autograd no longer accepts a new device. "
+            "Restart Python and import jaxtorch first (or leave TORCH_DEVICE_BACKEND_AUTOLOAD enabled: `import torch` "
+            "then loads it)."
         ) from error
 
 
@@ -116,7 +116,7 @@ def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def install(library: Any) -> None:
-    """What torch must know before there is any tensor of the device: `library` gets the kernels."""
+    """Register everything that torch needs before the first tensor on the device; `library` receives the kernels."""
     from ..operators import pinning
     from . import accelerator
 

@@ -1,9 +1,9 @@
-"""The default device of a session: `on` makes it jax, `off` gives back exactly what stood before.
+"""The default device of a session: `on` sets it to jax, `off` restores the previous one.
 
-`torch.set_default_device` covers factories, `torch.tensor` and module construction. `torch.load` puts tensors
-where they were saved, whatever the default device: while the session is on, a load without `map_location` goes
-to the default device, too. An explicit device wins everywhere. Compiled programs are kept across sessions meanwhile
-(`base/compile_cache.py`).
+`torch.set_default_device` covers factories, `torch.tensor` and module construction. `torch.load` ignores it and puts
+tensors on the device that they were saved from; while the session is on, a load without `map_location` also goes to
+the default device. An explicit device always takes precedence. While the session is on, compiled programs are cached
+on disk (`base/compile_cache.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _restore_location = torch.serialization._get_restore_location
 
 
 class Session:
-    """Whether jax is the default device of this process, and what was before."""
+    """Whether jax is the default device of this process, and the previous default."""
 
     def __init__(self) -> None:
         self.active = False
         self._before: torch.device | None = None
 
     def on(self) -> None:
-        """Make jax the default device. Again: the same, with `off` going back to before the first.
+        """Make jax the default device. Repeated calls change nothing: `off` restores the state before the first.
 
         Raises:
             RuntimeError: a `with torch.device(...)` block is open, which would undo it when it ends.
@@ -41,7 +41,7 @@ class Session:
         compile_cache.on("session")
 
     def off(self) -> None:
-        """Restore the default device from before `on`; without an `on` before it, do nothing.
+        """Restore the default device from before `on`; without a previous `on`, do nothing.
 
         Raises:
             RuntimeError: a `with torch.device(...)` block is open, which would undo it when it ends.
@@ -59,8 +59,8 @@ def _check_no_block(word: str) -> None:
     block = private.device_block()
     if block is not None:
         raise RuntimeError(
-            f"a `with torch.device({str(block)!r})` block is open here and would undo `{word}` when it ends: "
-            f"say `{word}` outside of it"
+            f"a `with torch.device({str(block)!r})` block is open and would undo `{word}` when it ends: "
+            f"use `{word}` outside the block"
         )
 
 

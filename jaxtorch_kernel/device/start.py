@@ -1,4 +1,4 @@
-"""The first use of the device: jax is started, and torch gets the operators and what its classes learn."""
+"""The first use of the device: jax starts, the operators are registered, and torch's classes are extended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OTHER_LAYOUTS = {
 
 def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise NotImplementedError(
-        f"{op._schema.name}: the jax device holds dense (strided) tensors only, no {kind} ones. Keep this tensor on "
-        "the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
+        f"{op._schema.name}: the jax device supports only dense (strided) tensors, not {kind} ones. Keep this tensor "
+        "on the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
     )
 
 

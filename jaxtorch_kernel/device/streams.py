@@ -1,9 +1,9 @@
 """Streams and events of `torch.jax`.
 
-XLA runs what it is given in the order of data: an operator waits for its inputs, whoever asked for it. So there is
-one stream, and waiting for another stream or event is never needed for a right result. An event remembers which
-arrays were still being computed when it was recorded; one watcher thread waits for them, in the order of the
-records, and takes the time.
+XLA orders computations by their data: an operator waits for its inputs, whichever thread launched it. So there is
+one stream, and waiting for another stream or event is never needed for a correct result. An event stores which
+arrays were still being computed when it was recorded; one watcher thread waits for them, in the order of recording,
+and takes the time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _wait(array: Any) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until everything that was asked of the device is done.
+    """Wait until the device has finished all of its work.
 
     Raises:
         RuntimeError: a computation failed on the device; the message is XLA's.
-        Exception: captured code was given a value that `config(check="indices")` refuses: the CPU's error.
+        Exception: captured code received a value that `config(check="indices")` rejects: the CPU's error.
     """
     import jax
 
@@ -82,19 +82,21 @@ _watcher = _Watcher()
 
 
 class Event(torch.Event):
-    """A point in the device's work, as `torch.cuda.Event`.
+    """A point in the device's work, like `torch.cuda.Event`.
 
     Args:
-        enable_timing: whether `elapsed_time` may be asked.
-        blocking: taken for compatibility; waiting always blocks.
-        interprocess: taken for compatibility; events stay in their process.
+        enable_timing: whether `elapsed_time` may be called.
+        blocking: accepted for compatibility; waiting always blocks.
+        interprocess: accepted for compatibility; True is not supported.
     """
 
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Event:
         if interprocess:
-            raise RuntimeError("a jax event belongs to its process: interprocess=True is not there")
+            raise RuntimeError(
+                "jax events cannot be shared between processes: interprocess=True is not supported"
+            )
         return super().__new__(cls, device="jax", enable_timing=enable_timing)
 
     def __init__(
@@ -108,7 +110,7 @@ class Event(torch.Event):
         self._error: Exception | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Mark what the device has been asked to do up to here."""
+        """Mark the work that the device has been given so far."""
         # Weak: an event must not keep memory alive, nor keep an in-place operator from donating it.
         self._arrays = [weakref.ref(a) for a in _pending()]
         self._error = None
@@ -152,21 +154,21 @@ class Event(torch.Event):
         return all(a.is_deleted() or a.is_ready() for a in arrays)
 
     def wait(self, stream: Any = None) -> None:
-        """Make a stream wait for this event: nothing to do, operators wait for their inputs."""
+        """Make a stream wait for this event. Does nothing: operators wait for their inputs."""
 
     def elapsed_time(self, end_event: Event) -> float:  # type: ignore[override]
         """Milliseconds from this event to `end_event`; waits for both.
 
         Raises:
-            RuntimeError: one of them was made without `enable_timing=True`, or never recorded.
+            RuntimeError: one of them was created without `enable_timing=True`, or never recorded.
         """
         times = []
         for event in (self, end_event):
             if not event._timed:
-                raise RuntimeError("both events must be made with Event(enable_timing=True)")
+                raise RuntimeError("both events must be created with Event(enable_timing=True)")
             event.synchronize()
             if event._time is None:
-                raise RuntimeError("both events must be recorded before their distance is asked")
+                raise RuntimeError("both events must be recorded before elapsed_time is called")
             times.append(event._time)
         return (times[1] - times[0]) * 1e3
 
@@ -175,7 +177,7 @@ class Event(torch.Event):
 
 
 class Stream(torch.Stream):
-    """The device's one stream. Any number of objects may stand for it."""
+    """The device's only stream. Any number of objects may represent it."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         return super().__new__(cls, device="jax", priority=0)
@@ -184,21 +186,21 @@ class Stream(torch.Stream):
         pass
 
     def synchronize(self) -> None:
-        """As `torch.jax.synchronize`."""
+        """Same as `torch.jax.synchronize`."""
         synchronize()
 
     def query(self) -> bool:
-        """Whether everything asked so far is done."""
+        """Whether all work given to the device so far is done."""
         return not _pending()
 
     def record_event(self, event: Any = None) -> Event:
-        """Record `event`, or a new one."""
+        """Record `event`, or a new event."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: Any) -> None:
-        """Nothing to do: operators wait for their inputs."""
+        """Does nothing: operators wait for their inputs."""
 
     def wait_stream(self, stream: Any) -> None:
         """Nothing to do: there is one stream."""
@@ -218,7 +220,7 @@ def set_stream(stream: torch.Stream) -> None:
 
 @contextmanager
 def stream(stream: torch.Stream | None) -> Iterator[None]:
-    """A scope of that stream; there is one, so that it changes nothing."""
+    """A scope of that stream. Does nothing, because there is only one stream."""
     yield
 
 

@@ -1,1 +1,1 @@
-"""One call's way: operator and arguments -> key -> compiled program -> result."""
+"""The path of a call: operator and arguments -> key -> compiled program -> result."""

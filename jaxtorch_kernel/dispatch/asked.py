@@ -1,12 +1,12 @@
-"""torch's CPU kernels as the oracle for errors that its Meta kernels leave out.
+"""torch's CPU kernels as the oracle for errors that its Meta kernels do not raise.
 
-The CPU is asked with zeros in the place of the tensors: once for each key of programs and each number, and only about
-operators that are listed, for many CPU kernels cost time, look at values, or crash where the arguments are wrong.
+The CPU kernel is called with zeros in place of the tensors, once for each program key and each number. Only listed
+operators are checked, because many CPU kernels are slow, depend on values, or crash on invalid arguments.
 
-* `lowerings/asked.py` lists operators whose Meta kernels let wrong dims, shapes or numbers pass.
-* `lowerings/refused.py` lists operators by the dtypes that torch has no kernel for.
-* A lowering that raises a TypeError or a ValueError is explained by the CPU (`Operation._checked`).
-* Writes to memory that may overlap are asked about with memory that overlaps likewise (`overlap.py`).
+* `lowerings/asked.py` lists operators whose Meta kernels accept invalid dims, shapes or numbers.
+* `lowerings/refused.py` lists operators by the dtypes for which torch has no kernel.
+* If a lowering raises a TypeError or a ValueError, the CPU kernel provides the error (`Operation._checked`).
+* Writes to memory that may overlap are checked with memory that overlaps in the same way (`overlap.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _nothing(a: torch.Tensor, written: bool) -> torch.Tensor:
 def cpu_error(
     op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...], make: Make = zeros
 ) -> Exception | None:
-    """What the CPU's kernel says of these arguments, or None where it takes them."""
+    """The error of the CPU kernel for these arguments, or None if it accepts them."""
 
     def on_cpu(a: Any, written: bool = False) -> Any:
         if isinstance(a, list | tuple):
@@ -99,7 +99,7 @@ def check_dtypes(op: torch._ops.OpOverload, signature: Signature, args: tuple[An
 
 
 class Asking:
-    """What is asked about the calls of one operator, and the calls that the CPU has taken."""
+    """The checks for the calls of one operator, and the calls that the CPU has accepted."""
 
     def __init__(self, op: torch._ops.OpOverload, signature: Signature):
         self.op, self.signature = op, signature
@@ -148,7 +148,7 @@ def _lacks_kernel(error: Exception) -> bool:
 
 
 def asking(op: torch._ops.OpOverload | None, signature: Signature | None) -> Asking | None:
-    """What is to be asked about an operator's calls, None where Meta says all."""
+    """The checks for an operator's calls, or None if its Meta kernel is sufficient."""
     if op is None or signature is None or op.namespace != "aten":
         return None
     name = base_name(op)

@@ -1,7 +1,7 @@
-"""Taking a call apart: its key, its operands, and the template that puts arguments together again.
+"""Decomposing a call into its key, its operands, and a template that rebuilds the arguments.
 
-A key says everything that a program depends on; operands are what it is run with. Tensors go into the key by geometry,
-numbers by kind alone.
+The key holds everything that a program depends on; the operands are its run-time inputs. A tensor enters the key by its
+geometry, a number only by its kind.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def exact(a: Any) -> Any:
 
 
 def kind_by_value(a: Any) -> int:
-    """The argument kind where there is no schema: for JAX functions of our own."""
+    """The argument kind of a JAX function, which has no schema."""
     if isinstance(a, Tensor):
         return TENSOR
     if isinstance(a, list) and a and isinstance(a[0], Tensor):

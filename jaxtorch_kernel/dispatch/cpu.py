@@ -1,4 +1,4 @@
-"""Operators on the CPU, on copies, with one warning that names the operator and says what it costs."""
+"""The CPU fallback: runs an operator on copies, with one warning that names the operator and the cost."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _announce(name: str) -> None:
         )
     if stats.count_fallback(name) == 1 and mode == "warn":
         warnings.warn(
-            f"{name} has no lowering for the jax device: it runs on the CPU, at the price of a copy there and "
-            "back and of waiting for its inputs. Said once for each operator; `jaxtorch.fallbacks()` counts.",
+            f"{name} has no lowering for the jax device: it runs on the CPU, which waits for its inputs and copies "
+            "inputs and results between the devices. This warning appears once per operator; "
+            "`jaxtorch.fallbacks()` counts the calls.",
             stacklevel=4,
         )
 

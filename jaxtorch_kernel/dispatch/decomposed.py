@@ -1,6 +1,6 @@
-"""Operators without a lowering of their own, by torch's decomposition: run over tracers inside one program.
+"""Operators without their own lowering: torch's decomposition is run over tracers inside one program.
 
-Where the decomposition turns out to need a value (a branch on a tensor), the operator goes on to the CPU (`cpu.py`).
+If the decomposition needs a value (a branch on a tensor), the operator falls back to the CPU (`cpu.py`).
 """
 
 from __future__ import annotations

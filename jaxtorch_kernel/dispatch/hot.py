@@ -1,9 +1,9 @@
 """The hot path: one eager call.
 
-A cached call must cost about what JAX's own jitted call costs, so this does no more than build a key, look it up
-and call the executable. It takes the commonest calls: tensors, views among them, with at most one number, which
-stands last; one result. Every other call, and every cache miss, is `Operation.general` (`operation.py`), which builds
-the same key.
+A cached call must cost about as much as a jitted JAX call, so this only builds a key, looks it up and calls the
+executable. It handles the most common calls: tensors (including views), at most one number as the last argument, and
+one result. All other calls, and every cache miss, go to `Operation.general` (`operation.py`), which builds the same
+key.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def to_meta(a: Any) -> Any:
 
 
 def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]) -> Any:
-    """What `op` returns on meta tensors, or None where torch has no Meta kernel for it.
+    """The result of `op` on meta tensors, or None if torch has no Meta kernel for it.
 
     Raises:
         Whatever torch raises for these arguments.

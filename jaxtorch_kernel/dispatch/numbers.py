@@ -1,7 +1,7 @@
 """Scalars as run-time operands: one small device vector for each kind of number in a call.
 
 Vectors are cached by value: `x * 2.0` in a loop transfers once. A learning rate that changes every step costs one
-transfer of eight bytes, never a compile.
+transfer of eight bytes but never a compilation.
 """
 
 from __future__ import annotations

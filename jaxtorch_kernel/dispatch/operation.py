@@ -1,6 +1,6 @@
-"""One operator on the device: its programs, and everything about a call that is not the hot path (`hot.py`).
+"""One operator on the device: its programs, and every call outside the hot path (`hot.py`).
 
-A cache miss builds a program; writes, random numbers, views with starts and traces run here.
+A cache miss builds a program. Writes, random numbers, views with offsets and calls inside a trace run here.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Operation:
         return [b.array for b in fresh]
 
     def source(self, call: Call, program: Program) -> rng.Source:
-        """Where a random call takes its key from."""
+        """The source of a random call's key."""
         return rng.source(_generator_in(self.kinds, call.args), program.where)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
@@ -387,6 +387,6 @@ def _generator_in(kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:
 
 
 def forget_programs() -> None:
-    """Drop every operator's programs: the next call of each compiles anew."""
+    """Drop every operator's programs: the next call of each recompiles."""
     with build_lock:
         kept.forget()

@@ -1,4 +1,4 @@
-"""Whether results fit where they are written: `out=` tensors and in-place targets, in torch's own words."""
+"""Checks that results fit their targets (`out=` tensors and in-place targets), with torch's own error messages."""
 
 from __future__ import annotations
 

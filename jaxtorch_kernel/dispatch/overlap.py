@@ -1,9 +1,9 @@
-"""Writes to memory that overlaps: refused where torch refuses them, with its error.
+"""Writes to overlapping memory: refused where torch refuses them, with torch's error.
 
-Each of torch's CPU kernels has a rule of its own: most refuse a write to an expanded tensor and to a part of their
-input, `fill_` takes the first, matrix products take both. So the CPU's kernel is asked, with memory that
-overlaps as the call's does. Only calls that some kernel would refuse cost anything: tensors that share a buffer, and
-targets with a stride of 0.
+Each of torch's CPU kernels has its own rule: most refuse a write to an expanded tensor or to a part of their input,
+`fill_` accepts the former, matrix products accept both. So the CPU kernel is called with memory that overlaps in the
+same way. Only calls that some kernel might refuse pay for this: tensors that share a buffer, and targets with a stride
+of 0.
 """
 
 from __future__ import annotations

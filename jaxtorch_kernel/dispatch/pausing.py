@@ -1,7 +1,7 @@
-"""A profile hook of one thread that is off while operators of the device run.
+"""A per-thread profile hook that is paused while operators of the device run.
 
-`capture/` records what traced code reads by a hook that Python calls at each function call. An operator of the device
-runs thousands of JAX's functions, which the record does not need.
+`capture/` uses a hook that Python calls at each function call to record what traced code reads. An operator of the
+device runs thousands of JAX functions, which need not be recorded.
 """
 
 from __future__ import annotations

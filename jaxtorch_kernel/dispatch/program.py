@@ -5,10 +5,10 @@ tensor, static arguments), and the key into a `Program`; a Program is a JAX func
 
     (random key, buffers..., starts of the views, numbers) -> (results and rewritten buffers..., new random key)
 
-compiled once. Reading views, casting, the operator itself and writing views back all happen inside it. The
-same function is inlined, uncompiled, where a trace is running: so everything that works eagerly can be captured.
+compiled once. Reading views, casting, the operator itself and writing views back all happen inside it. Inside a trace
+the same function is inlined, uncompiled, so everything that works eagerly can be captured.
 
-What a Program returns is fixed when it is built: torch's Meta kernel gives sizes, strides and dtypes of
+What a Program returns is fixed when it is built: torch's Meta kernel determines sizes, strides and dtypes of
 the results and raises torch's own errors for bad input; the lowering must agree on sizes.
 """
 
@@ -190,9 +190,9 @@ class Program:
             if isinstance(meta, torch.Tensor):
                 if tuple(meta.shape) != size:
                     raise RuntimeError(
-                        f"the lowering of aten::{self.name} gives a result of shape {size}, torch expects "
-                        f"{tuple(meta.shape)}. This is a mistake in jaxtorch: please report it; "
-                        "`.cpu()` on the inputs works around it."
+                        f"the lowering of aten::{self.name} returned a result of shape {size}, but torch expects "
+                        f"{tuple(meta.shape)}. This is a bug in jaxtorch: please report it. "
+                        "Calling `.cpu()` on the inputs works around it."
                     )
                 dtype = meta.dtype
                 if meta.stride() != contiguous_strides(size):

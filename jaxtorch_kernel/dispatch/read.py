@@ -61,7 +61,7 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
 
     Raises:
         Untraceable: the tensor is inside a trace.
-        RuntimeError: what computes them failed; the message names the operator and the line that asked for it.
+        RuntimeError: their computation failed; the message names the operator and the line that called it.
     """
     array: Any = None
     try:

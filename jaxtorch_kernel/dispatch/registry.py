@@ -1,7 +1,7 @@
-"""The table of kernels written over tensors: for operators that are no function of arrays.
+"""The table of kernels over tensors, for operators that cannot be written as functions of arrays.
 
-Most operators have a lowering (`lowerings/registry.py`). A kernel is for the rest: copies between devices, factories
-that touch the Storage, operators whose result size depends on values.
+Most operators have a lowering (`lowerings/registry.py`). Kernels implement the rest: copies between devices, factories
+that access the Storage, operators whose result size depends on values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator returns: fresh tensors around a program's outputs, or the tensors it wrote."""
+"""The return values of an operator: new tensors around a program's outputs, or the tensors that it wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Structure = Callable[
 
 
 class Fresh:
-    """A result with a buffer of its own, made by the operator `name`. `stride` is None where it is contiguous."""
+    """A result with its own buffer, computed by the operator `name`. `stride` is None if it is contiguous."""
 
     __slots__ = ("dtype", "name", "size", "spec", "stride")
 
@@ -54,7 +54,7 @@ def wrap_result(leaf: Fresh, array: Any, maker: Any) -> Tensor:
 
 
 def results_of(program: Any, outputs: Any, tensors: list[Tensor]) -> Any:
-    """What the operator returns, from a program's fresh outputs and the tensors of the call."""
+    """The operator's return value, from a program's new outputs and the tensors of the call."""
     if program.single:
         return wrap_result(program.only, outputs[0], program.only)
     iterator = iter(outputs)
@@ -92,7 +92,7 @@ def single(results: list[Any], tensors: list[Tensor]) -> Any:
 def effects(
     signature: Signature | None, args: tuple[Any, ...], tensors: list[Tensor]
 ) -> tuple[list[int], Structure]:
-    """Which described tensors are written, and how the operator's return value is put together."""
+    """Which described tensors are written, and how the operator's return value is assembled."""
     if signature is None:
         return [], plain_structure
     ids = {id(t): i for i, t in enumerate(tensors)}

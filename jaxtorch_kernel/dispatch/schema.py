@@ -1,4 +1,4 @@
-"""What an operator's schema says about its arguments, worked out once per overload."""
+"""Properties of an operator's arguments, derived from its schema once per overload."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A call inside a trace: its program's function, inlined over tracers.
+"""A call inside a trace: the program's function, inlined over tracers.
 
-The same programs as eagerly, so that everything that works eagerly can be captured. Three things differ: cells are read
-through the `Trace`, which makes an input of each; a tensor that needs no gradient is a constant to `jax.vjp`; and a
-call that depends on no input runs at once, on values.
+These are the same programs as in eager mode, so everything that works eagerly can be captured. Three things differ:
+cells are read through the `Trace`, which turns each into an input; a tensor that needs no gradient is a constant to
+`jax.vjp`; and a call that depends on no input runs immediately, on values.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
 
 
 def _forget(cell: Any, trace: Trace) -> None:
-    """Let what was read of a cell be a constant of its own: from now on the cell holds another value."""
+    """Turn the value that was read from a cell into a separate constant: from now on the cell holds another value."""
     place = trace.place.pop(id(cell), None)
     if place is not None and trace.captured[place][0]() is cell:
         trace.captured[place] = (lambda: None), trace.captured[place][1]
 
 
 def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
-    """What the program reads, one for each distinct buffer."""
+    """The inputs of the program, one for each distinct buffer."""
     operands = []
     for position, first in enumerate(program.unique):
         array = trace.read(call.buffers[first])

@@ -1,9 +1,9 @@
 """Checks of values: indices, class targets and probabilities (`config(check="indices")`).
 
-A check is a program of its own that runs before the operator and gives two numbers: which requirement does not hold
-(0: all do), and for which value. Eagerly they are read at once, so that nothing has been written when the error is
-raised. In captured code nobody can look: the program tells the host by a debug callback, and the error is raised
-at the next point that waits for values.
+A check is a separate program that runs before the operator and returns two numbers: which requirement fails (0: none),
+and for which value. In eager mode they are read immediately, so nothing has been written when the error is raised.
+Captured code cannot read them: the program notifies the host through a debug callback, and the error is raised at the
+next point that waits for values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the engine did, as plain data: nothing here draws, and nothing here changes the session.
+"""What the engine did, as plain data. Nothing here draws, and nothing here changes the session.
 
 import jaxtorch
 jaxtorch.insight.programs()              # every XLA program of the session
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .recompiles import explain_recompiles as explain_recompiles
     from .recompiles import functions as functions
 
-# Of which module each is: `import jaxtorch` must not import jax.
+# Name -> module. Loaded lazily: `import jaxtorch` must not import jax.
 _LAZY = {
     "ProgramInfo": "programs",
     "program": "programs",

@@ -1,16 +1,16 @@
-"""What is recorded while somebody wants to look: JAX's own compile events, and how often eager operators run.
+"""Optional recording: JAX's own compile events, and how often eager operators run.
 
-`start` and `stop` are what `%load_ext jaxtorch` and `%unload_ext jaxtorch` call; a script calls them itself. What the
-engine records of its own programs needs neither.
+`%load_ext jaxtorch` calls `start` and `%unload_ext jaxtorch` calls `stop`; scripts call them directly. The engine
+records its own programs without either.
 
-* **Events.** `jax.monitoring` tells of each trace, lowering and compilation, by the function's name, when it is done.
-  Those of our own programs are known better (`programs/compiling.py`): a thread that has a phase open is ours, and of
-  its events only the persistent cache's, which carry no name, are of use. All else is JAX code of the user's, or a
-  small array operation of the engine's. How often it runs JAX tells nobody, for a call goes through C++ alone. Its
-  jaxpr is known by a weak reference, as long as JAX keeps it for the function. A listener that raises would break the
-  user's compilation: whatever goes wrong here is kept in `errors`, and nothing is said.
+* **Events.** `jax.monitoring` reports each trace, lowering and compilation with the function's name when it is done.
+  The engine's own programs are already recorded in more detail (`programs/compiling.py`): while a thread has an open
+  phase, only the persistent cache's events, which carry no name, are used. All other events are from the user's JAX
+  code, or from small array operations of the engine. JAX does not report how often such a function runs, since calls
+  stay in C++. Its jaxpr is held by a weak reference, for as long as JAX keeps it. A listener that raises would break
+  the user's compilation: errors here are collected in `errors` and not shown.
 * **Calls.** The hot path of eager operators counts nothing. While calls are recorded, the function that runs a program
-  is one that counts first; stopping puts the program's own back.
+  is replaced by one that counts first; `stop` restores it.
 """
 
 from __future__ import annotations
@@ -46,21 +46,19 @@ _running = False
 
 
 class _Pending(threading.local):
-    """What JAX has said in this thread of programs that are not compiled yet."""
+    """What JAX has reported in this thread about programs that are not compiled yet."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}  # (step, name) -> seconds
         self.found: bool | None = None  # in the persistent cache
-        self.jaxpr: tuple[str, weakref.ref[Any]] | None = (
-            None  # that was lowered last, and its name
-        )
+        self.jaxpr: tuple[str, weakref.ref[Any]] | None = None  # the last one lowered, and its name
 
 
 _pending = _Pending()
 
 
 def start() -> None:
-    """Record from now on. A second call changes nothing."""
+    """Start recording. A second call has no effect."""
     global _running
     with _lock:
         if not _running:
@@ -71,7 +69,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Record no longer; what was recorded stays."""
+    """Stop recording; keep what was recorded."""
     global _running
     with _lock:
         if _running:
@@ -130,7 +128,7 @@ def _compiled(step: str, seconds: float, name: str) -> None:
         _pending.jaxpr = name, weakref.ref(jaxpr)
     if step != "XLA":
         return
-    # What is left are traces of functions inside of this one.
+    # The rest are traces of functions called inside this one.
     known, found, lowered = _pending.seconds, _pending.found, _pending.jaxpr
     _pending.seconds, _pending.found, _pending.jaxpr = {}, None, None
     place = origin(None)
@@ -157,7 +155,7 @@ def _compiled(step: str, seconds: float, name: str) -> None:
 
 
 def _handle(fingerprint: Any, name: str, jaxpr: weakref.ref[Any] | None) -> Handle | None:
-    """The executable, while it lives, with its trace, while JAX keeps that."""
+    """The executable while it is alive, with its trace while JAX keeps it."""
     found: Any = None if fingerprint is None else find_executable(fingerprint)
     if found is None:
         return None
@@ -169,5 +167,5 @@ _sources: dict[tuple[str, str, Any], stats.Source] = {}
 
 
 def _source(name: str, kind: str, site: Any) -> stats.Source:
-    """JAX says no more of a function than its name: those of one name called from one line are one."""
+    """JAX reports only a function's name: functions with one name called from one line count as one."""
     return _sources.setdefault((name, kind, site), stats.Source(name, kind))

@@ -1,8 +1,8 @@
-"""What lives on the device now, who made it and under which name, and how much each cell held at most.
+"""The live arrays on the device, their origin and name, and the peak memory of each cell.
 
-JAX lists its live arrays. The Buffer that holds one (`storage/buffer.py`) remembers the line that computed it; what a
-backward pass made has no line, for its thread has none. A name is found by walking from a namespace, through modules,
-optimizers and containers: what has none is kept alive by something else (`retainers.py`).
+JAX lists its live arrays. The Buffer that holds one (`storage/buffer.py`) records the line that computed it. Arrays
+from a backward pass have no line, since its thread has no Python frames. Names are found by walking a namespace
+through modules, optimizers and containers; an array without a name is kept alive by something else (`retainers.py`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..storage.buffer import LARGE, Buffer, usage
 from ..storage.transfer import has_failed
 from .programs import Place, place_of
 
-_DEPTH = 5  # of containers within containers that are walked for names
-_ITEMS = 2000  # of one container
+_DEPTH = 5  # nesting depth of containers that are searched for names
+_ITEMS = 2000  # items searched per container
 
 
 @dataclass(frozen=True)
 class LiveArray:
-    """An array that lives on the device.
+    """A live array on the device.
 
     Attributes:
-        id: a number that no other live array has.
-        nbytes: on all devices together.
-        made_by: the operator or function that computed it; "" where nobody knows.
-        place: the line that asked for it.
-        name: how a person reaches it, such as "model.0.weight.grad"; None where no name leads to it.
-        tensor: whether it is behind a torch tensor; JAX's own otherwise.
+        id: unique among live arrays.
+        nbytes: total over all devices.
+        made_by: the operator or function that computed it; "" if unknown.
+        place: the line that requested it.
+        name: the path from a variable, such as "model.0.weight.grad"; None if no name leads to it.
+        tensor: whether it belongs to a torch tensor rather than to JAX code.
     """
 
     id: int
@@ -52,10 +52,10 @@ class LiveArray:
 
 @dataclass(frozen=True)
 class CellMemory:
-    """What tensors of at least 32 KiB held in one cell, in bytes.
+    """Bytes held during one cell by tensors of at least 32 KiB.
 
     Attributes:
-        seconds: when it began, since the first of them.
+        seconds: start time, relative to the first cell.
     """
 
     cell: int | None
@@ -70,10 +70,10 @@ _MOST_CELLS = 1000
 
 
 def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
-    """Everything that lives on the device, the largest first.
+    """All live arrays on the device, the largest first.
 
     Args:
-        namespace: where names are looked for.
+        namespace: the namespace to search for names.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
 
 
 def _buffers() -> dict[int, Buffer]:
-    """The Buffer of each array that has one."""
+    """`id` of an array -> its Buffer."""
     kinds = {Buffer, *Buffer.__subclasses__()}
     found = [each for each in gc.get_objects() if type(each) in kinds]
     return {id(b.array): b for b in found if isinstance(b.array, jax.Array)}
@@ -117,7 +117,7 @@ def _buffers() -> dict[int, Buffer]:
 
 
 def names(namespace: Mapping[str, Any]) -> dict[int, str]:
-    """`id` of an array -> the name that leads to it. A name of the user's goes before one of IPython's (`Out[3]`)."""
+    """`id` of an array -> the name that leads to it. User names take precedence over IPython's (`Out[3]`)."""
     found: dict[int, str] = {}
     own = [name for name in namespace if not name.startswith("_") and name not in ("In", "Out")]
     for name in [*own, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
@@ -145,7 +145,7 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[A
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What an object holds: how it is written after the object's name, and the thing itself."""
+    """The parts of an object: (suffix to the object's name, value)."""
     if isinstance(value, torch.nn.Module):
         tensors = [*value.named_parameters(), *value.named_buffers()]
         return [(f".{name}", t) for name, t in tensors]
@@ -170,7 +170,7 @@ def _short(key: Any) -> bool:
 
 @contextmanager
 def watching(cell: int | None) -> Iterator[None]:
-    """Record what a block holds at most, as a cell. One inside of another counts for both."""
+    """Record the peak memory of a block as if it were a cell. Blocks may nest."""
     before = begin()
     try:
         yield
@@ -179,7 +179,7 @@ def watching(cell: int | None) -> Iterator[None]:
 
 
 def begin() -> tuple[int, int, float]:
-    """The start of a stretch; `end` takes what this returns."""
+    """Start measuring; pass the result to `end`."""
     outer = usage.peak
     usage.before = max(usage.before, outer)
     usage.peak = usage.allocated
@@ -187,7 +187,7 @@ def begin() -> tuple[int, int, float]:
 
 
 def end(started: tuple[int, int, float], cell: int | None) -> None:
-    """The end of a stretch."""
+    """Stop measuring and record the result."""
     outer, before, moment = started
     _cells.append(CellMemory(cell, moment, before, usage.peak, usage.allocated))
     del _cells[:-_MOST_CELLS]
@@ -195,7 +195,7 @@ def end(started: tuple[int, int, float], cell: int | None) -> None:
 
 
 def cells() -> list[CellMemory]:
-    """What each cell held, the oldest first; the latest thousand."""
+    """The memory of the latest thousand cells, the oldest first."""
     if not _cells:
         return []
     first = _cells[0].seconds

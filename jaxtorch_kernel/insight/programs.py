@@ -1,13 +1,13 @@
-"""The XLA programs of this session: what each is, what it cost, and a way to look inside.
+"""The XLA programs of this session: their origin, their cost, and access to their contents.
 
-What is recorded while a program is compiled (`programs/compiling.py`) is all that is known at no cost. Everything else
-is asked of the program itself: its jaxpr and its StableHLO of the trace, its optimized HLO, memory and FLOPs of the
-executable. None of that is kept alive by being listed, so that a program that nobody can run any more has only its
-record, unless its HLO was kept (`keep`).
+`programs/compiling.py` records only what is known at no cost while a program is compiled. Everything else is read from
+the program on request: jaxpr and StableHLO from the trace; optimized HLO, memory and FLOPs from the executable. Listing
+a program does not keep it alive. Once a program can no longer run, only its record remains, unless its text was kept
+(`keep`).
 
-A program that XLA's persistent cache had comes back with the source lines of whoever compiled it first, another
-session or another cell, because the cache's key leaves them out. Where its HLO is asked for, it is compiled once more
-from its own trace, past the cache: the same instructions, with the lines that are true.
+A program from XLA's persistent cache carries the source lines of whoever compiled it first, in another session or
+another cell, because the cache key leaves them out. When its HLO is requested, it is compiled once more from its own
+trace, bypassing the cache: the instructions are the same, and the source lines are correct.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _CELL = re.compile(r"<ipython-input-(\d+)-")
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's.
+    """A line of user code.
 
     Attributes:
-        cell: execution count of the cell, where the file is a cell's.
+        cell: execution count of the cell, if the file is a cell.
     """
 
     file: str
@@ -48,12 +48,12 @@ class Place:
         return f"{self.file}, line {self.line}"
 
 
-# How a notebook numbers the files of its cells; the extension sets it.
+# Maps the file of a cell to its execution count; the extension sets it.
 cell_of_file: list[Callable[[str], int | None]] = []
 
 
 def place_of(site: stats.Site | None) -> Place | None:
-    """A recorded line, with its cell."""
+    """A recorded line, with its cell if it has one."""
     if site is None:
         return None
     file, line = site
@@ -67,12 +67,12 @@ def place_of(site: stats.Site | None) -> Place | None:
 
 @dataclass(frozen=True)
 class Memory:
-    """What XLA sets aside for one run of a program, in bytes.
+    """The memory that XLA allocates for one run of a program, in bytes.
 
     Attributes:
-        alias: of the outputs, what lies in the memory of donated arguments.
-        temporary: for what is computed on the way.
-        code: the program itself.
+        alias: outputs that reuse the memory of donated arguments.
+        temporary: intermediate values.
+        code: the machine code.
     """
 
     arguments: int
@@ -83,7 +83,7 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most that one run holds at once, by XLA's plan."""
+        """The peak memory of one run, by XLA's plan."""
         return self.arguments + self.outputs - self.alias + self.temporary
 
 
@@ -92,19 +92,19 @@ class ProgramInfo:
     """One compiled XLA program.
 
     Attributes:
-        id: its number in this session, from 1 on.
+        id: its number in this session, from 1.
         name: of the operator, function or cell.
-        kind: by what it was compiled: "eager", "pure", "jit", "cell", "compile", "scan", "call_jax", or "jax.jit" for
-            JAX code of the user's.
-        part: "" for a whole call, "saving" for a forward pass that keeps what the backward pass needs, "backward".
-        place: the line that asked for it.
-        calls: how often it ran, as far as that was counted.
-        hits: how many of those found it compiled.
-        traces: how often what it comes from was traced.
-        signature: its inputs, as "float32[32,784]".
-        persistent_hit: whether XLA's work came from the persistent cache; None where it is not known.
-        reason: why it was traced although there was a program of that function.
-        source: the number of what it comes from: all programs of one function have the same.
+        kind: what compiled it: "eager", "pure", "jit", "cell", "compile", "scan", "call_jax", or "jax.jit" for the
+            user's own JAX code.
+        part: "" for a whole call, "saving" for a forward pass that saves residuals, or "backward".
+        place: the line that requested it.
+        calls: how often it ran, if counted.
+        hits: how many of these calls found it compiled.
+        traces: how often its function was traced.
+        signature: its inputs, such as "float32[32,784]".
+        persistent_hit: whether it came from XLA's persistent cache; None if unknown.
+        reason: why it was traced although the function already had a program.
+        source: the number of its function; all programs of one function share it.
     """
 
     id: int
@@ -126,56 +126,56 @@ class ProgramInfo:
 
     @property
     def seconds(self) -> float:
-        """All that it took until it could run."""
+        """The total time to trace, lower and compile it."""
         return self.trace_seconds + self.lowering_seconds + self.xla_seconds
 
     @property
     def alive(self) -> bool:
-        """Whether somebody can still run it."""
+        """Whether it can still run."""
         return self._record.handle() is not None
 
     def stablehlo(self) -> str | None:
-        """What was given to XLA, with locations; None where it is gone.
+        """The input to XLA, with locations; None if the program is gone.
 
-        Of plain `jax.jit` it is made again from the jaxpr, without donation and placement, which JAX does not tell.
+        For plain `jax.jit` it is lowered again from the jaxpr, without donation and placement, which JAX hides.
         """
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
         return _of_handle(self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True))
 
     def hlo_proto(self) -> bytes | None:
-        """What XLA made of it, a serialized `HloModuleProto`; None where it is gone."""
+        """The optimized HLO, a serialized `HloModuleProto`; None if the program is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.hlo
         return _of_handle(self._record, lambda h: _hlo(self._record, h))
 
     def jaxpr(self) -> str | None:
-        """The trace, as JAX prints it; None where it is gone."""
+        """The jaxpr, as JAX prints it; None if the program is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.jaxpr
         return _of_handle(self._record, lambda h: h.traced and str(h.traced.jaxpr))
 
     def trace(self) -> Any:
-        """The trace itself, a `jax.core.ClosedJaxpr`; None where it is gone."""
+        """The trace itself, a `jax.core.ClosedJaxpr`; None if the program is gone."""
         return _of_handle(self._record, lambda h: h.traced and h.traced.jaxpr)
 
     def memory(self) -> Memory | None:
-        """What a run of it takes; None where XLA does not say, or it was gone before anybody asked."""
+        """The memory of one run; None if XLA does not report it, or the program was gone before the first request."""
         return _asked(self._record, "memory", lambda h: _memory(h.executable.memory_analysis()))
 
     def buffer_assignment(self) -> bytes | None:
-        """Which value lies where in its memory, a serialized `BufferAssignmentProto`; None where it is gone."""
+        """The layout of its memory, a serialized `BufferAssignmentProto`; None if the program is gone."""
         return _of_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
 
     @property
     def code_bytes(self) -> int | None:
-        """The size of the machine code; None where it is gone or XLA does not say."""
+        """The size of the machine code; None if the program is gone or XLA does not report it."""
         memory = self.memory()
         return memory.code if memory is not None else None
 
     @property
     def flops(self) -> int | None:
-        """Floating point operations of one run, as XLA counts: bodies of loops once."""
+        """Floating-point operations of one run as XLA counts them: loop bodies once."""
         return _asked(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
 
 
@@ -191,7 +191,7 @@ _sources: dict[Any, int] = {}  # numbers of the sources listed so far
 
 
 def programs() -> list[ProgramInfo]:
-    """Every program compiled in this session and not cleared from the list, the oldest first.
+    """Every program compiled in this session and not cleared, the oldest first.
 
     Example:
         >>> import torch
@@ -204,23 +204,23 @@ def programs() -> list[ProgramInfo]:
 
 
 def program(name_or_id: str | int) -> ProgramInfo:
-    """The program of this number, or the latest of this name.
+    """The program with this number, or the latest with this name.
 
     Raises:
-        LookupError: there is none; the message has the nearest name.
+        LookupError: there is none; the message suggests the nearest name.
     """
     known = programs()
     wanted = str(name_or_id).removeprefix("#")
     if wanted.isdigit():
         found = [p for p in known if p.id == int(wanted)]
     else:
-        # Forward before backward, what can still be looked at before what cannot.
+        # Prefer programs that are still alive, then forward over backward.
         found = [p for p in known if p.name == wanted]
         found.sort(key=lambda p: (p.alive, p.part != "backward"))
     if found:
         return found[-1]
     if not known:
-        raise LookupError("nothing was compiled yet in this session")
+        raise LookupError("nothing has been compiled in this session yet")
     if wanted.isdigit():
         raise LookupError(f"there is no program #{wanted}; the last is #{known[-1].id}")
     names = list(dict.fromkeys(p.name for p in known))
@@ -229,16 +229,16 @@ def program(name_or_id: str | int) -> ProgramInfo:
 
 
 def keep(info: ProgramInfo) -> None:
-    """Hold on to a program's text: its jaxpr, StableHLO and HLO stay when it is gone.
+    """Keep a program's jaxpr, StableHLO and HLO after the program is gone.
 
     Raises:
-        LookupError: it is gone already.
+        LookupError: it is already gone.
     """
     if info._record in _kept:
         return
     if not info.alive:
         raise LookupError(
-            f"{info.name} is gone: nobody can run it any more. Keep a program while its function lives."
+            f"{info.name} is gone: it can no longer run. Keep a program while its function is alive."
         )
     _kept[info._record] = _Kept(info.stablehlo(), info.hlo_proto(), info.jaxpr())
 
@@ -249,7 +249,7 @@ def release(info: ProgramInfo) -> None:
 
 
 def kept(info: ProgramInfo) -> bool:
-    """Whether `keep` holds its text."""
+    """Whether the text of a program is kept."""
     return info._record in _kept
 
 
@@ -299,7 +299,7 @@ _answers: dict[tuple[Any, str], Any] = {}
 
 
 def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> Any:
-    """As `_of_handle`, asked once: a live view shows the answer ten times a second."""
+    """Like `_of_handle`, with a cached answer: a live view requests it ten times a second."""
     key = record, question
     if key not in _answers:
         handle = record.handle()
@@ -311,11 +311,11 @@ def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> 
 
 def _lowered(handle: Any) -> Any:
     with jax.enable_x64(True), as_if_at(handle.stack):
-        return without_lowering(handle.traced).lower()  # which goes when it was looked at
+        return without_lowering(handle.traced).lower()  # not kept after use
 
 
 def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
-    """The HLO with the lines of its own trace, under the number of the module that runs."""
+    """The HLO with the source lines of its own trace, and with the id of the running module."""
     running = hlo_proto(handle.executable)
     mine = record.persistent_hit is False or handle.traced is None
     if running is None or mine or not _cache_in_use():
@@ -325,20 +325,20 @@ def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
         with phase(record.name, "XLA"):
             known[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
     own = known[record]
-    # A program of `jax.jit` is lowered again from its jaxpr alone, and may be another than the one that runs.
+    # A `jax.jit` program is lowered again from its jaxpr alone, and may differ from the running one.
     if own is None or (record.cause.source.kind == "jax.jit" and not _alike(own, running)):
         return running
     number = module_id(running)
-    # Of a scalar that a message has twice, the last counts.
+    # If a message has a scalar field twice, the last value counts.
     return own if number is None else own + b"\x28" + _varint(number)
 
 
-# Of a trace, the HLO of its programs with its own lines, once somebody has asked for it.
+# Trace -> the HLO of its programs with its own source lines, filled on request.
 _own: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
 
 
 def _alike(first: bytes, second: bytes) -> bool:
-    """Whether two modules have the same instructions, under the same names but for arguments."""
+    """Whether two modules have the same instructions, with the same names except for arguments."""
     looks = [
         [
             (i.name if i.opcode != "parameter" else "", i.opcode, i.shape.text)
@@ -355,7 +355,7 @@ def _cache_in_use() -> bool:
 
 
 def module_id(proto: bytes) -> int | None:
-    r"""`HloModuleProto.id` (its field 5), by which a profile names a program.
+    r"""`HloModuleProto.id` (field 5), which identifies a program in a profile.
 
     Example:
         >>> module_id(b"\x0a\x01m\x28\x96\x01")

@@ -1,4 +1,4 @@
-"""What was compiled of each function, and why again: the programs of `programs.py` by what they come from."""
+"""The programs of `programs.py` grouped by function, and why each function was retraced."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .programs import Place, ProgramInfo, place_of, program, programs, release
 _JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
 
 
-_MANY = 8  # programs of one eager operator, past which it is told
-_SHOWN = 3  # ... the latest of them
+_MANY = 8  # report an eager operator with more programs than this
+_SHOWN = 3  # the number of latest programs to explain
 _SHAPES = (
-    "Each shape of an eager operator is a program: keep sizes to a few, by padding, or leave what changes at every "
-    "step on the CPU."
+    "Each input shape of an eager operator compiles a program: pad to a few sizes, or keep data whose shape changes at "
+    "every step on the CPU."
 )
 
 
@@ -26,9 +26,9 @@ class Retrace:
     """One trace after the first.
 
     Attributes:
-        nth: which trace of the function it was, from 2 on.
-        what: what had changed, one phrase each.
-        advice: how to avoid it, one sentence for each of `what`; empty where there is nothing to do.
+        nth: the number of the trace, from 2.
+        what: the changes that caused it, one phrase each.
+        advice: how to avoid it, one sentence for each entry of `what`; "" if there is nothing to do.
     """
 
     nth: int
@@ -43,14 +43,14 @@ class Retrace:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """Torch or JAX code that was compiled: a function, a cell; or all eager operators.
+    """Compiled torch or JAX code: a function, a cell, or all eager operators together.
 
     Attributes:
         id: its number, `ProgramInfo.source`.
         place: where it was traced last.
-        calls, hits, traces: calls of it, those that found a program, those that were traced. Of eager operators and
-            plain `jax.jit` no call is known, and `calls` is the runs of its programs.
-        retraces: why it was traced again, each time; the latest hundred.
+        calls, hits, traces: all calls, those that found a program, and those that traced. For eager operators and plain
+            `jax.jit`, whose calls are not counted, `calls` is the number of program runs.
+        retraces: the reason for each of the latest hundred retraces.
         programs: the oldest first.
     """
 
@@ -66,12 +66,12 @@ class FunctionInfo:
 
     @property
     def seconds(self) -> float:
-        """All that compiling took."""
+        """The total compile time."""
         return sum(p.seconds for p in self.programs)
 
 
 class Explanation(tuple[FunctionInfo, ...]):
-    """What was traced more than once. As text: each function, and why."""
+    """The functions that were traced more than once. Its text lists each function and the reasons."""
 
     def __repr__(self) -> str:
         lines = []
@@ -90,10 +90,10 @@ class Explanation(tuple[FunctionInfo, ...]):
 
 
 def functions(all_of_them: bool = False) -> list[FunctionInfo]:
-    """What was compiled in this session, in the order of the first program of each.
+    """The functions compiled in this session, in the order of their first program.
 
     Args:
-        all_of_them: also the small array operations that the engine itself asks of JAX.
+        all_of_them: include the small array operations that the engine itself runs through JAX.
     """
     groups: dict[int, list[ProgramInfo]] = {}
     for info in programs():
@@ -103,15 +103,15 @@ def functions(all_of_them: bool = False) -> list[FunctionInfo]:
 
 
 def function_of(info: ProgramInfo) -> FunctionInfo:
-    """What a program comes from."""
+    """The function that a program comes from."""
     return _function([p for p in programs() if p.source == info.source])
 
 
 def named(name: str) -> list[FunctionInfo]:
-    """The functions of this name, or the one of this number.
+    """The functions with this name, or the one with this number.
 
     Raises:
-        LookupError: there is none; the message has the nearest name.
+        LookupError: there is none; the message suggests the nearest name.
     """
     known = functions(all_of_them=True)
     wanted = name.removeprefix("#")
@@ -122,9 +122,10 @@ def named(name: str) -> list[FunctionInfo]:
 
 
 def clear(functions: Iterable[FunctionInfo]) -> None:
-    """Forget what was compiled of these: it leaves the list, and the next call is traced and compiled anew.
+    """Drop the programs of these functions from the list; the next call traces and compiles again.
 
-    Programs of plain `jax.jit` leave the list alone: JAX can only drop all of them (`jax.clear_caches`).
+    Programs of plain `jax.jit` are only removed from the list: JAX can drop them only all at once
+    (`jax.clear_caches`).
     """
     for function in functions:
         for info in function.programs:
@@ -141,7 +142,7 @@ def explain_recompiles(name: str | None = None) -> Explanation:
     """Why functions and cells were traced more than once, and how to avoid it.
 
     Args:
-        name: only of this function.
+        name: explain only this function.
 
     Example:
         >>> import torch, jaxtorch
@@ -162,7 +163,7 @@ def explain_recompiles(name: str | None = None) -> Explanation:
 
 
 def _operators(eager: FunctionInfo) -> list[FunctionInfo]:
-    """The eager operators that were compiled for many shapes, as functions."""
+    """The eager operators that were compiled for many shapes, each as a function."""
     groups: dict[str, list[ProgramInfo]] = {}
     for info in eager.programs:
         groups.setdefault(info.name, []).append(info)
@@ -183,16 +184,16 @@ def _operator(name: str, group: list[ProgramInfo]) -> FunctionInfo:
 
 def _difference(before: ProgramInfo, now: ProgramInfo) -> str:
     if before.signature == now.signature:
-        return "another static argument (a size, a dimension, a dtype)"
+        return "a different static argument (a size, a dimension, a dtype)"
     return f"{', '.join(before.signature)} -> {', '.join(now.signature)}"
 
 
 @dataclass(frozen=True)
 class Total:
-    """What compiling took for one line, or one cell.
+    """The compile time of one line, or of one cell.
 
     Attributes:
-        place: the line; of a cell, its first that was compiled for. None: nobody knows (a backward pass).
+        place: the line; for a cell, its first line that compiled something. None if unknown (a backward pass).
     """
 
     place: Place | None
@@ -201,7 +202,7 @@ class Total:
 
 
 def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
-    """Programs and seconds of each line, or of each cell, the dearest first."""
+    """Programs and seconds of each line, or of each cell, most expensive first."""
     groups: dict[object, list[ProgramInfo]] = {}
     for info in known:
         place = info.place

@@ -1,9 +1,10 @@
-"""What keeps an array alive: the names of variables, and the way from each to the array.
+"""What keeps an array alive: variable names, and the path from each to the array.
 
-Python's collector tells who refers to an object, and this goes back from the array, level by level, until it meets
-a name: of a namespace, of a module, of a function that runs or is stopped in a traceback. Where a tensor is held by
-torch's C++, the collector sees nothing, and what is known of torch helps: the tensors over a storage, a leaf's `.grad`.
-What only C++ holds, such as the inputs that a graph saves for its backward pass, ends there, and that is said.
+The garbage collector knows what refers to an object. The search walks back from the array, level by level, until it
+reaches a name in a namespace, in a module, or in a function that is running or held by a traceback. References from
+torch's C++ are invisible to the collector; for these the search uses what is known about torch: the tensors that share
+a storage, and a leaf's `.grad`. Objects held by C++ alone, such as inputs saved for a backward pass, end the search,
+and the result says so.
 """
 
 from __future__ import annotations
@@ -24,26 +25,30 @@ from ..programs.site import is_user_file
 from ..storage.buffer import Buffer
 
 _LEVELS = 14
-_WIDTH = 400  # objects looked at in one level
-_TABLES = ("_parameters", "_buffers", "_modules")  # of a module: its attributes, to a reader
+_WIDTH = 400  # objects examined per level
+_TABLES = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+)  # tables of a module that are written as its attributes
 NOBODY = (
-    "no Python name leads to it: a graph of torch's autograd keeps it for a backward pass, or a computation still "
-    "runs. `del` the outputs that require a gradient (a loss, a list of losses: keep loss.detach() instead)."
+    "no Python name leads to it: torch's autograd graph saves it for a backward pass, or a computation is still "
+    "running. `del` the outputs that require a gradient (for a list of losses, keep loss.detach() instead)."
 )
 
 
 def retainers(
     array_id: int, namespace: Mapping[str, Any] | None = None, most: int = 5
 ) -> list[str]:
-    """The ways by which an array is kept alive, the shortest first.
+    """The reference paths that keep an array alive, the shortest first.
 
     Args:
         array_id: `LiveArray.id`.
-        namespace: of a notebook, whose names are written without a module's.
-        most: how many.
+        namespace: the notebook's namespace; its names are written without a module name.
+        most: the maximum number of paths.
 
     Raises:
-        LookupError: no such array lives.
+        LookupError: no live array has this id.
 
     Example:
         >>> import torch
@@ -56,22 +61,20 @@ def retainers(
     """
     array = next((a for a in jax.live_arrays() if id(a) == array_id), None)
     if array is None:
-        raise LookupError("no such array lives any more")
+        raise LookupError("no such array is alive any more")
     search = _Search(namespace or {}, most)
     search.run(array)
     return sorted(search.found, key=lambda path: ("(" in path, len(path))) or [NOBODY]
 
 
 class _Search:
-    """A search back from an array. Nothing of its own may look like a keeper."""
+    """A search back from an array. The search's own references must not be reported."""
 
     def __init__(self, namespace: Mapping[str, Any], most: int):
         self.most = most
         self.found: list[str] = []
         self.own = {id(self), id(self.__dict__), id(namespace)}
-        self.paths: dict[
-            int, str
-        ] = {}  # of what was met: how it is written from there to the array
+        self.paths: dict[int, str] = {}  # visited object -> the path from it to the array
         modules = [(name, m) for name, m in list(sys.modules.items()) if m is not None]
         self.roots = {id(vars(m)): name for name, m in modules if hasattr(m, "__dict__")}
         self.roots[id(namespace)] = ""
@@ -95,13 +98,13 @@ class _Search:
             level = self._back(level)
 
     def _names(self, level: list[Any]) -> None:
-        """A namespace may be no dictionary that the collector follows: look there first."""
+        """Search the namespace first: the collector may not track it as a dictionary."""
         for name, value in list(self.namespace.items()):
             if any(value is each for each in level) and not name.startswith("_"):
                 self._say(name + self.paths[id(value)])
 
     def _back(self, level: list[Any]) -> list[Any]:
-        """Who refers to what is in this level."""
+        """The objects that refer to this level."""
         self.own |= {id(level), id(self.paths), id(self.found)}
         met = {id(each): each for each in level}
         self.own.add(id(met))
@@ -121,15 +124,15 @@ class _Search:
         return following[:_WIDTH]
 
     def _step(self, holder: Any, inner: Any) -> str | None:
-        """How the array is written from this holder on; None where the way ends here, at a name or at nothing."""
+        """The path from this holder to the array; None if the search ends here, at a name or at nothing."""
         rest = self.paths[id(inner)]
         root = self.roots.get(id(holder))
         if isinstance(holder, dict) or root is not None:
             key = next((k for k, v in holder.items() if v is inner), inner)
             if key is inner and root is None:
-                return f" (a key there){rest}"
+                return f" (as a key){rest}"
             if root is not None:
-                if key == "get_ipython":  # holds the namespace, which tells more
+                if key == "get_ipython":  # holds the namespace, which gives a better path
                     return None
                 if root or not self._known(f"{key}{rest}"):
                     self._say(f"{root}.{key}{rest}" if root else _interactive(f"{key}{rest}"))
@@ -147,19 +150,19 @@ class _Search:
                 )
             return None
         if isinstance(holder, Source):
-            self._say("the device's random numbers: it is their key")
+            self._say("the device's random number generator: it is its key")
             return None
         if isinstance(holder, Buffer | types.ModuleType):
             return None
         if isinstance(holder, types.CellType):
             return rest
         if isinstance(holder, types.FunctionType):
-            rest = re.sub(r"^\[\d+\]", "", rest)  # which cell of it
+            rest = re.sub(r"^\[\d+\]", "", rest)  # which closure cell
             return f" (in the closure of {holder.__qualname__}){rest}"
         if isinstance(holder, torch.Tensor) and type(inner).__name__.endswith("Backward"):
             return f".grad_fn{rest}"
         path = _attribute(holder, inner, rest)
-        # IPython's shell holds all that the namespace holds; the namespace itself tells more.
+        # IPython's shell holds the same objects as the namespace, which gives a better path.
         return None if path.startswith((".user_ns", ".user_global_ns", ".user_module")) else path
 
     def _known(self, path: str) -> bool:
@@ -171,14 +174,16 @@ class _Search:
 
 
 def _local_variables() -> dict[int, tuple[str, str]]:
-    """`id` of a value -> (name, where) of the local variables of what runs: the collector does not see those."""
+    """`id` of a value -> (name, where) for local variables of running functions, which the collector does not see."""
     found: dict[int, tuple[str, str]] = {}
     for running in sys._current_frames().values():
         frame: types.FrameType | None = running
         while frame is not None:
             code = frame.f_code
             if code.co_flags & inspect.CO_OPTIMIZED and is_user_file(code.co_filename):
-                where = f"a local variable of {code.co_name}() ({code.co_filename}, which runs)"
+                where = (
+                    f"a local variable of {code.co_name}() ({code.co_filename}), which is running"
+                )
                 for name, value in _variables(frame):
                     found.setdefault(id(value), (name, where))
             frame = frame.f_back
@@ -186,17 +191,17 @@ def _local_variables() -> dict[int, tuple[str, str]]:
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """The local variables of a frame, which must not be kept alive by this look at them."""
+    """The local variables of a frame. Reading them must not keep them alive."""
     table = frame.f_locals
     variables = list(table.items())
-    # Before 3.13 it is a copy that the frame keeps. Where only the frame has it (and we, twice), it may be emptied.
+    # Before 3.13 this is a copy cached by the frame. If only the frame and we (twice) refer to it, clear it.
     if sys.version_info < (3, 13) and sys.getrefcount(table) <= 3:
         table.clear()
     return variables
 
 
 def _tensors_over(array: Any) -> list[tuple[Any, str]]:
-    """The tensors whose data this is, with what leads from each to it, and the leaves that it is the gradient of."""
+    """The tensors whose data or gradient this array is, each with the path from the tensor to it."""
     kinds: dict[type, bool] = {}
     tensors = []
     for each in gc.get_objects():
@@ -218,7 +223,7 @@ def _tensors_over(array: Any) -> list[tuple[Any, str]]:
 
 
 def _attribute(holder: Any, inner: Any, rest: str) -> str:
-    """An object's own table of attributes, or a slot."""
+    """The path through an attribute of an object, or through a slot."""
     table = getattr(holder, "__dict__", None)
     if inner is table and rest.startswith("['"):
         name, _, after = rest[2:].partition("']")
@@ -234,16 +239,16 @@ def _attribute(holder: Any, inner: Any, rest: str) -> str:
 
 
 def _interactive(path: str) -> str:
-    """What IPython keeps of shown values, as a person knows it: `_5` is `Out[5]`."""
+    """The path in IPython's output history as users write it: `_5` is `Out[5]`."""
     name = path.split("[")[0].split(".")[0]
     if name.startswith("_") and name[1:].isdigit():
         return (
-            f"Out[{name[1:]}]{path[len(name) :]}, which IPython keeps (`%reset -f out` forgets it)"
+            f"Out[{name[1:]}]{path[len(name) :]}, which IPython keeps (`%reset -f out` clears it)"
         )
     if name == "_oh":
-        return f"Out{path[3:]}, which IPython keeps (`%reset -f out` forgets it)"
+        return f"Out{path[3:]}, which IPython keeps (`%reset -f out` clears it)"
     if name in ("_", "__", "___"):
-        return f"{path}, which IPython keeps of shown values (`%reset -f out` forgets it)"
+        return f"{path}, which IPython keeps for displayed values (`%reset -f out` clears it)"
     return path
 
 

@@ -1,4 +1,4 @@
-"""The devices behind torch's `jax`, and which part of an array lies on which."""
+"""The devices behind torch's `jax` device, and which of them holds which part of an array."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..storage.buffer import buffer_of
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device of JAX's.
+    """A JAX device.
 
     Attributes:
-        id: JAX's number of it.
+        id: JAX's device id.
         kind: the chip.
-        process: which process it belongs to.
-        here: whether that is this one.
-        held: bytes of the arrays that live on it.
-        used, limit: bytes, by XLA where it tells (not on the CPU).
+        process: the process it belongs to.
+        here: whether that is this process.
+        held: bytes of the live arrays on it.
+        used, limit: bytes as XLA reports them; None if it does not (on the CPU).
     """
 
     id: int
@@ -39,15 +39,15 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An array cut into the parts that its devices hold, along the two axes that are cut (the last two if none is).
+    """The parts of an array that its devices hold, along the two sharded axes (or the last two axes if none is).
 
     Attributes:
-        spec: how it is placed, in JAX's words.
-        mesh: name and size of each axis of the mesh; empty where there is none.
-        axes: the two axes that are drawn: rows and columns; None for an axis that an array of fewer has not.
-        rows, columns: (from, to) along them.
-        parts: `parts[row][column]`: the ids of the devices that hold it, several where it is replicated.
-        left_out: other axes that are cut too.
+        spec: its partition spec, as JAX writes it.
+        mesh: name and size of each mesh axis; empty without a mesh.
+        axes: the axes drawn as rows and columns; None if the array has fewer.
+        rows, columns: (from, to) along these axes.
+        parts: `parts[row][column]`: the ids of the devices that hold this part; several if it is replicated.
+        left_out: other sharded axes.
     """
 
     shape: tuple[int, ...]
@@ -91,26 +91,28 @@ def devices() -> list[DeviceInfo]:
 
 
 def sharding_of(value: Any) -> Drawing:
-    """How a tensor of the device, or a `jax.Array`, lies on the devices.
+    """The sharding of a tensor on the device, or of a `jax.Array`.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the value is neither.
     """
     if isinstance(value, torch.Tensor):
         if value.device.type != "jax":
             raise TypeError(
-                f"the tensor is on {value.device}: only one on jax lies on JAX's devices"
+                f"the tensor is on {value.device}: only tensors on the jax device have a sharding"
             )
         array = buffer_of(value).array
     else:
         array = value
     if not isinstance(array, jax.Array):
-        raise TypeError(f"{type(value).__name__} is neither a tensor of the device nor a jax.Array")
+        raise TypeError(
+            f"{type(value).__name__} is neither a tensor on the jax device nor a jax.Array"
+        )
     return drawing(array.sharding, tuple(array.shape), str(array.dtype))
 
 
 def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Drawing:
-    """How an array of this shape lies on the devices of a sharding."""
+    """The parts of an array of this shape under a sharding."""
     where = {
         device.id: tuple(
             (index.start or 0, size if index.stop is None else index.stop)
@@ -120,7 +122,7 @@ def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Dr
     }
     cut = [axis for axis in range(len(shape)) if len({part[axis] for part in where.values()}) > 1]
     drawn = (cut or list(range(len(shape)))[-2:])[:2]
-    if len(drawn) == 1 and len(shape) > 1:  # the other axis beside the one that is cut, in order
+    if len(drawn) == 1 and len(shape) > 1:  # an adjacent axis beside the sharded one, in order
         other = drawn[0] + 1 if drawn[0] == 0 else drawn[0] - 1
         drawn = sorted([drawn[0], other])
     # A vector is a row.
@@ -145,7 +147,7 @@ def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Dr
 
 
 def _along(part: tuple[tuple[int, int], ...], axis: int | None) -> tuple[int, int]:
-    """Where a part lies along an axis."""
+    """The range of a part along an axis."""
     return (0, 1) if axis is None else part[axis]
 
 

@@ -10,11 +10,11 @@ import torch
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """One device of JAX behind torch's `jax`.
+    """One JAX device behind torch's `jax` device.
 
     Attributes:
-        allocated: bytes that live jax tensors hold on it.
-        limit: bytes that XLA may use; None where it sets no limit (on the CPU).
+        allocated: bytes held on it by live jax tensors.
+        limit: bytes that XLA may use; None without a limit (on the CPU).
     """
 
     name: str
@@ -24,16 +24,16 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Status:
-    """What `%jax status` knows.
+    """The state that `%jax status` shows.
 
     Attributes:
         peak: the most bytes that tensors have held, over all devices.
-        default_device: where tensors made without a device go.
-        default_dtype: the dtype of floats made without a dtype.
-        dtype_policy: which of torch's dtypes run as themselves.
-        compiled: number of XLA programs compiled so far, in `compile_seconds` altogether.
-        fallbacks: operator -> how often it ran on the CPU for want of a lowering.
-        options: `jaxtorch.config` as it holds here.
+        default_device: the device of tensors created without one.
+        default_dtype: the dtype of floating-point tensors created without one.
+        dtype_policy: which torch dtypes run unchanged.
+        compiled: number of XLA programs compiled so far, in `compile_seconds` total.
+        fallbacks: operator -> how often it ran on the CPU because it has no lowering.
+        options: the `jaxtorch.config` in effect.
     """
 
     platform: str
@@ -50,7 +50,7 @@ class Status:
 
 
 def read_status() -> Status:
-    """The state now. Starts JAX if nothing has.
+    """The current state. Starts JAX if it is not running yet.
 
     Example:
         >>> from jaxtorch.insight.status import read_status

@@ -1,1 +1,1 @@
-"""Calls both ways between torch and JAX."""
+"""Calls between torch and JAX, in both directions."""

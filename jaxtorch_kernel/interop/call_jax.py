@@ -1,8 +1,8 @@
 """JAX functions in torch code: `call_jax` and `torch_view`.
 
-Eagerly the function is one compiled program a signature, as under `jax.jit`, and a node of torch's autograd graph. What
-its Python reads beside its arguments is guarded, as in captured code: where a global or an attribute has changed since,
-the function is traced again. Inside captured code it is traced with everything else.
+In eager mode the function is one compiled program per signature, as under `jax.jit`, and a node of torch's autograd
+graph. Globals and attributes that its Python code reads are guarded, as in captured code: if one has changed, the
+function is retraced. Inside captured code it is traced together with the code around it.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Args:
         function: any JAX function of pytrees. A `jax.custom_vjp`, a Pallas kernel or a sharding constraint in it
-            stays what it is.
-        *args: pytrees whose tensors become arrays of the same shape and dtype. Everything else is handed over as it
-            is and is part of the signature: a new value compiles anew.
-        **kwargs: the same by name.
+            is preserved.
+        *args: pytrees whose tensors become arrays of the same shape and dtype. Everything else is passed unchanged
+            and is part of the signature: a new value causes a recompilation.
+        **kwargs: keyword arguments, treated in the same way.
 
     Returns:
-        What the function returns, its arrays as tensors; gradients flow through them (`jax.vjp`), to any order.
+        The function's result, with tensors for its arrays; gradients of any order flow through them (`jax.vjp`).
 
     Raises:
         RuntimeError: a tensor is not on the jax device.
@@ -87,7 +87,7 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     for t in tensors:
         if t.device.type != "jax":
             raise RuntimeError(
-                f"call_jax takes tensors of the jax device, and one is on {t.device}: move it with .jax()"
+                f"call_jax takes tensors on the jax device, but one is on {t.device}: move it with .jax()"
             )
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]

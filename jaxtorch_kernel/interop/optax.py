@@ -1,16 +1,16 @@
 """An optax transformation as a `torch.optim.Optimizer`.
 
-To torch it is an optimizer like its own: groups, hooks, schedulers, `state_dict`. What it computes is optax's, one
-`Rewriting` a group: parameters, gradients and state in, parameters and state out, in one program.
+torch sees an ordinary optimizer, with groups, hooks, schedulers and `state_dict`. optax does the computation, with one
+`Rewriting` per group: one program takes parameters, gradients and state, and returns parameters and state.
 
-* **State** is optax's pytree with a tensor of the jax device for each leaf, by name, in `optimizer.state["optax"]`: one
-  dictionary a group. It hangs on no parameter, because a part of it (a count) belongs to all, and because torch casts
-  what it loads for a parameter to that parameter's dtype.
-* **Hyperparameters** are fixed when a transformation is made, unless it was made by `optax.inject_hyperparams`, which
-  keeps them in the state. Those stand in the group, the learning rate under torch's name `lr`, and are operands of the
-  program: a scheduler that sets them compiles nothing.
-* **A parameter without a gradient** stays as it is, and so does its part of the state. What is computed over
-  all parameters takes its gradient for zero.
+* **State** is optax's pytree with a tensor on the jax device for each leaf, by name, in `optimizer.state["optax"]`: one
+  dictionary per group. It is not stored per parameter, because parts of it (a count) belong to all parameters, and
+  because torch casts the state that it loads for a parameter to that parameter's dtype.
+* **Hyperparameters** are fixed when a transformation is created, unless it comes from `optax.inject_hyperparams`, which
+  keeps them in the state. Those appear in the group, the learning rate under torch's name `lr`, and are operands of
+  the program: a scheduler that sets them causes no compilation.
+* **A parameter without a gradient** is unchanged, and so is its part of the state. Computations over all parameters
+  treat its gradient as zero.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _KEY: Any = "optax"  # of the state
 def optax_optimizer(
     transformation: optax.GradientTransformation, params: Iterable[Any]
 ) -> OptaxOptimizer:
-    """A torch optimizer that updates as an optax transformation does.
+    """A torch optimizer that applies an optax transformation.
 
-    All that takes a torch optimizer takes it: `clip_grad_norm_`, `GradScaler`, hooks, `state_dict`, and `jaxtorch.jit`,
-    where it is a part of the step's program. torch's schedulers set the learning rate of a transformation that was
-    made by `optax.inject_hyperparams`; optax's own schedules need nothing.
+    It works wherever a torch optimizer does: with `clip_grad_norm_`, `GradScaler`, hooks, `state_dict`, and
+    `jaxtorch.jit`, where it is part of the step's program. torch's schedulers set the learning rate of a transformation
+    from `optax.inject_hyperparams`; optax's own schedules need no setup.
 
     Args:
         transformation: such as `optax.adamw(1e-3)`.
-        params: as every torch optimizer takes them: tensors, pairs of name and tensor (`model.named_parameters()`), or
-            groups. On the jax device they are updated in their own memory; on others they are lent to the
-            program and copied back. A group may name another "transformation", and values for hyperparameters ("lr").
-            To optax a group is a list of arrays, or a dictionary by name. Each group has a state of its own, with
-            a place for every parameter: leave out what is never trained.
+        params: as for every torch optimizer: tensors, pairs of name and tensor (`model.named_parameters()`), or
+            groups. On the jax device they are updated in place; on other devices they are passed to the
+            program and copied back. A group may set a different "transformation", and hyperparameters ("lr").
+            optax sees a group as a list of arrays, or a dictionary by name. Each group has its own state, with
+            an entry for every parameter: omit parameters that are never trained.
 
     Returns:
-        The optimizer. `step(closure=None, **extra)` hands `extra` to optax's `update`, the closure's loss as `value`.
-        A gradient of None leaves its parameter as it is.
+        The optimizer. `step(closure=None, **extra)` passes `extra` to optax's `update`, and the closure's loss as
+        `value`. A parameter whose gradient is None is unchanged.
 
     Raises:
         ImportError: optax is not installed.
-        TypeError: it is no transformation.
+        TypeError: `transformation` is not an optax transformation.
         ValueError: a group sets a hyperparameter that the transformation does not have.
 
     Example:
@@ -73,7 +73,7 @@ def optax_optimizer(
 
 
 class OptaxOptimizer(torch.optim.Optimizer):
-    """What `optax_optimizer` makes."""
+    """The optimizer that `optax_optimizer` returns."""
 
     takes_tensor_rate = True  # captured code gives `lr` as a tensor (`capture/optimizers.py`)
 
@@ -83,7 +83,7 @@ class OptaxOptimizer(torch.optim.Optimizer):
         super().__init__(params, {})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the group may name a "transformation" of its own, and values for its hyperparameters."""
+        """As in torch; the group may set its own "transformation" and hyperparameters."""
         group = _Group(param_group)
         transformation = _checked(group.pop("transformation", self._transformation))
         super().add_param_group(group)
@@ -103,11 +103,11 @@ class OptaxOptimizer(torch.optim.Optimizer):
         """Update the parameters that have a gradient.
 
         Args:
-            closure: computes the loss and the gradients anew; to optax, its result is `value`.
-            **extra: what the transformation's `update` takes besides, tensors or numbers, by name.
+            closure: recomputes the loss and the gradients; its result is passed to optax as `value`.
+            **extra: further arguments of the transformation's `update`, tensors or numbers, by name.
 
         Returns:
-            What the closure returned.
+            The result of the closure.
         """
         loss = None
         if closure is not None:
@@ -126,7 +126,7 @@ class OptaxOptimizer(torch.optim.Optimizer):
         saved = state["state"].get(_KEY)
         if saved is None or len(saved) != len(self._rules):
             raise ValueError(
-                "the loaded state dict is not of an optax optimizer with as many groups"
+                "the loaded state dict is not from an optax optimizer with the same number of groups"
             )
         own = self._states()
         new = [t for now, then in zip(own, saved, strict=True) for t in _fitting(then, now)]
@@ -150,8 +150,8 @@ class OptaxOptimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "an optax transformation is made of closures, which pickle cannot store: save optimizer.state_dict(), and "
-            "load it into an optimizer that is made anew by jaxtorch.optax_optimizer"
+            "an optax transformation consists of closures, which cannot be pickled: save optimizer.state_dict(), and "
+            "load it into a new optimizer from jaxtorch.optax_optimizer"
         )
 
 
@@ -161,15 +161,15 @@ class _NoRate(KeyError):
 
 
 class _Group(dict[str, Any]):
-    """A parameter group that says why there is no learning rate in it."""
+    """A parameter group that explains why it has no learning rate."""
 
     def __missing__(self, key: str) -> Any:
         if key != "lr":
             raise KeyError(key)
         raise _NoRate(
-            "this group has no lr: the learning rate is inside the optax transformation. Where it is to be set from "
-            "outside (a torch scheduler), make it with "
-            "optax.inject_hyperparams(optax.adamw)(learning_rate=1e-3); or pass optax a schedule of its own"
+            "this group has no lr: the learning rate is fixed inside the optax transformation. To set it from outside "
+            "(with a torch scheduler), create the transformation with "
+            "optax.inject_hyperparams(optax.adamw)(learning_rate=1e-3), or use an optax schedule instead"
         )
 
 
@@ -184,7 +184,7 @@ def _checked(transformation: Any) -> Any:
         return transformation
     hint = " Call it: optax.adamw(1e-3)." if callable(transformation) else ""
     raise TypeError(
-        f"optax_optimizer takes an optax transformation first, such as optax.adamw(1e-3), not "
+        "the first argument of optax_optimizer must be an optax transformation, such as optax.adamw(1e-3), not "
         f"{type(transformation).__name__}.{hint}"
     )
 
@@ -198,12 +198,12 @@ def _fitting(saved: dict[str, Any], own: dict[str, Tensor]) -> list[Tensor]:
     if saved.keys() != own.keys():
         lacks, has = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
         raise ValueError(
-            f"the loaded state is of another optax transformation: it lacks {lacks[:3]} and has {has[:3]}"
+            f"the loaded state is from a different optax transformation: missing {lacks[:3]}, unexpected {has[:3]}"
         )
     for name, tensor in own.items():
         if saved[name].shape != tensor.shape:
             raise ValueError(
-                f"the loaded state is of other parameters: {name} is {list(saved[name].shape)}, not "
+                f"the loaded state is from different parameters: {name} has shape {list(saved[name].shape)}, not "
                 f"{list(tensor.shape)}"
             )
     return [saved[name] for name in own]

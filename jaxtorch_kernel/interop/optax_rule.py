@@ -1,7 +1,7 @@
-"""What an optax transformation does to the parameters of one group of `optax.py`: its state, its step.
+"""An optax transformation applied to the parameters of one group of `optax.py`: its state, its step.
 
-optax's pytrees are taken apart here: of parameters, a list or a dictionary by name; of the state, leaves with the names
-of their paths. A random key among them is kept as its data, for torch has no such dtype.
+This module flattens optax's pytrees: the parameters are a list or a dictionary by name, the state is a set of leaves
+named by their paths. A random key in the state is stored as its data, because torch has no such dtype.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Rule:
                 contiguous_array(p if p.device.type == "jax" else borrowed(p)) for p in detached
             ]
         for array in arrays:
-            tracing.forbid(array, "given to a new optimizer: make the optimizer outside")
+            tracing.forbid(array, "passed to a new optimizer (create the optimizer outside)")
 
         def init(*arrays: Any) -> list[Any]:
             with jax.enable_x64(self._wide):
@@ -152,8 +152,8 @@ class Rule:
         for name in ("lr", "learning_rate"):
             if name in group and name not in self.hyperparameters:
                 raise ValueError(
-                    f"a parameter group sets {name!r}, which this transformation does not take from outside. torch's "
-                    "name is 'lr', and the transformation must be made with "
+                    f"a parameter group sets {name!r}, which this transformation does not accept. In torch the "
+                    "name is 'lr', and the transformation must be created with "
                     "optax.inject_hyperparams(optax.adamw)(learning_rate=1e-3)"
                 )
         leaves = list(state.values())
@@ -182,7 +182,9 @@ class Rule:
         if not any(given):
             return
         if any(g is not None and g.layout != torch.strided for g in gradients):
-            raise RuntimeError("optax takes dense gradients: make the embedding with sparse=False")
+            raise RuntimeError(
+                "optax needs dense gradients: create the embedding with sparse=False"
+            )
         tensors = list(state.values())
         numbers = [
             self._operand(name, group[name], tensors[place])
@@ -239,8 +241,8 @@ class Rule:
         leaves = [self._plain(i, jnp.asarray(leaf)) for i, leaf in enumerate(leaves)]
         if structure != self._structure or [a.shape for a in leaves] != [a.shape for a in old]:
             raise ValueError(
-                "the optax transformation's update returned a state of another form than its init: a step must keep "
-                f"it. It was {self._structure} and became {structure}"
+                "the optax transformation's update returned a state with a different structure from its init's. A step "
+                f"must keep the structure: it was {self._structure} and became {structure}"
             )
         return [leaf.astype(o.dtype) for leaf, o in zip(leaves, old, strict=True)]
 

@@ -1,10 +1,10 @@
-"""A JAX function that gives tensors new values: `new = function(*written, *read)`, written back.
+"""A JAX function that updates tensors: `new = function(*written, *read)`, written back.
 
-Eagerly it is one compiled program a signature. The memory of the tensors that it rewrites is donated to it, and running
-it and storing its results is one call in C (`programs/atomic.py`), so that Ctrl-C finds the values before or after.
-Inside captured code the function is inlined, and the writes are effects of that program.
+In eager mode it is one compiled program per signature. The tensors that it updates are donated to it. Running it and
+storing its results is one call in C (`programs/atomic.py`), so that Ctrl-C takes effect before or after the update,
+never in between. Inside captured code the function is inlined, and the writes are effects of that program.
 
-A tensor that is a part of its buffer, or that is not on the jax device, is read, and gets its new values by `copy_`.
+A tensor that covers only part of its buffer, or is not on the jax device, is read and then updated with `copy_`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Rewriting:
         read: Sequence[Any],
         key: Hashable = None,
     ) -> None:
-        """Give `written` the results of `function(*written, *read)`.
+        """Assign the results of `function(*written, *read)` to `written`.
 
         Args:
             function: takes an array for each tensor, returns one of the same shape and dtype for each of `written`.
-            written: tensors of any device; inside captured code of the jax device.
+            written: tensors on any device; inside captured code on the jax device.
             read: tensors, or arrays.
-            key: tells functions that compile to different programs apart.
+            key: distinguishes functions that compile to different programs.
 
         Raises:
-            RuntimeError: captured code, and a tensor is not on the jax device; or XLA fails.
+            RuntimeError: a tensor in captured code is not on the jax device, or XLA fails.
         """
         with torch.no_grad():
             if tracing.active():
@@ -72,8 +72,8 @@ class Rewriting:
         for t in (*written, *read):
             if isinstance(t, Tensor) and t.device.type != "jax":
                 raise RuntimeError(
-                    f"{self.name} in captured code: a tensor is on {t.device}, and a program can only write to tensors "
-                    "of the jax device. Move it there (model.to('jax')), or leave this line outside."
+                    f"{self.name} in captured code: a tensor is on {t.device}, but a program can only write to tensors "
+                    "on the jax device. Move it there (model.to('jax')), or take this line out of the captured code."
                 )
         with jax.enable_x64(True):
             results = function(*map(_operand, (*written, *read)))
@@ -119,7 +119,7 @@ class Rewriting:
 
 
 def assign(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Give whole tensors the values of others, of any device and dtype; those of the jax device all or none."""
+    """Assign the values of other tensors, of any device and dtype; on the jax device to all tensors or none."""
     with torch.no_grad():
         fitting = [v.to(t.device, t.dtype) for t, v in zip(tensors, values, strict=True)]
         buffers, arrays = [], []

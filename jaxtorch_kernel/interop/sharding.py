@@ -10,14 +10,14 @@ from .call_jax import call_jax
 
 
 def with_sharding_constraint(x: Any, sharding: Any) -> Any:
-    """Say how a tensor is to be spread over devices, inside captured code: `jax.lax.with_sharding_constraint`.
+    """Constrain how a tensor is sharded over devices in captured code: `jax.lax.with_sharding_constraint`.
 
     Args:
         x: a tensor, or a pytree of tensors.
         sharding: JAX's own objects, such as a `NamedSharding` of a mesh with `Auto` axes, or a pytree of them.
 
     Returns:
-        The same values; the gradient is constrained likewise.
+        The same values; the gradient is constrained in the same way.
 
     Example:
         >>> import jax, torch, jaxtorch

@@ -1,6 +1,6 @@
-"""Values across: `to_jax` and `to_torch`, over the same memory where that can be (`operators/sharing.py` says how).
+"""Conversion of values: `to_jax` and `to_torch`, which share memory where possible (see `operators/sharing.py`).
 
-Containers of both worlds are looked into: those that torch knows (a `ModelOutput`) and, within, those that JAX knows
+Containers of both libraries are traversed: torch's pytrees (a `ModelOutput`) and, within them, JAX's pytrees
 (a flax state, an equinox module). Dictionaries keep their order.
 """
 
@@ -19,33 +19,33 @@ Tensor = torch.Tensor
 
 
 def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
-    """Torch tensors as `jax.Array`s, without a copy where that can be.
+    """Convert torch tensors to `jax.Array`s, without a copy where possible.
 
-    A tensor of the jax device hands over its array, and keeps nothing of it that a write could reach: a write in place
-    gives the tensor a new array.
+    For a tensor on the jax device the result is its array. Later writes to the tensor do not affect it: an in-place
+    write gives the tensor a new array.
 
-    A CPU tensor shares its memory, as with `Tensor.numpy()`. JAX takes arrays for immutable: do not write to the
-    tensor while the array is in use, or pass `copy=True`. A write is seen through the array, even by a JAX function
-    that still runs. `tensor._version` counts the writes. Copied are strides other than row-major, memory that does
-    not begin at a multiple of 64 bytes, and tensors on a device where JAX does not run. CUDA tensors take the road of
-    CPU tensors; it was not tried on a GPU.
+    A CPU tensor shares its memory, as with `Tensor.numpy()`. JAX assumes that arrays are immutable: do not write to the
+    tensor while the array is in use, or pass `copy=True`. A write is visible through the array, even to a JAX function
+    that is still running. `tensor._version` counts the writes. A tensor is copied if its strides are not row-major, if
+    its memory is not aligned to 64 bytes, or if JAX does not run on its device. CUDA tensors are handled like CPU
+    tensors; this has not been tested on a GPU.
 
-    Shape and dtype stay, 64-bit dtypes too: without `jax_enable_x64`, JAX's functions compute with such an array in
-    32 bits, and some warn.
+    Shape and dtype are preserved, including 64-bit dtypes: without `jax_enable_x64`, JAX's functions compute
+    with such an array in 32 bits, and some warn.
 
     Args:
-        tree: a tensor or a pytree of them. What is no tensor stays as it is.
-        copy: True copies always; False raises where a copy would be needed.
+        tree: a tensor or a pytree of them. Other leaves are returned unchanged.
+        copy: True always copies; False raises if a copy would be needed.
 
     Returns:
-        The same structure, with arrays. They are not committed to a device, but for those of the jax device.
+        The same structure, with arrays. Only arrays from the jax device are committed to a device.
 
     Raises:
-        RuntimeError: a tensor requires a gradient (outside of `torch.no_grad()`), is sparse, quantized or on the meta
+        RuntimeError: a tensor requires a gradient (outside `torch.no_grad()`), is sparse, quantized or on the meta
             device, or its array was donated.
         TypeError: JAX has no such dtype.
-        ValueError: `copy=False`, and the memory cannot be shared: the strides are not row-major, or it does not begin
-            at a multiple of 64 bytes.
+        ValueError: `copy=False`, and the memory cannot be shared: the strides are not row-major, or it is not aligned
+            to 64 bytes.
 
     Example:
         >>> import torch, jaxtorch
@@ -61,29 +61,28 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
 def to_torch(
     tree: Any, device: torch.device | str | None = None, *, copy: bool | None = None
 ) -> Any:
-    """`jax.Array`s as torch tensors, without a copy where the array is on that device.
+    """Convert `jax.Array`s to torch tensors, without a copy if the array is on the target device.
 
-    On the jax device, wherever that is, a tensor is over the array itself, and a write in place gives the tensor a
-    new array: nothing that torch code does reaches the one that was passed. This is the way for parameters that an
-    optimizer is to update.
+    On the jax device, on any platform, the tensor wraps the array itself, and an in-place write gives the tensor a new
+    array: torch code never modifies the array that was passed. Use this for parameters that an optimizer updates.
 
-    On the CPU (or CUDA) the memory is shared, as by `torch.from_dlpack`, and JAX takes arrays for immutable: do not
-    write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 as long as nobody wrote. JAX
-    copies where an array that is shared is donated.
+    On the CPU (or CUDA) the memory is shared, as with `torch.from_dlpack`, and JAX assumes that arrays are immutable:
+    do not write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 until the first write. If
+    a shared array is donated, JAX copies it.
 
     Args:
-        tree: an array or a pytree of them. What is no `jax.Array` stays as it is, NumPy's arrays too.
-        device: where the tensors are. By default torch's default device if one was set (`%jax on` sets jax), else where
-            the array is: the CPU, CUDA if torch has it, otherwise jax.
-        copy: True copies always; False raises where a copy would be needed.
+        tree: an array or a pytree of them. Leaves that are not `jax.Array`s, such as NumPy arrays, are unchanged.
+        device: the device of the tensors. By default torch's default device if one was set (`%jax on` sets jax),
+            otherwise the array's: the CPU, CUDA if torch has it, or else jax.
+        copy: True always copies; False raises if a copy would be needed.
 
     Returns:
-        The same structure, with tensors of the arrays' shapes and dtypes; they require no gradient.
+        The same structure, with tensors of the arrays' shapes and dtypes, without `requires_grad`.
 
     Raises:
         TypeError: an array is traced, a random key, or of a dtype that torch lacks (int4).
         RuntimeError: an array was deleted or donated.
-        ValueError: `copy=False`, and the array is elsewhere.
+        ValueError: `copy=False`, and the array is on a different device.
 
     Example:
         >>> import jax.numpy as jnp, jaxtorch

@@ -1,7 +1,7 @@
 """Activation functions and their derivatives.
 
-Smooth ones are differentiated by JAX; piecewise ones by hand, because torch fixes what the derivative is where two
-pieces meet.
+JAX differentiates the smooth ones. The piecewise ones have explicit derivatives, because torch defines the derivative
+at the points where two pieces meet.
 """
 
 from __future__ import annotations

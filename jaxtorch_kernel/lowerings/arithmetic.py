@@ -1,4 +1,4 @@
-"""Arithmetic of two and three operands: sums, products, quotients, remainders, powers, bounds."""
+"""Arithmetic with two and three operands: sums, products, quotients, remainders, powers, bounds."""
 
 from __future__ import annotations
 

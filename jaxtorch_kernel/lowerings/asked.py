@@ -1,8 +1,9 @@
-"""Operators whose Meta kernels let wrong arguments pass, which the CPU's kernel is asked about (`dispatch/asked.py`).
+"""Operators whose Meta kernels accept invalid arguments, and whose CPU kernels check them (`dispatch/asked.py`).
 
-By name, without overload and without the underscore of the form in place. An operator is listed where PyTorch's
-samples with one argument made wrong showed that the CPU raises and Meta does not. None is listed whose CPU kernel
-raises for zeros that stand for values, takes long, or crashes where it is given wrong arguments.
+Operators are listed by name, without overload and without the underscore of the in-place form. An operator is listed
+if PyTorch's samples, with one argument made invalid, show that the CPU kernel raises and the Meta kernel does not. An
+operator is not listed if its CPU kernel rejects the zeros used in place of values, is slow, or crashes on invalid
+arguments.
 """
 
 from __future__ import annotations

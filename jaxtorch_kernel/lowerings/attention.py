@@ -1,10 +1,10 @@
 """Attention: `scaled_dot_product_attention` as one operation, and the fused layers of `nn.Transformer`.
 
-torch would take `scaled_dot_product_attention` apart into a dozen operators here, because the table in which it
-looks up a device's fused attention is filled from C++ only. So the composite has a kernel of its own, which calls the
-operator that torch keeps for other devices (`_scaled_dot_product_fused_attention_overrideable`): autograd knows its
-gradient. torch's choice of backends (`torch.nn.attention.sdpa_kernel`) is respected: without `OVERRIDEABLE`, and with
-dropout, the parts run one by one.
+torch would decompose `scaled_dot_product_attention` into a dozen operators here, because its table of fused attention
+kernels can only be filled from C++. So the composite has its own kernel, which calls the operator that torch provides
+for other devices (`_scaled_dot_product_fused_attention_overrideable`), whose gradient autograd knows. torch's choice
+of backends (`torch.nn.attention.sdpa_kernel`) is respected: without `OVERRIDEABLE`, and with dropout, the operators of
+the decomposition run one by one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bessel functions of orders 0 and 1 (J, Y, K) and the Airy function, which JAX lacks.
 
-For small arguments their power series. For all others one quadrature: with z = x
+Small arguments use the power series. All others use one quadrature: with z = x
 
     exp(z) K0(z) = integral over u > 0 of 2 exp(-u²) / sqrt(2z + u²) du
 

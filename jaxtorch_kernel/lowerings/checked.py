@@ -1,8 +1,8 @@
-"""What the CPU's kernels want of the values of indices, targets and probabilities, as JAX functions.
+"""The CPU kernels' checks of index, target and probability values, as JAX functions.
 
-`config(check="indices")` runs them before the operator (`dispatch/values.py`); for those that torch checks on every
-device (`ALWAYS`), eager calls do so whatever the option says. A check takes the arguments of the operator's functional
-overload and yields what must hold: an array of booleans, the values that it is about, and the CPU's error.
+`config(check="indices")` runs them before the operator (`dispatch/values.py`). Checks that torch makes on every device
+(`ALWAYS`) run in eager calls regardless of the option. A check takes the arguments of the operator's functional
+overload and yields its conditions: an array of booleans, the checked values, and the CPU's error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparisons, tests of values, logic, and the choice between two operands."""
+"""Comparisons, predicates, logic, and selection between two operands."""
 
 from __future__ import annotations
 

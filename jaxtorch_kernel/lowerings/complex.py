@@ -1,4 +1,4 @@
-"""Building complex numbers and taking them apart."""
+"""Construction and decomposition of complex numbers."""
 
 from __future__ import annotations
 

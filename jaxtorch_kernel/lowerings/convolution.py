@@ -2,7 +2,7 @@
 
 torch's two forms are one XLA operator: a transposed convolution is a convolution of the input dilated by the
 stride with the kernel flipped and its channel axes exchanged. Gradients come from JAX, which knows the
-transposes of that operator; only the asked ones are computed.
+transposes of that operator; only the requested gradients are computed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Connectionist temporal classification: the likelihood of a labelling, summed over all alignments.
 
 The forward variables (log probability of having emitted the first s symbols of the labels with blanks
-in between) go through time in one scan. Lengths are arrays, so that batches of other lengths
-compile nothing; the list overloads copy theirs to the device.
+in between) are computed by one scan over time. Lengths are arrays, so that batches with different lengths
+share one program; the list overloads copy their lengths to the device.
 """
 
 from __future__ import annotations

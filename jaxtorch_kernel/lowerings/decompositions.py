@@ -1,6 +1,6 @@
 """Factorizations: Cholesky, QR, eigenvalues. LU is in `lu.py`, LDL in `ldl.py`, singular values in `svd.py`.
 
-JAX calls the same LAPACK routines as torch where it runs on the CPU, so that signs and phases agree there.
+On the CPU, JAX calls the same LAPACK routines as torch, so signs and phases agree there.
 """
 
 from __future__ import annotations

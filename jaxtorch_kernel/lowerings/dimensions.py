@@ -1,4 +1,4 @@
-"""Arguments that give one number for each dimension."""
+"""Arguments with one number per dimension."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def per_dimension(
     values: int | Sequence[int], count: int, default: int | Sequence[int] = ()
 ) -> list[int]:
-    """`2` and `[2]` stand for `[2, 2]`, as everywhere in torch, and an empty list for the default.
+    """`2` and `[2]` mean `[2, 2]`, as everywhere in torch, and an empty list means the default.
 
     Example:
         >>> per_dimension([3], 2), per_dimension((), 2, default=[1, 2])

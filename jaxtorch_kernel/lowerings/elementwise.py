@@ -1,4 +1,4 @@
-"""What elementwise families share: operands in the dtype to compute in, and lowerings made from tables.
+"""Shared code of the elementwise families: casting operands to the computation dtype, and table-driven lowerings.
 
 Half types are computed in float32 and rounded once, by the dispatch, to the dtype that torch gives
 the result.

@@ -1,6 +1,6 @@
 """Embedding tables: look-up, bags (look-up and reduce), renormalization, and their gradients.
 
-Gradients are dense. `sparse=True` asks for a sparse gradient tensor, which the device does not hold.
+Gradients are dense. `sparse=True` requests a sparse gradient tensor, which the device does not support.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def embedding_bag_backward(
 ) -> jax.Array:
     if sparse:
         raise NotImplementedError(
-            "the jax device has no sparse gradients: make the embedding with sparse=False"
+            "the jax device does not support sparse gradients: create the embedding with sparse=False"
         )
     bags = (offset2bag, bag_size, maximum_indices)
     options = (num_weights, scale_grad_by_freq, mode, *rest)

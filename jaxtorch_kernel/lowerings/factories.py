@@ -1,4 +1,4 @@
-"""Factories: tensors made of sizes and numbers, and the `*_like` and `new_*` forms that take them from a tensor.
+"""Factories: tensors created from sizes and numbers, and the `*_like` and `new_*` forms that take a template tensor.
 
 The results' dtypes come from torch's Meta kernels, so that `dtype=None` needs no rules here.
 """

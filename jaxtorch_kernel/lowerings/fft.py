@@ -1,8 +1,8 @@
-"""Fourier transforms: the three operators that all of `torch.fft`, `stft` and `istft` are made of.
+"""Fourier transforms: the three operators that underlie `torch.fft`, `stft` and `istft`.
 
 XLA transforms up to three dimensions at a time, the last of which may be the real one; further
 dimensions follow in complex steps. torch's `normalization` is 0 for none, 1 for 1/sqrt(n) and 2 for
-1/n, whichever the direction; the names that jax.numpy gives to these differ with the direction.
+1/n, regardless of the direction; jax.numpy's names for these depend on the direction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators that give every element a value from elsewhere."""
+"""Operators that assign a given value to every element."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`torch._foreach_*`: one program for a whole list of tensors, made from the lowering of one.
+"""`torch._foreach_*`: one program for a whole list of tensors, built from the lowering for a single tensor.
 
-Every overload is the operator of one tensor applied at each position: a list argument gives its
-item there, any other argument is the same for all. So each is made here from the lowering that
-`_ONE` names. In-place overloads follow from the schema as everywhere, and write all their tensors
+Every overload applies the single-tensor operator at each position: a list argument contributes its
+item at that position, any other argument is shared. So each overload is built here from the lowering
+that `_ONE` names. In-place overloads follow from the schema as usual, and write all their tensors
 in that one program, each in its own donated buffer.
 """
 

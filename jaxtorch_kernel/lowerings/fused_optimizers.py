@@ -1,7 +1,7 @@
 """Fused optimizer steps and gradient scaling: all parameters, gradients and states in one program.
 
 An optimizer is a rule for one parameter, in opmath; `_step` applies it at each position. Every list
-is written in place, gradients too (they come back unscaled), and nothing is where `found_inf` is set.
+is written in place, including the gradients (which are unscaled). If `found_inf` is set, nothing is written.
 """
 
 from __future__ import annotations

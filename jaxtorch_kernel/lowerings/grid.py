@@ -1,8 +1,8 @@
 """Sampling an image at the points of a grid (`grid_sample`), and the grids of affine maps.
 
-A point's coordinates become positions among the image's elements, the padding mode brings those back inside, and the
+A point's coordinates are mapped to positions in the image, the padding mode maps those back inside, and the
 interpolation reads the neighbours: the product, over the dimensions, of one to four taps each. torch's gradient
-stops at the border it clips to, hence `where` instead of `clip`.
+is zero at and beyond the border that it clips to, hence `where` instead of `clip`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Grouped products: one matrix for each group of rows, as a mixture of experts multiplies its tokens.
 
-`offs` holds where each group ends. What lies beyond the last group is 0, where torch leaves it undefined.
+`offs` holds the end of each group. Rows beyond the last group are 0; torch leaves them undefined.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Histograms in one and more dimensions.
 
-`histc` divides by the width of a bin; `histogram` agrees with the edges it returns, so that it
-looks each value up among them.
+`histc` divides by the bin width; `histogram` must agree with the edges that it returns, so it
+searches for each value among them.
 """
 
 from __future__ import annotations

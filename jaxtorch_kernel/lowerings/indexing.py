@@ -1,13 +1,12 @@
 """Reading and writing by index tensors: `x[i, j]`, `x[mask] = v`, `index_select`, `take`, `put`, masks.
 
-Indices out of range. torch raises IndexError on the CPU and fails an assertion on cuda, both after looking at every
-index. Here nothing waits for the indices: a read takes the nearest element there is, a write outside does not happen.
-Negative indices count from the end where torch lets them; elsewhere they are out of range (`EXACT`).
-`config(check="indices")` looks at them all (`dispatch/values.py`).
+Indices out of range. torch raises IndexError on the CPU and fails an assertion on cuda, both after checking every
+index. Here nothing waits for the indices: a read returns the nearest valid element, and a write out of range is
+dropped. Negative indices count from the end where torch allows them; elsewhere they are out of range (`EXACT`).
+`config(check="indices")` checks all indices (`dispatch/values.py`).
 
-Boolean masks. `x[mask]` has a size that depends on the mask, so that the mask is turned into index
-tensors by `nonzero`, which waits. A write through one mask of a value that is the same at each place is a `where`,
-and waits for nothing.
+Boolean masks. The size of `x[mask]` depends on the mask, so `nonzero` converts the mask to index tensors, which waits
+for its values. A write of a single value through one mask is a `where`, and does not wait.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> jax.Array:
 
 
 def _source(source: Any, rows: Any, dim: int, index: Any) -> Any:
-    """The source in the shape of the rows it meets; torch lets one of no dimensions stand for one element."""
+    """The source in the shape of the indexed rows; torch accepts a zero-dimensional source for one element."""
     dim %= rows.ndim
     return source.reshape(*rows.shape[:dim], index.size, *rows.shape[dim + 1 :])
 

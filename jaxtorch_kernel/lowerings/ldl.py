@@ -1,9 +1,9 @@
 """LDL factorization of symmetric and Hermitian matrices, by Bunch and Kaufman's pivoting as in LAPACK's sytrf.
 
 D has blocks of one or two rows. A block of one row that was exchanged with row p has the pivot p + 1; both
-rows of a larger block have -(p + 1), where its second row was exchanged. D's entries below the diagonal are stored
-where L, which has the identity there, has none of its own. XLA has no such routine; this one works on one
-matrix, whole and masked, and is batched by `jax.vmap`.
+rows of a larger block have -(p + 1), where p is the row exchanged with its second row. D's subdiagonal entries are
+stored in place of L's, which are zero inside a block. XLA has no such routine; this one works on one whole matrix
+with masks, and is batched by `jax.vmap`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Losses that reach the device as operators of their own, with their gradients.
+"""Losses that reach the device as single operators, with their gradients.
 
-An elementwise loss is a pair of functions, the loss and its derivative; the reduction (0 none, 1 mean, 2 sum) is the
-same for all. The rest of `torch.nn.functional`'s losses are composed of other operators by torch.
+An elementwise loss is a pair of functions, the loss and its derivative; all share the same reduction (0 none, 1 mean,
+2 sum). torch composes the remaining losses of `torch.nn.functional` from other operators.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _class_axis(self: jax.Array) -> int:
 
 
 def _of_class(x: jax.Array, target: jax.Array, axis: int) -> jax.Array:
-    """`x` at the target's class; NaN where there is no such class, for the CPU raises, and no class may be trained."""
+    """`x` at the target's class; NaN for an invalid class, where the CPU raises, so that no other class is trained."""
     index = jnp.expand_dims(target, axis)
     found = jnp.take_along_axis(x, index, axis, mode="fill", wrap_negative_indices=False)
     return found.squeeze(axis)
@@ -167,7 +167,7 @@ def _of_class(x: jax.Array, target: jax.Array, axis: int) -> jax.Array:
 def _class_weights(
     target: jax.Array, weight: jax.Array | None, ignore_index: int, dtype: Any
 ) -> jax.Array:
-    """The weight of each target; 0 for an ignored one, NaN for one that is no class."""
+    """The weight of each target; 0 for an ignored target, NaN for an invalid class."""
     kept = target != ignore_index
     if weight is None:
         return kept.astype(dtype)

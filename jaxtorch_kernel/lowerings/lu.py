@@ -1,4 +1,4 @@
-"""LU factorization and what torch computes by it: solutions, inverses and determinants.
+"""LU factorization, and the solutions, inverses and determinants that torch computes with it.
 
 Pivots are LAPACK's: row i was exchanged with row `pivots[i]`, counted from one. `info` is the number of the
 first pivot that is zero, from one, or 0.

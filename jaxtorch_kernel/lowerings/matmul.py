@@ -1,7 +1,7 @@
 """Products of matrices and vectors.
 
-Everything here is one contraction, `product`: half types are multiplied as they are and summed in
-float32, so that a result is rounded once, in the dispatch, after the scaled sum that `addmm` makes.
+Everything here uses one contraction, `product`: half types are multiplied directly and accumulated in
+float32, so that the dispatch rounds a result only once, after the scaled sum of `addmm`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of a matrix and products of vectors that are no plain contraction."""
+"""Matrix functions, and products of vectors other than contractions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions with a point where they have no derivative, or a pole: captured code has torch's derivative and not JAX's.
+"""Functions with a pole or a nondifferentiable point: captured code uses torch's derivative there instead of JAX's.
 
-torch fixes what the derivative is where two pieces meet, where operands are equal, and where a formula has no limit: by
-the formula that it writes down (`derivatives.yaml`, `FunctionsManual.cpp`). JAX differentiates what computes the value.
+torch defines the derivative by explicit formulas (`derivatives.yaml`, `FunctionsManual.cpp`), also where two pieces
+meet, where operands are equal, and where the limit does not exist. JAX differentiates the computation of the value.
 """
 
 from __future__ import annotations

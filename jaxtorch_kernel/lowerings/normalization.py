@@ -1,7 +1,7 @@
 """Layer, group, batch and weight normalization, with their gradients.
 
-All subtract a mean over some axes and divide by a standard deviation over the same axes; they differ in the axes, in
-what scales the result, and in whether statistics are kept. The backward operators use the saved statistics.
+All subtract a mean over some axes and divide by a standard deviation over the same axes. They differ in the axes, in
+how the result is scaled, and in whether they keep statistics. The backward operators use the saved statistics.
 """
 
 from __future__ import annotations

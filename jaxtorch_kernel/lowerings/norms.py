@@ -1,4 +1,4 @@
-"""Norms of vectors, and the distances between rows that are made of them."""
+"""Vector norms, and the distances between rows that are based on them."""
 
 from __future__ import annotations
 

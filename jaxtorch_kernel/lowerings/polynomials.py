@@ -1,6 +1,6 @@
 """Orthogonal polynomials, by their recurrences in the degree.
 
-The degree is an operand, elementwise, so that one loop runs to the highest of them.
+The degree is an elementwise operand, so one loop runs up to the highest degree.
 """
 
 from __future__ import annotations

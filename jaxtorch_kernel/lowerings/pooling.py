@@ -1,10 +1,10 @@
 """Pooling: maxima with their indices, averages, and their gradients; fixed, adaptive and fractional windows.
 
-A maximum over a window of several dimensions is taken one dimension at a time, each step carrying the flat index
-of the maximum along: k + k elements are looked at instead of k * k, and of equal values the first in row-major
-order wins, of NaNs the last, as torch's CPU kernels have it. Windows along one dimension are `Windows`: the
-positions where they start, and how many elements they have; so that fixed, adaptive and fractional pooling differ in
-nothing else. The gradient goes where the indices say, by one scatter.
+A maximum over a multidimensional window is computed one dimension at a time, and each step carries the flat index of
+the maximum: k + k elements are read instead of k * k. Among equal values the first in row-major order wins, among NaNs
+the last, as in torch's CPU kernels. `Windows` describes the windows along one dimension by their start positions and
+sizes; fixed, adaptive and fractional pooling differ only in these. One scatter adds the gradient at the saved
+indices.
 """
 
 from __future__ import annotations

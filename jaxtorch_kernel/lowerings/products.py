@@ -1,4 +1,4 @@
-"""Products scattered into places that may be the same: JAX has their derivative for distinct places alone."""
+"""Scattered products with repeated indices, whose derivative JAX provides only for unique indices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Type promotion as torch does it, for lowerings.
+"""torch's type promotion, for lowerings.
 
 torch ranks operands in three classes: tensors with dimensions, tensors without, and plain numbers. A class
 decides only where its category (bool < int < float < complex) is higher than that of the classes before it; JAX's
-lattice differs (int32 + 1.5 is float64 there under x64, float32 here), so that nothing in a lowering may lean on it.
+lattice differs (int32 + 1.5 is float64 there under x64, float32 here), so no lowering may rely on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Number:
         value: a 0-dim JAX array (float64, int64 or complex128).
         kind: "b", "i", "f" or "c", NumPy's letters.
         dtype: for a 0-dim CPU tensor its NumPy dtype, which ranks as a tensor without dimensions; else None.
-        note: told every dtype the number is cast to, because at each call its value must fit them.
+        note: called with every dtype that the number is cast to, because its value must fit them at each call.
     """
 
     __slots__ = ("dtype", "kind", "note", "value")

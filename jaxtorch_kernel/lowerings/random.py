@@ -1,7 +1,7 @@
-"""Samplers: each draws from the JAX key that the dispatch hands over first, so that no program holds its own numbers.
+"""Samplers: each draws from the JAX key that the dispatch passes first, so that no program bakes in random numbers.
 
 Samples are drawn in the opmath dtype and rounded once. Distributions that take the logarithm of a uniform number
-take it from (0, 1].
+draw it from (0, 1].
 """
 
 from __future__ import annotations

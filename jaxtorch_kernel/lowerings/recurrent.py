@@ -1,7 +1,7 @@
-"""The fused cells of LSTM and GRU: what is left of one time step after its two matrix products.
+"""The fused cells of LSTM and GRU: the rest of one time step after its two matrix products.
 
-A cell keeps the gates it computed in a `workspace`, from which its gradient follows without computing anything anew.
-Only devices meet these operators, and only the device knows what is in the workspace.
+A cell stores the gates that it computed in a `workspace`, so that its gradient needs no recomputation. torch calls
+these operators only on accelerators, and the layout of the workspace is private to the device.
 """
 
 from __future__ import annotations

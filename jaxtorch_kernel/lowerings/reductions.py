@@ -1,7 +1,7 @@
 """Reductions over dimensions: sums, products, extrema, truth, norms.
 
-Half types are summed in float32 and rounded once; integers and bools are summed as int64, as torch
-does. Indices (`argmax`) are found as int32 and widened by the dispatch.
+Half types are summed in float32 and rounded once; integers and bools are summed as int64, as in torch.
+Indices (`argmax`) are computed as int32 and widened by the dispatch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def count_of(x: Any, axes: Sequence[int]) -> int:
 
 
 def accumulator(self: Any, dtype: torch.dtype | None = None) -> Any:
-    """What is added up: `self` in the asked dtype; integers as int64, half types as float32."""
+    """The terms of the sum: `self` in the requested dtype; integers as int64, half types as float32."""
     if dtype is not None:
         self = cast(self, to_numpy(dtype))
     elif kind_of(self.dtype) in "bi":

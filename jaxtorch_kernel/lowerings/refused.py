@@ -1,12 +1,12 @@
-"""Dtypes that torch refuses and JAX would compute: each operator's, by kind.
+"""Dtypes that torch refuses and JAX would accept, for each operator, by kind.
 
-XLA adds booleans and orders complex numbers as it likes; torch raises. An operator is listed where neither the CPU nor
-cuda has a kernel for the kind, by the word of PyTorch's operator database; `tests/lowerings/test_refused_dtypes.py`
-compares the device with the CPU, entry by entry. When a program is built for a listed kind, the CPU's kernel is asked
-(`dispatch/meta.py`): what it accepts goes on (`upsample_nearest2d` takes uint8 and no other integers), and what it
-refuses raises its own error.
+XLA adds booleans and orders complex numbers; torch raises. An operator is listed if neither the CPU nor cuda has a
+kernel for the kind according to PyTorch's operator database; `tests/lowerings/test_refused_dtypes.py` compares the
+device with the CPU, entry by entry. When a program is built for a listed kind, the CPU kernel is tried
+(`dispatch/meta.py`): if it accepts the dtype, the program is built (`upsample_nearest2d` takes uint8 but no other
+integers); otherwise its error is raised.
 
-Half types are not listed: the device computes them in float32 where torch has no kernel.
+Half types are not listed: the device computes them in float32 if torch has no kernel.
 """
 
 from __future__ import annotations

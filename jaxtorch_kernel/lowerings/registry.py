@@ -2,8 +2,8 @@
 
 A lowering takes the operator's arguments in schema order and returns what the operator returns. Tensors
 arrive as JAX arrays (inside a trace), Scalars and floats as `Number` (a run-time operand, so that a changing
-learning rate never compiles), everything else as it is. The result is cast to the dtype that torch's own Meta
-kernel gives, so that a lowering need only be right about values and shapes. In-place and `out=` overloads follow
+learning rate never compiles), everything else unchanged. The result is cast to the dtype that torch's own Meta
+kernel returns, so a lowering only has to get values and shapes right. In-place and `out=` overloads are derived
 from the schema (`dispatch/program.py`); only the functional overload is written.
 
     @lower("lerp.Scalar")

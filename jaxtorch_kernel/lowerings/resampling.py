@@ -1,9 +1,9 @@
 """Resizing images: nearest, linear and cubic interpolation, with and without antialiasing, and their gradients.
 
-Every one of these is separable and linear: along one dimension, each output element is a weighted sum of a few input
-elements (`Taps`), whose positions and weights follow from the sizes alone. They are NumPy constants of the program,
-computed in float32 as torch's CPU kernels do (a rounding decides which neighbour is nearest) and, for most methods,
-kept in the image's dtype: in bfloat16 that is what tells two elements apart or not.
+All of these are separable and linear: along one dimension, each output element is a weighted sum of a few input
+elements (`Taps`), whose positions and weights depend only on the sizes. They are NumPy constants of the program,
+computed in float32 as in torch's CPU kernels (rounding decides which neighbour is nearest) and, for most methods,
+stored in the image's dtype: in bfloat16 this decides whether two elements differ.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Recurrent networks, `lstm`, `gru`, `rnn_tanh` and `rnn_relu`: one program a call, a scan over the time steps.
+"""Recurrent networks, `lstm`, `gru`, `rnn_tanh` and `rnn_relu`: one program per call, with a scan over time steps.
 
-torch would run a dozen operators a step and layer. Each layer and direction is one product over all steps with the
-input's weights, then `jax.lax.scan` with what depends on the step before. The cells that are called one by
-one (`nn.LSTMCell`) are in `recurrent.py`.
+torch would run a dozen operators per step and layer. Here each layer and direction is one product of all steps with
+the input weights, then a `jax.lax.scan` for the part that depends on the previous step. Single cells (`nn.LSTMCell`)
+are in `recurrent.py`.
 
-A packed sequence is laid out on a grid (time, batch) inside the program, and states stand still where a sequence has
-ended. Each batch of sequences has another count of rows, so rows and steps are rounded up, and the sizes
-of the batches are an operand: few programs serve all batches.
+A packed sequence is laid out on a grid (time, batch) inside the program, and a state stays constant once its sequence
+has ended. Each batch of sequences has a different number of rows, so rows and steps are rounded up, and the batch
+sizes are an operand: few programs serve all batches.
 
 Dropout between layers splits a call into its layers, with torch's own dropout between them.
 """

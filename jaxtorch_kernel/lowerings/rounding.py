@@ -1,4 +1,4 @@
-"""The parts and neighbours of floating-point numbers: fractions, exponents, decimals, limits."""
+"""Parts and neighbours of floating-point numbers: fractions, exponents, decimals, limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`gather`, `scatter` and their reductions: one index per element, along one dimension.
 
-The index may be smaller than the tensors it meets; only its own extent of them takes part.
+The index may be smaller than the other tensors; only the part within its extent is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reductions over consecutive segments of one axis (`segment_reduce`).
 
-Every element's segment is looked up among the segments' ends; a scatter then reduces each. Leading
-(batch) axes are folded into one, each with segments of its own.
+The segment of each element is found by searching the segment ends; a scatter then reduces each segment. Leading
+(batch) axes are folded into one, and each batch element has its own segments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Operators that move whole tensors around: joining, splitting, repeating, flipping, triangles, blocks.
+"""Operators that rearrange whole tensors: joining, splitting, repeating, flipping, triangles, blocks.
 
-Views (`permute`, `expand`, `narrow`) are no programs at all (`operators/views.py`); the `*_copy` forms and the
+Views (`permute`, `expand`, `narrow`) need no program (`operators/views.py`); the `*_copy` forms and the
 gradients of views are torch's own composites of a view and a copy, whose offsets are run-time operands.
 """
 

@@ -24,7 +24,7 @@ def solve_triangular(
     transpose: bool = False,
     adjoint: bool = False,
 ) -> jax.Array:
-    """X of A X = B (`left`) or X A = B, with A's transpose or adjoint in its place if asked for."""
+    """X of A X = B (`left`) or X A = B, optionally with A's transpose or adjoint."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return linalg.triangular_solve(
         jnp.broadcast_to(a, batch + a.shape[-2:]),

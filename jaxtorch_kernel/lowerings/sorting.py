@@ -1,7 +1,7 @@
 """Sorting, order statistics, and searching in sorted rows.
 
-NaN is the largest value, as in torch. Every order here is stable, so that of equal elements the one
-with the smallest index comes first, and `descending` keeps that.
+NaN is the largest value, as in torch. Every sort here is stable: among equal elements the one
+with the smallest index comes first, also with `descending`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def as_row(x: Any, dim: int) -> tuple[Any, int]:
     """The tensor, a 0-dim one as a row of one, and the axis that `dim` means.
 
     Raises:
-        IndexError: there is no such dimension; the CPU's kernel has the words.
+        IndexError: the dimension does not exist; the CPU kernel provides the message.
     """
     if not -max(x.ndim, 1) <= dim < max(x.ndim, 1):
         raise IndexError("Dimension out of range")

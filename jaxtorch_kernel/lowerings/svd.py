@@ -1,7 +1,8 @@
 """Singular values and vectors, with their derivative.
 
-JAX's own has two gaps that this fills: no derivative of the vectors beyond the first min(m, n) of a full factorization
-(torch's is that of the first ones), and, with 64-bit types enabled, a product with int64 that a TPU's compiler refuses.
+This fills two gaps in JAX's version: it has no derivative for a full factorization, whose vectors go beyond the first
+min(m, n) (torch differentiates only the first ones), and with 64-bit types enabled it contains a product with int64
+that the TPU compiler rejects.
 """
 
 from __future__ import annotations

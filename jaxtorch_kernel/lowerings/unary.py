@@ -1,4 +1,4 @@
-"""Functions of one operand that are neither tests nor special functions."""
+"""Functions of one operand, except predicates and special functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Backward operators by differentiating the forward lowering with `jax.vjp`.
+"""Backward operators, derived from the forward lowering with `jax.vjp`.
 
-XLA removes what the cotangent does not need, so that this costs what a hand-written backward costs where the
+XLA removes everything that the cotangent does not need, so this is as fast as a hand-written backward if the
 operator is linear or recomputation is cheap (convolutions, pooling, normalization).
 """
 

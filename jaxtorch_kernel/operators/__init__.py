@@ -1,1 +1,1 @@
-"""Kernels over tensors: for operators that are no function of arrays, and for JAX functions in torch's graph."""
+"""Kernels over tensors, for operators that are not functions of arrays and for JAX functions in torch's graph."""

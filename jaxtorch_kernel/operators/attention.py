@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` and what torch's fused attention asks of a backend."""
+"""`scaled_dot_product_attention`, and the operators that torch's fused attention requires of a backend."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def fused_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """The attention, and what torch's autograd wants to keep of it: nothing, it is computed anew."""
+    """The attention, and the residuals for torch's autograd: none, the backward recomputes them."""
     if dropout_p:
-        raise RuntimeError("fused attention on the jax device has no dropout: use dropout_p=0.0")
+        raise RuntimeError(
+            "fused attention on the jax device does not support dropout: use dropout_p=0.0"
+        )
     out = _forward(query, key, value, attn_bias, is_causal, scale)
     return out, None, None, None, query.shape[-2], key.shape[-2], None, None, None
 
@@ -97,7 +99,7 @@ def scaled_dot_product_attention(
 
 
 def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
-    """Torch's own checks, which a kernel of ours replaces."""
+    """Torch's own checks, repeated here because the device's kernel bypasses them."""
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got "

@@ -1,12 +1,13 @@
-"""CPU tensors in a program of the device: lent to it, and its results handed back, without a copy.
+"""CPU tensors in programs of the device: passed in and returned without a copy.
 
-Where JAX runs on the same memory (CPU tensors and JAX's CPU platform, CUDA tensors and its GPU platform), a tensor is
-borrowed through dlpack: the array is the tensor's own memory, if that is aligned as XLA wants it (64 bytes; torch's
-allocator does), else a copy. A result goes the other way. Everywhere else both are copies.
+If JAX uses the same memory (CPU tensors and JAX's CPU platform, CUDA tensors and its GPU platform), a tensor is
+borrowed through dlpack: the array shares the tensor's memory if it is aligned for XLA (64 bytes, as torch's allocator
+aligns it), otherwise it is a copy. Results are returned in the same way. In all other cases both are copies.
 
-JAX takes an array for immutable, torch's memory is not. So a tensor is borrowed anew for each run, nothing that was
-borrowed is donated, and `hand_back` waits until the program is done: who gets the results may write to what was lent.
-A backward pass reads what was lent again; torch's own version counters tell whether it was written in between.
+JAX assumes that arrays are immutable, but torch's memory is mutable. So a tensor is borrowed again for each run,
+borrowed memory is never donated, and `hand_back` waits until the program is done: the caller may then write to the
+tensors that it lent. A backward pass reads them again; torch's version counters show whether they were modified in
+between.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A JAX function called with torch tensors: torch's autograd sees one node, whose gradient is `jax.vjp`'s.
+"""A JAX function called with torch tensors: torch's autograd sees one node, whose gradient comes from `jax.vjp`.
 
-Outside a trace the function's compiled programs run (`programs/compiled.py`). Inside one it is inlined, so that
-whatever the function holds (a Pallas kernel, a sharding constraint, a custom gradient) stays what it is in the captured
+Outside a trace the function's compiled programs run (`programs/compiled.py`). Inside a trace it is inlined, so that
+everything in the function (a Pallas kernel, a sharding constraint, a custom gradient) is preserved in the captured
 program.
 
-A second derivative is the same thing again: the pullback is a JAX function of the primals and the cotangents, and is
+Second derivatives work in the same way: the pullback is a JAX function of the primals and the cotangents, and is
 called through the same bridge.
 """
 
@@ -31,7 +31,7 @@ Layouts = dict[int, tuple[Any, Any]]
 
 
 def result_leaf(array: Any, where: Any) -> Fresh:
-    """What a tensor over this output looks like."""
+    """The layout of a tensor over this output."""
     shape = tuple(array.shape)
     return Fresh(shape, to_torch(array.dtype), None, spec_of(array.dtype, shape, where))
 
@@ -73,7 +73,7 @@ class Bridge:
         """Tensors for the differentiable outputs, arrays for the others.
 
         Args:
-            tensors: those that a gradient may be asked for, one for each of `compiled.inputs`.
+            tensors: those whose gradient may be requested, one for each of `compiled.inputs`.
             arrays: all inputs.
         """
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -180,7 +180,7 @@ def _pulled_back(pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
 
 
 class _Node(torch.autograd.Function):
-    """One node of torch's graph. Its first three arguments are no tensors."""
+    """One node of torch's graph. Its first three arguments are not tensors."""
 
     @staticmethod
     def forward(ctx: Any, bridge: Bridge, arrays: Any, box: list[Any], *tensors: Tensor) -> Any:

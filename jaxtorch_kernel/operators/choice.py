@@ -1,10 +1,10 @@
-"""How an operator is run: decided once for each overload, never a dead end, never silent.
+"""Selects the implementation of an operator, once per overload. There is always one, and a fallback is reported.
 
-1. A kernel over tensors, where there is one (`registry.KERNELS`; torch's dispatcher calls it, see `registration.py`).
+1. A kernel over tensors, if there is one (`registry.KERNELS`; torch's dispatcher calls it, see `registration.py`).
 2. The overload's own lowering, or its functional overload's.
 3. A view operator: torch's Meta kernel makes the alias (`views.py`).
-4. torch's decomposition, as one program (`dispatch/decomposed.py`); where it turns out to need values,
-5. the CPU kernel, on copies (`dispatch/cpu.py`).
+4. torch's decomposition, as one program (`dispatch/decomposed.py`). If it needs values:
+5. The CPU kernel, on copies (`dispatch/cpu.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _operations: dict[Any, Callable[..., Any]] = {}
 
 
 def operation_of(op: torch._ops.OpOverload) -> Any:
-    """What runs an overload on the device, made at its first use."""
+    """The implementation of an overload on the device, created at its first use."""
     operation = _operations.get(op)
     if operation is None:
         operation = _operations[op] = _find(op)

@@ -1,4 +1,4 @@
-"""Copies: between devices, between dtypes, and of one element to Python."""
+"""Copies between devices, between dtypes, and of one element to Python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _resolved(x: Tensor) -> Tensor:
 
 
 class _Transfer:
-    """What computes a tensor that was copied to the device."""
+    """The origin of a tensor that was copied to the device."""
 
     name = "to"
 

@@ -1,4 +1,4 @@
-"""Factories that read their arguments, take a tensor of another device as a model, or write to `out=`."""
+"""Factories that read their arguments, take a template tensor on another device, or write to `out=`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _on_any_device(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 @factory_kernel("empty_permuted")
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """`torch.empty_permuted`: dense, its dimensions in memory in the order given."""
+    """`torch.empty_permuted`: dense, with its dimensions in the given memory order."""
     if sorted(physical_layout) != list(range(len(size))):
         raise RuntimeError(
-            f"empty_permuted: {list(physical_layout)} is no permutation of {len(size)} dimensions"
+            f"empty_permuted: {list(physical_layout)} is not a permutation of {len(size)} dimensions"
         )
     strides, step = [0] * len(size), 1
     for d in reversed(physical_layout):
@@ -75,7 +75,7 @@ def arange_end(end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _into(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """The `out=` form of a factory: it takes no dtype of its own, so that no schema pairs the two."""
+    """The `out=` form of a factory: it has no dtype argument, so the schemas do not pair the two."""
 
     def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
         result = op(*args, dtype=out.dtype, device=out.device, **kwargs)

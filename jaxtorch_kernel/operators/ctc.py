@@ -1,4 +1,4 @@
-"""The CTC loss: lengths that lie on the CPU are read, then one program runs."""
+"""The CTC loss: lengths on the CPU are read, then one program runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Lengths = Sequence[int] | torch.Tensor
 def _arguments(
     log_probs: torch.Tensor, targets: torch.Tensor, inputs: Lengths, labels: Lengths
 ) -> tuple[Any, ...]:
-    """What both programs take: targets and lengths on the device, and the longest labelling.
+    """The inputs of both programs: targets and lengths on the device, and the longest labelling.
 
     Raises:
         RuntimeError: a length does not fit the tensors.
@@ -52,7 +52,7 @@ def _arguments(
     if any(n > longest for n in target_lengths) or (
         targets.dim() == 1 and sum(target_lengths) > targets.shape[0]
     ):
-        raise RuntimeError("Expected targets to be as long as target_lengths say")
+        raise RuntimeError("Expected targets to be at least as long as target_lengths requires")
     on_device = (torch.tensor(n).to(log_probs.device) for n in (input_lengths, target_lengths))
     return targets.to(log_probs.device), *on_device, longest
 

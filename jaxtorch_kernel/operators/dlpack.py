@@ -1,7 +1,7 @@
-"""Memory shared with other libraries by the dlpack protocol, without a copy.
+"""Memory shared with other libraries through the dlpack protocol, without a copy.
 
-Going out, a jax tensor hands over its `jax.Array` as it is now: JAX arrays never change, so that a later in-place
-operator gives the tensor a new array and the receiver keeps what it got. On the CPU platform the receiver sees CPU
+On export, a jax tensor passes its current `jax.Array`: JAX arrays never change, so a later in-place operator
+gives the tensor a new array and the receiver keeps the old one. On the CPU platform the receiver sees CPU
 memory (`np.from_dlpack`, `jax.dlpack.from_dlpack`, another torch tensor), on a GPU that GPU's.
 """
 

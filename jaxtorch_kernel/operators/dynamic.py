@@ -1,9 +1,9 @@
-"""Operators whose result's size depends on values: read the size, then run a program of that size.
+"""Operators whose result size depends on values: read the size, then run a program of that size.
 
-XLA's shapes are static, so that each size would be a program of its own. Instead the second program
-fills a buffer whose size is rounded up to a power of two, and the result is a view of its
-beginning: ten masks of one shape compile a handful of programs, not ten. Inside a trace there is no
-size to read, and the operator raises.
+XLA's shapes are static, so each size would need its own program. Instead the second program fills a
+buffer whose size is rounded up to a power of two, and the result is a view of its beginning: ten masks
+of one shape compile a handful of programs, not ten. Inside a trace the size has no value, and the
+operator raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read(x: Tensor, what: str) -> np.ndarray:
     Raises:
         Untraceable: inside a trace, naming the operator `what`.
     """
-    return host_array(x, f"given to {what}, whose result's size depends on its values")
+    return host_array(x, f"passed to {what}, whose result size depends on its values")
 
 
 def rounded(count: int, limit: int | None = None) -> int:

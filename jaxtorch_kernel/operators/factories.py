@@ -1,4 +1,4 @@
-"""Factories that make a Storage, and the operators that change one: `empty`, `resize_`, `set_`."""
+"""Factories that create a Storage, and the operators that change one: `empty`, `resize_`, `set_`."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def _grow(tensor: Tensor, count: int) -> None:
     trace = tracing.current()
     if trace is not None and not trace.made(buffer):
         raise Untraceable(
-            "`resize_` grows the memory of a tensor that was there before the captured code",
-            "Make a new tensor of that size.",
+            "`resize_` grows the memory of a tensor that was created outside the captured code",
+            "Create a new tensor of that size.",
         )
     elements = -(-count * dtype.itemsize // spec.dtype.itemsize)
     if spec.numel == 0:

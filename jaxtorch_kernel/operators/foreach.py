@@ -1,4 +1,4 @@
-"""`_foreach_` operators that take tensors of other devices."""
+"""`_foreach_` operators that take tensors on other devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forward-mode differentiation asks of a device: zero tangents, alone and shaped like another tensor."""
+"""Operators that forward-mode differentiation requires of a device: zero tangents, alone or like another tensor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _elements(tensor: torch.Tensor) -> int:
-    """How many elements a tensor's memory has."""
+    """The number of elements in a tensor's memory."""
     return int(buffer_of(tensor).spec.nbytes // tensor.element_size())
 
 

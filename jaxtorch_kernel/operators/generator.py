@@ -1,9 +1,9 @@
-"""`torch.Generator(device="jax")`: a source of random numbers of its own.
+"""`torch.Generator(device="jax")`: an independent source of random numbers.
 
-The object is a CPU generator of torch's to C++, which passes generators between operators and knows no other kind that
-Python can make. Of it only the identity of the C++ object reaches a kernel (`_cdata`); by that the kernel finds its
-`Source` (`programs/rng.py`). The CPU generator beneath has the same seed: an operator of the CPU that is given a
-generator of this device draws from it, where cuda's would be refused.
+For C++ the object is one of torch's CPU generators, because C++ passes generators between operators and Python cannot
+create any other kind. A kernel receives only the identity of the C++ object (`_cdata`), by which it finds its `Source`
+(`programs/rng.py`). The underlying CPU generator has the same seed: a CPU operator that is called with a generator of
+this device draws from it, whereas torch refuses a cuda generator there.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class JaxGenerator(torch._C.Generator):
         return private.DEVICE
 
     def manual_seed(self, seed: int) -> JaxGenerator:
-        """Start anew from a seed; returns the generator."""
+        """Restart from a seed; returns the generator."""
         super().manual_seed(seed)  # which refuses what is no seed
         self.source.seed(int(seed))
         return self
 
     def seed(self) -> int:
-        """Start anew from a seed of the operating system; returns it."""
+        """Restart from a seed from the operating system; returns the seed."""
         seed = rng.fresh_seed()
         self.manual_seed(seed)
         return seed

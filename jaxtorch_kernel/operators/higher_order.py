@@ -1,6 +1,6 @@
-"""How torch's control flow reaches the device: its higher-order operators, and `torch.utils.checkpoint`.
+"""Entry points of torch's higher-order operators (control flow) and of `torch.utils.checkpoint`.
 
-What they do there is `capture/control_flow.py` and `capture/checkpoint.py`, imported at the first such call.
+They are implemented in `capture/control_flow.py` and `capture/checkpoint.py`, which the first such call imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Indexing: masks are read for their coordinates, and a write by a mask of one value is a `where`."""
+"""Indexing: masks are converted to coordinates, and a masked write of a single value is a `where`."""
 
 from __future__ import annotations
 

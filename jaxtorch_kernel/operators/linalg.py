@@ -1,9 +1,9 @@
-"""Operators of linear algebra that are more than one program: they look at `info` or at strides.
+"""Linear algebra operators that need more than one program, because they read `info` or depend on strides.
 
-For a determinant torch factors the transpose of a contiguous real matrix, to save itself a copy,
-and its gradient formulas count on finding those factors (`_TRANSPOSING`). Whether a matrix was singular or positive is
-known only when the factorization has run (`check_errors`); inside a trace nobody can look, and
-the result is whatever the factorization left.
+For a determinant torch factors the transpose of a contiguous real matrix, which saves a copy, and its gradient
+formulas rely on those factors (`_TRANSPOSING`). Whether a matrix is singular or positive definite is known only after
+the factorization (`check_errors`). Inside a trace this cannot be checked, and the result is the factorization's output
+as it is.
 """
 
 from __future__ import annotations

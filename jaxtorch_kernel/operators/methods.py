@@ -1,13 +1,13 @@
-"""What `torch.Tensor` learns for tensors of the device; for every other tensor the methods are torch's own.
+"""Methods of `torch.Tensor` that behave differently for tensors on the device; other tensors use torch's own.
 
-* `numpy.asarray(x)` copies to the host, so that matplotlib and scikit-learn take jax tensors as they are. An explicit
-  `x.numpy()`, which promises shared memory, stays torch's error with its advice to call `.cpu()` first.
-* `jnp.stack([x, y])`, `jnp.ones(3) + x` take a tensor as its array, by JAX's protocol `__jax_array__`. JAX asks for it
-  where a function converts its arguments, not where the whole function is under `jax.jit` (`jnp.sin`).
-* `__dlpack__` and `__dlpack_device__` export the device's array: torch's would hand out a pointer to nothing.
+* `numpy.asarray(x)` copies to the host, so that matplotlib and scikit-learn accept jax tensors directly. An explicit
+  `x.numpy()`, which promises shared memory, still raises torch's error with its advice to call `.cpu()` first.
+* `jnp.stack([x, y])`, `jnp.ones(3) + x` use a tensor's array, through JAX's protocol `__jax_array__`. JAX calls it
+  when a function converts its arguments, but not when the whole function is under `jax.jit` (`jnp.sin`).
+* `__dlpack__` and `__dlpack_device__` export the device's array: torch's versions would export an invalid pointer.
 
-`.data = ` across devices, hence `module.to("jax")` with parameters that stay the same objects, needs no method: torch
-asks the operator `_has_compatible_shallow_copy_type` whether it may, and the device has a kernel for it.
+`.data = ` across devices, and thus `module.to("jax")` with parameters that remain the same objects, needs no method:
+torch calls the operator `_has_compatible_shallow_copy_type` to check it, and the device has a kernel for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def __array__(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def __jax_array__(self: Tensor) -> Any:
-    """The values as a `jax.Array`, copied but for a tensor of the device; 64-bit dtypes only if JAX allows them."""
+    """The values as a `jax.Array`, copied unless the tensor is on the device; 64-bit dtypes only if JAX allows them."""
     import jax
 
     from .sharing import array_of

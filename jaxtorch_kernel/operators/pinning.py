@@ -1,8 +1,8 @@
-"""`pin_memory` beside the device: accepted, recorded, and a plain copy.
+"""`pin_memory` with the device: accepted and recorded, but an ordinary copy.
 
-Page-locked memory makes copies to a GPU asynchronous; XLA reads any host memory and takes its own copy of it. So
-that `DataLoader(pin_memory=True)` and `x.pin_memory()` work as they do beside cuda, a pinned tensor is a copy whose
-Storage is marked.
+Page-locked memory makes copies to a GPU asynchronous, but XLA reads any host memory and makes its own copy of it. To
+let `DataLoader(pin_memory=True)` and `x.pin_memory()` work as they do with cuda, a pinned tensor is a copy whose
+Storage is marked as pinned.
 """
 
 from __future__ import annotations

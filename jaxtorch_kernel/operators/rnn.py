@@ -1,4 +1,4 @@
-"""Recurrent networks as one JAX function each: over steps, and over packed sequences."""
+"""Recurrent networks, each as one JAX function, over time steps and over packed sequences."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""One tensor as a JAX array and one array as a tensor, over the same memory.
+"""Conversion of a tensor to a JAX array and back, over the same memory.
 
-JAX takes arrays for immutable, torch writes in place. A tensor of the device bears that: it is an array already, and a
-write gives the tensor a new one. CPU and CUDA tensors do not: their memory is shared by dlpack, as it is with NumPy,
-and a write is seen on the other side, even by a JAX function that still runs. A tensor's `_version`, which counts the
-writes to it and its views, tells of one; `copy=True` keeps the two apart.
+JAX assumes that arrays are immutable, but torch writes in place. A tensor on the device is safe: it already is an
+array, and a write gives the tensor a new one. CPU and CUDA tensors are not: their memory is shared through dlpack, as
+with NumPy, and a write is visible on the other side, even to a JAX function that is still running. A tensor's
+`_version`, which counts the writes to it and its views, reveals a write; `copy=True` keeps the two separate.
 
-torch's copy-on-write (`_lazy_clone`) would keep them apart without a copy. It was tried, and four threads that wrote to
-tensors, each to its own, while JAX let go of arrays over them in threads of XLA's, crashed within seconds.
+torch's copy-on-write (`_lazy_clone`) would separate them without a copy, but it is not safe here: four threads, each
+writing to its own tensors while XLA's threads released arrays over them, crashed within seconds.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
     """
     if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
-            "a tensor that requires grad cannot become a JAX array, for JAX would not see torch's graph. Where that is "
-            "meant, pass tensor.detach() (as the tensors of module.state_dict() are) or do it under torch.no_grad(); "
-            "else call the JAX function with jaxtorch.call_jax, which gradients flow through"
+            "a tensor that requires grad cannot become a JAX array, because JAX does not see torch's graph. If you do "
+            "not need the gradient, pass tensor.detach() (the tensors of module.state_dict() are detached) or "
+            "convert it under torch.no_grad(). Otherwise call the JAX function with jaxtorch.call_jax: gradients flow "
+            "through it"
         )
     tensor = tensor.detach()
     if tensor.is_quantized or tensor.layout != torch.strided or tensor.is_nested:
@@ -57,11 +58,11 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
             "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else tensor.layout
         )
         raise RuntimeError(
-            f"JAX arrays are dense, and this tensor is {kind}: call .to_dense() or .dequantize() before"
+            f"JAX arrays are dense, but this tensor is {kind}: call .to_dense() or .dequantize() first"
         )
     to_numpy(tensor.dtype)
     if tensor.device.type == "meta":
-        raise RuntimeError("a tensor on the meta device has no data to make an array of")
+        raise RuntimeError("a tensor on the meta device has no data to convert to an array")
     if tensor.device.type == "jax":
         return _array_under(tensor, copy)
     with jax.enable_x64(True), jax.ensure_compile_time_eval():
@@ -77,15 +78,17 @@ def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
     own = buffer_of(tensor).array
     if isinstance(own, jax.Array) and not isinstance(own, jax.core.Tracer) and own.is_deleted():
         raise RuntimeError(
-            "the array under this tensor was deleted: a JAX function that took it as a donated argument has its "
-            "memory. Donate a copy: jaxtorch.to_jax(tensor, copy=True)"
+            "the array behind this tensor was deleted: it was a donated argument of a JAX function, which has reused "
+            "its memory. Donate a copy: jaxtorch.to_jax(tensor, copy=True)"
         )
     array = contiguous_array(tensor)
-    tracing.forbid(array, "handed to JAX (jaxtorch.call_jax calls a JAX function with it)")
+    tracing.forbid(
+        array, "converted to a JAX array (jaxtorch.call_jax calls a JAX function with it)"
+    )
     if copy:
         return array.copy() if array is own else array
     if copy is False and array is not own:
-        raise _cannot_share("it is a view, which has to be read from its buffer")
+        raise _cannot_share("it is a view, and reading it from its buffer makes a copy")
     return array
 
 
@@ -114,19 +117,21 @@ def _jax_is_on(device: torch.device) -> bool:
 
 
 def _obstacle(tensor: Tensor) -> str:
-    """Why JAX cannot have the tensor's memory; empty where it can."""
+    """Why JAX cannot use the tensor's memory; empty if it can."""
     if tensor.is_conj() or tensor.is_neg():
-        return "its values are lazily conjugated or negated, and so are not in memory"
+        return "it is lazily conjugated or negated, so its values are not in memory"
     if not tensor.is_contiguous():
         # JAX takes dense ones with a layout, and reads them wrongly where the array is not committed to its device.
         return f"strides {tensor.stride()} are not row-major"
     if tensor.numel() and tensor.data_ptr() % _ALIGNMENT:
-        return f"XLA wants memory that begins at a multiple of {_ALIGNMENT} bytes"
+        return f"XLA requires memory that is aligned to {_ALIGNMENT} bytes"
     return ""
 
 
 def _cannot_share(why: str) -> ValueError:
-    return ValueError(f"the memory cannot be shared (copy=False): {why}. Leave copy out")
+    return ValueError(
+        f"the memory cannot be shared (copy=False): {why}. Omit copy=False to allow a copy"
+    )
 
 
 def tensor_of(
@@ -146,16 +151,16 @@ def tensor_of(
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
-            "a traced array has no value yet, and no tensor can be made of it: make the torch code a JAX function "
-            "with jaxtorch.jax_view, and JAX traces into it"
+            "a traced array has no value yet and cannot become a tensor: turn the torch code into a JAX function "
+            "with jaxtorch.jax_view, and JAX traces through it"
         )
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise TypeError("torch has no type for a JAX key: pass jax.random.key_data(key)")
+        raise TypeError("torch has no dtype for a JAX key: pass jax.random.key_data(key)")
     to_torch(array.dtype)
     if array.is_deleted():
         raise RuntimeError(
-            f"the array {array.dtype}{list(array.shape)} was deleted: a JAX function took it as a donated argument, "
-            "or somebody called its .delete(). Make the tensor before, with copy=True"
+            f"the array {array.dtype}{list(array.shape)} was deleted: it was a donated argument of a JAX function, "
+            "or its .delete() was called. Create the tensor before that, with copy=True"
         )
     target = _default_for(array) if device is None else torch.device(device)
     if target.type == "jax":
@@ -173,13 +178,13 @@ def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) ->
     check_index(target)
     rows = in_rows(array)
     if copy is False and rows is not array:
-        raise _cannot_share("its elements do not lie in row-major order")
+        raise _cannot_share("its elements are not stored in row-major order")
     torch.jax.init()  # type: ignore[attr-defined]  # the device may not have been used before
     return from_dlpack(array.copy() if copy and rows is array else rows)
 
 
 def _default_for(array: jax.Array) -> torch.device:
-    """Torch's default device if somebody set one, else where the array's memory is."""
+    """Torch's default device if one was set, otherwise the device of the array's memory."""
     chosen = private.device_block() or private.default_device()
     if chosen is not None:
         return chosen

@@ -1,8 +1,8 @@
-"""`torch.UntypedStorage` on the device, which is what saving, loading and `copy.deepcopy` work with.
+"""`torch.UntypedStorage` on the device, which saving, loading and `copy.deepcopy` use.
 
-A Storage of the device owns no memory; its data is the Buffer that hangs on it (`storage/buffer.py`). torch's C++ would
-read through its address, or allocate where there is no allocator (a crash), so that the methods below are answered
-here for the device and go to torch for every other.
+A Storage on the device owns no memory; its data is the Buffer attached to it (`storage/buffer.py`). torch's C++ would
+read through its address, or allocate without an allocator, and crash. So this module implements the methods below for
+the device, and calls torch's for every other device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 
 def _from_bytes(content: np.ndarray) -> UntypedStorage:
-    """A Storage of the device over a uint8 array nobody else writes to."""
+    """A Storage on the device over a uint8 array without other writers."""
     from ..base import torch_private as private
     from ..storage.transfer import put
 
@@ -121,7 +121,7 @@ def _resize(self: UntypedStorage, size: int) -> Any:
     if self.device.type != "jax":
         return _Base.resize_(self, size)
     raise RuntimeError(
-        "a Storage on the jax device has a fixed size: use `tensor.resize_(...)`, or make a new tensor"
+        "a Storage on the jax device has a fixed size: use `tensor.resize_(...)`, or create a new tensor"
     )
 
 

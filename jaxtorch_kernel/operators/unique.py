@@ -1,8 +1,8 @@
-"""`torch.unique` and its kin: rows are sorted and numbered, their count is read, then gathered.
+"""`torch.unique` and related operators: rows are sorted and numbered, the count is read, then the rows are gathered.
 
-The first program finds for every row (an element, or a slice along a dimension) the number of its
-group; the second, of a size rounded up as in `dynamic.py`, takes the first row of each group.
-A NaN equals nothing, so that each is a group of its own, as on the CPU.
+The first program finds the group number of every row (an element, or a slice along a dimension). The second,
+whose size is rounded up as in `dynamic.py`, takes the first row of each group. A NaN equals nothing, so each NaN
+forms its own group, as on the CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""View operators: a new tensor over the same Storage, made by torch's own Meta kernels."""
+"""View operators: a new tensor over the same Storage, computed by torch's own Meta kernels."""
 
 from __future__ import annotations
 

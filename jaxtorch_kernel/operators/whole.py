@@ -1,17 +1,17 @@
-"""Composites kept whole: one JAX function instead of the dozens of operators that torch would take a call apart into.
+"""Composites that are not decomposed: one JAX function instead of the dozens of operators that torch would run.
 
 torch defines a composite (`lstm`, `layer_norm`, `einsum`) by other operators, and autograd sees only those. A `Whole`
-takes the composite's place above autograd:
+replaces the composite above autograd:
 
     @kernel("layer_norm")              a composite's kernel is registered for autograd too (`registration.py`)
     Whole(function, torch.ops.aten.layer_norm.default)
 
-* **Forward** is one program. torch's Meta kernel, here the composite itself over meta tensors, is asked once per
+* **Forward** is one program. torch's Meta kernel, here the composite itself on meta tensors, is called once per
   program for sizes, strides, dtypes and errors.
-* **Backward** is one program, `jax.vjp` of the same function: the forward is computed anew inside it as far as the
-  gradient needs it. That program is a Whole in turn, so that gradients of any order follow.
-* **The parts** run as before where somebody wants to see them: `torch.func` transforms, batched gradients, forward
-  mode, dispatch modes and tensor subclasses. The gradient's parts are torch's own gradient of the parts.
+* **Backward** is one program, `jax.vjp` of the same function, which recomputes the forward as far as the gradient
+  needs it. That program is itself a Whole, so gradients of any order work.
+* **The parts** run as usual when something must see them: `torch.func` transforms, batched gradients, forward
+  mode, dispatch modes and tensor subclasses. The gradient is then torch's own gradient of the parts.
 """
 
 from __future__ import annotations

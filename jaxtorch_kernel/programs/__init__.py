@@ -1,1 +1,1 @@
-"""One JAX function with a name: traced, compiled, run. Eager operators, captured code and JAX calls all use it."""
+"""Tracing, compiling and running a named JAX function, for eager operators, captured code and JAX calls."""

@@ -1,10 +1,10 @@
-"""Running a program and storing what it gives, with no place between for Ctrl-C.
+"""Running a program and storing its results in one step that Ctrl-C cannot interrupt.
 
-A program that writes takes its inputs' memory (donation): between XLA's call and the last store the data is nowhere but
-in the outputs. Python looks for signals between bytecodes; here one call in C does all of it, so that there are none.
+A program that writes has its inputs donated: between the XLA call and the last store, the data exists only in the
+outputs. Python checks for signals between bytecodes; here a single C call does everything, so there are none.
 
-Another thread may read a buffer in that time, and gets an array that XLA then refuses. It asks `replaced`, which waits
-for the write, and reads again. So reading needs no lock.
+Another thread may read a buffer in the meantime and get an array that was donated, which XLA rejects. It then calls
+`replaced`, which waits for the write, and reads again. So reading needs no lock.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def store(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> None:
 
 
 def own(buffer: Buffer) -> None:
-    """Make sure that nobody but the buffer holds its array, which is about to be donated."""
+    """Make sure that only the buffer holds its array, which is about to be donated."""
     array = buffer.array
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):

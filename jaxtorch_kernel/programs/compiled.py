@@ -1,8 +1,8 @@
 """A JAX function over flat arrays, compiled for one signature: forward, forward with residuals, backward.
 
-`jax.vjp` gives the pullback as a pytree whose leaves are the residuals. The forward program returns those leaves (but
-for those that are inputs, which would be copied), the backward program takes them and the cotangents. Nothing of the
-forward runs twice, and XLA sees each half whole.
+`jax.vjp` returns the pullback as a pytree whose leaves are the residuals. The forward program returns those leaves
+(except inputs, which would be copied); the backward program takes them and the cotangents. No part of the forward runs
+twice, and XLA sees each half as a whole.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Compiled:
     Args:
         function: takes one array for each of `avals`.
         avals: shape, dtype and placement of the inputs.
-        inputs: which of them a gradient may be asked for.
+        inputs: those whose gradient may be requested.
         donated: inputs whose memory the forward program without residuals may reuse.
         name: what the program is called in profiles and messages.
         cause: the trace that the programs are recorded under: by default the one that is open now.

@@ -1,10 +1,12 @@
-"""From a trace to an executable: the one place where XLA is asked, and where what was compiled is recorded.
+"""From a trace to an executable: the only place that calls XLA's compiler and records each compilation.
 
-The record (`stats.Compiled`) keeps nothing alive. What it takes to look at a program later, its executable and its
-trace, hangs on the function that runs it, and the record refers to it weakly: a program that nobody can run is gone.
+The record (`stats.Compiled`) keeps nothing alive. The data for inspecting a program later, its executable and its
+trace, is attached to the function that runs it, and the record holds a weak reference: a program that can no longer be
+run is freed.
 
-While a program is traced or compiled, its thread has a `Phase` open. `insight/` reads them from another thread, to say
-what takes so long, and JAX's events, which name no program, belong to the innermost of their thread.
+While a program is traced or compiled, its thread has an open `Phase`. `insight/` reads the phases from another thread
+to report what takes so long. JAX's events, which do not name the program, are attributed to the thread's innermost
+phase.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from .stats import Trace
 
 
 class Phase:
-    """What a thread is doing to a program.
+    """The step that a thread is performing on a program.
 
     Attributes:
         step: "trace", "lowering" or "XLA".
-        found: whether the persistent cache had it; None as long as nobody tells.
+        found: whether the persistent cache had it; None while this is unknown.
     """
 
     __slots__ = ("found", "name", "started", "step")
@@ -69,7 +71,7 @@ _heard: dict[int, Phase] = {}
 
 
 def hear(name: str, step: str | None) -> None:
-    """JAX has told that a step of a program that is none of ours is over. `step` is the next, None after the last."""
+    """JAX reported the end of a step of a program outside jaxtorch. `step` is the next one, None after the last."""
     if step is None:
         _heard.pop(threading.get_ident(), None)
         return
@@ -79,9 +81,9 @@ def hear(name: str, step: str | None) -> None:
 
 
 def outermost() -> Phase | None:
-    """What a thread is compiling that a person waits for: not the small programs inside of its trace.
+    """The outermost program that a thread is compiling, not the small programs inside its trace.
 
-    JAX says of a step that it is over, and never that one begins: whether it does is seen on the thread's stack.
+    JAX reports the end of a step but never its beginning, which is detected on the thread's stack.
     """
     for running in list(phases.values()):
         if running:
@@ -96,13 +98,13 @@ def outermost() -> Phase | None:
 
 
 def here() -> Phase | None:
-    """What this thread is doing to a program of ours, if anything."""
+    """The current phase of this thread in a program of jaxtorch, if any."""
     stack = phases.get(threading.get_ident())
     return stack[-1] if stack else None
 
 
 class Handle:
-    """What it takes to look at a program: its executable, the trace that it was compiled from, and the stack there.
+    """The data for inspecting a program: its executable, the trace that it was compiled from, and the stack there.
 
     JAX names the lines of a program by the stack that the trace was lowered at.
     """

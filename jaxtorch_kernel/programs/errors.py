@@ -1,4 +1,4 @@
-"""XLA's errors in torch's words."""
+"""Translation of XLA's errors to torch's."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .site import describe, user_line
 def explain(error: Exception, name: str, where: str | None = None) -> Exception:
     """The exception that torch users expect for an error of the XLA run time in operator `name`.
 
-    `where` is the line that asked for it; by default the one that is running.
+    `where` is the line that launched it; by default the current line.
     """
     text = str(error)
     where = user_line() if where is None else where
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(
-            f"JAX ran out of device memory in aten::{name}{where}. `torch.jax.memory_summary()` shows what is "
-            f"held; `del` what is not needed, or use smaller batches. XLA says: {text}"
+            f"JAX ran out of device memory in aten::{name}{where}. `torch.jax.memory_summary()` shows how much "
+            f"is held; `del` unneeded tensors, or use smaller batches. XLA reports: {text}"
         )
     return RuntimeError(f"XLA failed in aten::{name}{where}: {text}")
 
 
 def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exception:
-    """As `explain`, for a call whose operands may be what an earlier program failed to compute: then that one is named.
+    """Like `explain`, for a call whose operands may come from an earlier program that failed: then that one is named.
 
-    XLA tells of such a failure when it is too late for the call that failed.
+    XLA reports such a failure too late for the call that failed.
     """
     for buffer in operands:
         if has_failed(buffer.array):
@@ -43,7 +43,7 @@ def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exc
 
 
 def explain_buffer(error: Exception, buffer: Buffer) -> Exception:
-    """The exception for data that a program failed to compute, which counts as no memory from now on."""
+    """The exception for data that a program failed to compute, and which is not counted as memory from now on."""
     buffer.failed()
     origin: Any = buffer.origin
     if origin is None:
@@ -53,7 +53,7 @@ def explain_buffer(error: Exception, buffer: Buffer) -> Exception:
 
 
 def mixed_devices(name: str, other: torch.device) -> Exception:
-    """torch's complaint about operands on several devices."""
+    """torch's error for operands on several devices."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"jax:0 and {other}! (in {name}) Move one of them: `.to('jax')` or `.cpu()`."

@@ -1,11 +1,12 @@
-"""Which eager programs are kept: those used of late, in `config.program_memory` bytes.
+"""The cache of eager programs: the recently used ones, up to `config.program_memory` bytes.
 
-The hot path only reads a table and notes nothing, so that use is seen by its absence. After every quarter of the
-memory that went into new programs, all programs are set aside. The next call of one misses the hot path's table
-once, is found aside, and is put back. What is still aside when memory is short was not used since: it goes first.
-While nothing new is compiled, nothing moves. Another `program_memory` holds from the next compilation on.
+The hot path only reads a table and records no use, so programs are aged instead. Whenever new programs have filled a
+quarter of the memory, all programs are set aside. The next call of one misses the hot path's table once, finds the
+program among those set aside, and puts it back. Programs still set aside when memory runs short have not been used
+since, and are evicted first. While nothing new is compiled, nothing moves. A new `program_memory` takes effect at the
+next compilation.
 
-An evicted program is compiled again when it is called again. Whoever runs it at that moment holds it himself.
+An evicted program is recompiled when it is called again. A caller that is running it holds its own reference.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _set_aside() -> None:
 
 
 def _evicted(allowed: int) -> list[Program]:
-    """What goes, the longest unused first: a little more than must, because looking for it takes a while."""
+    """The programs to evict, least recently used first: a few more than necessary, because the search is slow."""
     global _total
     _total = held()  # operators and programs may be gone since
     gone: list[Program] = []

@@ -1,9 +1,9 @@
-"""Cells that a trace has touched: each thread sees its own value.
+"""Cells that a trace has touched: the tracing thread sees the tracer, other threads see the array.
 
-A trace puts tracers in the place of arrays, and all threads share the cells (Buffers, random sources). So the trace
-keeps the tracer, in a `Local`, and the cell has another class for as long as a trace touches it: `array` and `spec` are
-then properties that ask whether the reading thread is tracing. The thread of the trace gets what the Local holds, every
-other thread what the cell holds. A cell that no trace touches costs nothing.
+A trace replaces arrays by tracers, but all threads share the cells (Buffers, random sources). So the trace stores the
+tracer in a `Local`, and the cell has a different class while a trace touches it: `array` and `spec` become properties
+that check whether the reading thread is tracing. The tracing thread gets the value in the Local, every other thread the
+value in the cell. A cell that no trace touches has no overhead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _shared_classes: dict[type, type] = {}
 
 
 class Local:
-    """What a cell holds in one trace.
+    """The value of a cell in one trace.
 
     Attributes:
         cell: a weak reference; a cell that the code made and dropped must not count as kept.
@@ -40,7 +40,7 @@ class Local:
 
 
 def of(cell: Any) -> Local | None:
-    """What the cell holds in the innermost trace of this thread that has touched it."""
+    """The value of the cell in the innermost trace of this thread that has touched it."""
     trace = getattr(own, "trace", None)
     while trace is not None:
         mine: Local | None = trace.locals.get(id(cell))

@@ -1,9 +1,9 @@
-"""Many small arrays between two programs as few: those of one dtype behind each other in one.
+"""Packing small arrays that pass between two programs: those of one dtype are concatenated.
 
-An array that leaves a program costs the host about 2 µs (its buffer, its Python object, an operand of the next
-program), whatever it holds; a hundred bytes more in an array that leaves anyway cost nothing. A deep model's forward
-program keeps hundreds of small residuals. Copying is cheap up to some size, and so is cutting them out again inside the
-next program, where XLA fuses the cut with what reads it.
+Each output of a program costs the host about 2 µs (its buffer, its Python object, an operand of the next program),
+regardless of its size; a hundred more bytes in an existing output are free. A deep model's forward program has
+hundreds of small residuals. Copying is cheap up to some size, and so is slicing them out again inside the next
+program, where XLA fuses the slice with its consumer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 16
 
 
 class Packing:
-    """Where each of some arrays lies in fewer.
+    """The position of each array in the packed ones.
 
     Args:
         avals: of the arrays. Those that are large, alone of their dtype, or no numbers (random keys) stay as they are.

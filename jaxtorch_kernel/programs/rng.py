@@ -1,14 +1,13 @@
 """Random numbers: one JAX key, seeded by `torch.manual_seed`, advanced by every operator that draws.
 
-The key is an input and an output of each random program, so that a captured program draws anew at each call. In a trace
-seeds and states act at each run, as the draws do: the key is a tracer there like any other.
+The key is an input and an output of each random program, so a captured program draws new numbers at each call. In a
+trace, setting a seed or a state takes effect at each run, as drawing does: the key is an ordinary tracer there.
 
-What is drawn may fail late (no memory), and every output of its program with it. So eagerly the next key comes from a
-program of its own, and the one after a captured program is taken back to the last good one where it failed.
+A random program may fail late (out of memory), and then all of its outputs are lost. So in eager mode the next key
+comes from a separate program, and after a captured program has failed, the key is reset to the last good one.
 
-A generator of the device has a source of its own (`operators/generator.py`). A CPU `torch.Generator` passed as
-`generator=` is drawn from for a fresh key, and so stays the one source of its stream: the same generator state gives
-the same numbers.
+A generator of the device has its own source (`operators/generator.py`). A CPU `torch.Generator` passed as `generator=`
+provides a new key, and thus remains the only source of its stream: the same generator state gives the same numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Source(Buffer):
         self._put(_key_of(seed))
 
     def seed(self, seed: int) -> None:
-        """Start anew from a 64-bit seed."""
+        """Restart from a 64-bit seed."""
         self.initial_seed = seed & (1 << 64) - 1
         self._set_key(_key_of(seed))
 
@@ -86,11 +85,11 @@ class Source(Buffer):
         """Go on from what `state` returned.
 
         Raises:
-            RuntimeError: it is not such a state.
+            RuntimeError: the state is invalid.
         """
         if state.dtype != torch.uint8 or state.numel() != _STATE_BYTES:
             raise RuntimeError(
-                "a jax RNG state is a ByteTensor of 16 bytes from torch.jax.get_rng_state() or a generator's "
+                "a jax RNG state must be a ByteTensor of 16 bytes from torch.jax.get_rng_state() or a generator's "
                 f"get_state(), not {state.dtype} with {state.numel()} elements"
             )
         if _trace() is None or state.device.type == "cpu":
@@ -124,7 +123,7 @@ class Source(Buffer):
 
     @contextmanager
     def drawing(self) -> Iterator[Any]:
-        """The key for one call, while nobody else draws. The next one does not depend on that call."""
+        """The key for one call, while no other thread draws. The next key does not depend on that call."""
         with self.held():
             key = self.array
             following = _following(self.where)(key)
@@ -169,7 +168,7 @@ def _following(where: Any) -> Any:
 class Drawn(Source):
     """A key that is drawn from a CPU generator before each run of a program.
 
-    Each draw in the captured code has one of its own, as each eager draw has.
+    Each draw in the captured code has its own, as each eager draw does.
     """
 
     __slots__ = ("generator",)
@@ -239,7 +238,7 @@ def default(where: Any = None) -> Source:
 
 
 def source(generator: Any, where: Any) -> Source:
-    """Where a random operator takes its key from: its placement's source, or a generator the user passed."""
+    """The source of a random operator's key: that of its placement, or a generator that the user passed."""
     if generator is None:
         return default(where)
     own: Any = generators.get(private.identity(generator))
@@ -274,5 +273,7 @@ def fresh_seed() -> int:
     if _trace() is not None:
         from .tracing import Untraceable
 
-        raise Untraceable("a seed from the operating system would be the same at each run")
+        raise Untraceable(
+            "a seed from the operating system would be the same in every run of the program"
+        )
     return int.from_bytes(os.urandom(8), "little")

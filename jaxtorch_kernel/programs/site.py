@@ -1,4 +1,4 @@
-"""Where in the user's code a call came from."""
+"""The line of user code that made a call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_user_file(name: str) -> bool:
 
 
 def origin(program: Any) -> tuple[Any, CodeType, int] | None:
-    """What computes a buffer, and the innermost line of no installed library that asked for it.
+    """The operator that computes a buffer, and the innermost line outside installed libraries that called it.
 
     None under a backward pass, whose thread has no Python frames.
     """

@@ -1,9 +1,9 @@
-"""Inputs of one shape as one input: stacked before a program runs, their gradients split after it.
+"""Inputs of the same shape, stacked into one before a program runs; their gradients are split afterwards.
 
-A loop over layers reads each layer's parameters from stacked arrays. Were the stacking a part of the loop's program,
-that program would have an input and a gradient for each parameter of each layer, and XLA takes tens of milliseconds for
-each. So it happens outside, by two small programs that run for a few layers at a time: `put` writes rows of the stacked
-arrays, `take` reads them. How many rows there are in all is only a bound to them.
+A loop over layers reads each layer's parameters from stacked arrays. If the loop's program did the stacking, it would
+have an input and a gradient for each parameter of each layer, and XLA needs tens of milliseconds to compile each. So
+two small programs do it outside, for a few layers at a time: `put` writes rows of the stacked arrays, `take` reads
+them. The total number of rows is only a bound for them.
 """
 
 from __future__ import annotations
@@ -198,13 +198,13 @@ def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Callable[.
 
 
 def _row_sharding(sharding: Any) -> Any:
-    """Where a row of an array placed like this goes; None is XLA's choice."""
+    """The placement of a row of an array that is placed like this; None leaves it to XLA."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec(*tuple(sharding.spec)[1:]))
     return sharding if isinstance(sharding, SingleDeviceSharding) else None
 
 
 def forget() -> None:
-    """Drop the programs: the next stacks compile theirs anew."""
+    """Drop the programs: the next stacks recompile theirs."""
     _stacking.cache_clear()
     _splitting.cache_clear()

@@ -1,4 +1,4 @@
-"""What the dispatch has done so far: compiled programs, operators that ran on the CPU."""
+"""Statistics of the dispatch: compiled programs, and operators that ran on the CPU."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Site = tuple[str, int]  # a line of the user's: file, line
 
 @dataclass(eq=False)  # hashed by identity
 class Source:
-    """What is compiled, once or again and again: a function under `pure`, a cell, all eager operators.
+    """Something that is compiled, once or repeatedly: a function under `pure`, a cell, all eager operators.
 
     Attributes:
-        kind: by what: "eager", "pure", "jit", "cell", ...
-        hits: calls that found a program.
-        traces: calls that were traced. Of eager operators neither is counted.
-        history: its traces, oldest first; the latest hundred.
-        warned: that it was traced too often has been said.
-        caches: where its programs are kept, each with a `clear_cache`.
+        kind: how it is compiled: "eager", "pure", "jit", "cell", ...
+        hits: calls that found a compiled program.
+        traces: calls that were traced. Hits and traces of eager operators are not counted.
+        history: the latest hundred traces, oldest first.
+        warned: whether the warning about too many traces has been issued.
+        caches: the caches of its programs, each with a `clear_cache`.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Trace:
 
     Attributes:
         site: the line whose call was traced.
-        state: what the program depends on: path -> what stood there (`capture/retraces.py`).
-        reasons: why it was traced although it had been before: what changed, and how to avoid it.
-        seconds: that the code ran. They count once, for the first program that is compiled of the trace.
+        state: what the program depends on: path -> value at the trace (`capture/retraces.py`).
+        reasons: why it was retraced: what changed, and how to avoid it.
+        seconds: run time of the traced code, counted once, for the first program compiled from the trace.
     """
 
     source: Source
@@ -55,7 +55,7 @@ class Trace:
 
 
 class Reason(NamedTuple):
-    """Why code was traced again."""
+    """The reason for a retrace."""
 
     what: str
     advice: str = ""
@@ -68,7 +68,7 @@ _here = threading.local()
 
 @contextmanager
 def tracing_as(trace: Trace) -> Iterator[None]:
-    """What is captured in the block, and compiled then or later, is recorded under `trace`."""
+    """Record programs that are captured in the block, and compiled then or later, under `trace`."""
     before = getattr(_here, "trace", None)
     _here.trace = trace
     try:
@@ -78,12 +78,12 @@ def tracing_as(trace: Trace) -> Iterator[None]:
 
 
 def trace_here(name: str) -> Trace:
-    """What is being traced in this thread; one of its own outside of any."""
+    """The current trace of this thread; a new one if nothing is being traced."""
     return getattr(_here, "trace", None) or Trace(Source(name, "call_jax"))
 
 
 def nothing() -> None:
-    """The weak reference to what is gone."""
+    """Stands in for a weak reference to a deleted object."""
 
 
 @dataclass(eq=False)
@@ -93,16 +93,16 @@ class Compiled:
     Attributes:
         name: of the operator or the function.
         trace, lowering, xla: seconds.
-        cause: the trace that it was compiled of.
-        part: which of its programs: "" for all of it, "saving" for a forward pass that keeps what the backward pass
-            needs, "backward" for that.
-        site: the line that asked for it.
-        avals: shape and dtype of its inputs.
-        calls: how often it ran. Those of the eager hot path count while they are recorded (`insight/events.py`).
-        persistent_hit: whether XLA's work was found in the persistent cache; None where nobody listened.
-        handle: the executable and its trace (`compiling.py`), while anybody can still run it.
-        cleared: taken out of the list that a person sees.
-        id: its number, from 1 on.
+        cause: the trace from which it was compiled.
+        part: which part of the computation: "" for all of it, "saving" for a forward pass that returns residuals,
+            "backward" for the backward pass.
+        site: the line that caused the compilation.
+        avals: shapes and dtypes of its inputs.
+        calls: how often it ran. Calls in the eager hot path count only while they are recorded (`insight/events.py`).
+        persistent_hit: whether the executable came from the persistent cache; None if this was not recorded.
+        handle: the executable and its trace (`compiling.py`), as long as it can still be run.
+        cleared: whether it was removed from the list shown to the user.
+        id: its number, counted from 1.
     """
 
     name: str
@@ -127,7 +127,7 @@ _lock = threading.Lock()
 
 
 def count_fallback(name: str) -> int:
-    """Count one run of an operator on the CPU; returns how often it has run there."""
+    """Count one run of an operator on the CPU; returns its number of runs there."""
     with _lock:
         _fallbacks[name] += 1
         return _fallbacks[name]
@@ -137,19 +137,19 @@ _decompositions: Counter[str] = Counter()
 
 
 def count_decomposition(name: str) -> None:
-    """Count one run of an operator by torch's decomposition."""
+    """Count one run of an operator through torch's decomposition."""
     with _lock:
         _decompositions[name] += 1
 
 
 def decompositions() -> dict[str, int]:
-    """How often each operator ran by torch's decomposition, as one program."""
+    """How often each operator ran through torch's decomposition, as one program."""
     with _lock:
         return dict(_decompositions.most_common())
 
 
 def reset() -> None:
-    """Forget the counts of fallbacks and decompositions."""
+    """Reset the counts of fallbacks and decompositions."""
     with _lock:
         _fallbacks.clear()
         _decompositions.clear()
@@ -168,5 +168,5 @@ def fallbacks() -> dict[str, int]:
 
 
 def compile_count() -> int:
-    """How many XLA programs this process has compiled for operators."""
+    """The number of XLA programs that this process has compiled for operators."""
     return len(compiled)

@@ -1,21 +1,21 @@
 """Traces: torch code run over tracers instead of values.
 
-Tracing is substitution. While a trace is open, a cell (a Buffer, or a random source) that is read shows a tracer in
-place of its array, the torch code runs unchanged, and every alias sees the tracer, because all aliases share the
-cell. Only the thread of the trace sees it: the trace keeps the tracer, and the cell itself keeps its array, which
-every other thread goes on reading and writing (`local.py`). When the trace closes, its tracers go with it.
+Tracing is substitution. While a trace is open, reading a cell (a Buffer, or a random source) returns a tracer in
+place of its array. The torch code runs unchanged, and every alias sees the tracer, because all aliases share the
+cell. Only the tracing thread sees it: the trace stores the tracer, and the cell itself keeps its array, which
+other threads continue to read and write (`local.py`). When the trace closes, its tracers are dropped.
 
-A `Trace` keeps the books of one such run:
+A `Trace` records, for one such run:
 
-* what was **captured**: a cell that was there before and was read. Its array becomes a constant of the jaxpr under its
-  own identity, by which `capture/` finds it again and makes it an input;
-* what was **written**: a captured cell that holds another tracer at the end;
-* what was **born**: a cell made inside. One that depends on no input (`zeros`, and what is computed from it) stays
-  concrete, so that optimizer state created in the first step exists when the trace is over.
+* **captured** cells, which existed before and were read. Their array becomes a constant of the jaxpr under its own
+  identity, by which `capture/` finds it again and turns it into an input;
+* **written** cells, which are captured cells that hold a different tracer at the end;
+* **born** cells, which were created inside. A cell that depends on no input (`zeros`, and values computed from it)
+  stays concrete, so that optimizer state created in the first step exists after the trace.
 
-Traces nest (the body of a scan inside a captured function); a nested one shares its outermost trace's captures.
-`depth` is a plain integer for the whole process, so that the hot path asks one attribute. While it is above zero
-a kernel also asks whether the trace is its own thread's: another thread's eager work goes on.
+Traces nest (the body of a scan inside a captured function); a nested trace shares the captures of the outermost one.
+`depth` is a plain integer for the whole process, so the hot path checks one attribute. While it is above zero, a
+kernel also checks whether the trace belongs to its own thread: eager work in other threads continues.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Trace:
             mine.array = mine.read = tracer
 
     def constant_of(self, cell: Any) -> Any:
-        """The array that stands for the cell in the outermost jaxpr."""
+        """The array that represents the cell in the outermost jaxpr."""
         place = self.place.get(id(cell))
         if place is None or self.captured[place][0]() is not cell:
             array = cell.array
@@ -168,7 +168,7 @@ class Trace:
     def add_reader(self, tensor: Any) -> None:
         """Note a tensor from outside that needs a gradient and was read: an input of a body (`capture/bodies.py`).
 
-        A view stands for what it is a view of.
+        A view represents its base.
         """
         if self.parent is not None and not self.bore(tensor.untyped_storage().buffer):
             tensor = tensor._base if tensor._is_view() and not tensor.is_leaf else tensor
@@ -225,7 +225,7 @@ class Trace:
         ]
 
     def escaped(self, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
-        """Cells with a tracer that were made inside and that somebody still holds; `but` these, by identity."""
+        """Cells with a tracer that were created inside and are still referenced, except `but` (by identity)."""
 
         def alive() -> list[Any]:
             cells = [reference() for reference in self.born.values()]
@@ -306,7 +306,7 @@ def active() -> bool:
 
 
 class Untraceable(RuntimeError):
-    """Torch code under a trace asked for a value that only a run can give, or for what no program can do.
+    """Torch code under a trace needs a value that exists only at run time, or an effect that no program supports.
 
     Attributes:
         advice: what to write instead, where it is not about a value.
@@ -321,7 +321,7 @@ class Untraceable(RuntimeError):
 
 
 def forbid(array: Any, what: str) -> None:
-    """Raise where a traced array would have to have a value.
+    """Raise if the array is traced and so has no value.
 
     Raises:
         Untraceable: it is a tracer.

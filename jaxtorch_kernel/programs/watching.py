@@ -1,12 +1,12 @@
-"""Who is told of each call while a profile runs: which program, before it is launched, and what it makes.
+"""Profiler hooks, called before each launch with the program, and after it with its results.
 
-XLA's own account of a call knows the line that compiled its program, not the line that calls it now. While
-somebody watches, every eager call leaves the hot path (`tracing.depth` is up, as while code is traced), and the general
-path tells; so do the programs of captured code. While nobody does, the hot path is as it was: it asks for nothing here.
+XLA's own trace of a call records the line that compiled its program, not the line that calls it now. While a profiler
+is active, every eager call leaves the hot path (`tracing.depth` is raised, as while code is traced), and the general
+path calls the hooks; so do the programs of captured code. Otherwise the hot path is unchanged and checks nothing here.
 
-What is made is told so that it can be waited for. XLA computes a result that everybody has dropped to its end, and has
-no way to wait for that. Its cell is kept until it is done: not the array, whose memory a later program may take over
-if nobody else holds it.
+Results are reported so that the profiler can wait for them. XLA computes a result to the end even if every reference
+to it was dropped, and offers no way to wait for that. So the result's cell is kept until it is done, but not the array,
+whose memory a later program may reuse if nothing else holds it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .stats import Compiled
 
 
 class Watcher:
-    """One who watches: is told of launches, and keeps what is not computed yet.
+    """A profiler's hook: receives launches, and keeps the results that are not computed yet.
 
     Args:
-        launched: is given the record of each program, in the thread of the call.
+        launched: called with the record of each program, in the calling thread.
     """
 
     def __init__(self, launched: Callable[[Compiled], None]):
@@ -45,7 +45,7 @@ class Watcher:
             pending.popleft()
 
     def wait(self) -> None:
-        """Wait for everything that was made."""
+        """Wait for all results."""
         while self._pending:
             array = self._pending.popleft().array
             if not _done(array):
@@ -57,14 +57,16 @@ watcher: Watcher | None = None
 
 @contextmanager
 def watching(launched: Callable[[Compiled], None]) -> Iterator[Watcher]:
-    """Tell of every call in this process.
+    """Report every call in this process.
 
     Raises:
-        RuntimeError: somebody watches already.
+        RuntimeError: a profile is already active.
     """
     global watcher
     if watcher is not None:
-        raise RuntimeError("eager calls are being recorded already: one profile at a time")
+        raise RuntimeError(
+            "eager calls are already being recorded: only one profile can run at a time"
+        )
     with tracing.aside():
         watcher = Watcher(launched)
         try:
@@ -80,7 +82,7 @@ def launching(record: Compiled | None) -> None:
 
 
 def fetched(array: Any) -> np.ndarray:
-    """`np.asarray` of a `jax.Array`, which a profile shows as what it is: first a wait, then a transfer."""
+    """`np.asarray` of a `jax.Array`, shown in a profile as its two parts: a wait, then a transfer."""
     with jax.profiler.TraceAnnotation("jaxtorch: wait for a value"):
         jax.block_until_ready(array)
     with jax.profiler.TraceAnnotation("jaxtorch: transfer to the host"):

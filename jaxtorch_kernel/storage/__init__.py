@@ -1,1 +1,1 @@
-"""Where a tensor's data is: buffers, the views over them, dtypes, transfers."""
+"""Storage of tensor data: buffers, views over them, dtypes, transfers."""

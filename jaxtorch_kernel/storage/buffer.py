@@ -1,12 +1,12 @@
 """The cell that holds a Storage's data.
 
-A tensor of the device is a plain `torch.Tensor` with a Storage that owns no memory. The data hangs on that
+A tensor on the device is a plain `torch.Tensor` with a Storage that owns no memory. The data is attached to that
 Storage as the Python attribute `buffer`: every alias of the tensor (a view, `.data`, `detach()`, autograd's own)
-shares the Storage, hence the Buffer, hence sees every write. A Buffer holds one immutable `jax.Array`; writing
-replaces the array. Inside a trace the array may be a tracer, and nothing here minds.
+shares the Storage and thus the Buffer, and so sees every write. A Buffer holds one immutable `jax.Array`; writing
+replaces the array. Inside a trace the array may be a tracer; this module treats both alike.
 
-The array is the Storage's memory in order: its shape is any shape whose row-major order is the memory's. A
-tensor that is a whole contiguous array costs no reshape; every other tensor is a view (`layout.py`).
+The array holds the Storage's memory in order: it may have any shape whose row-major order is the memory order. A
+tensor that is a whole contiguous array needs no reshape; every other tensor is a view (`layout.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .dtypes import to_numpy
 
 
 class Spec:
-    """What a compiled program must know of a buffer: dtype, physical shape, placement. Interned: compare by `is`."""
+    """The properties of a buffer that a program is compiled for: dtype, shape, placement. Interned: compare by `is`."""
 
     __slots__ = ("buffer", "dtype", "nbytes", "numel", "placement", "shape")
 
@@ -42,7 +42,7 @@ class Spec:
 
 
 class Geometry:
-    """How a tensor looks at its buffer: Spec, dtype, size, stride. Interned, so that a program's key holds one object
+    """A tensor's view of its buffer: Spec, dtype, size, stride. Interned, so that a program's key holds one object
     for each tensor, compared by `is`.
     """
 
@@ -173,7 +173,7 @@ def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
 def wrap_sized(
     array: Any, spec: Spec, size: Any, dtype: torch.dtype, stride: Any = None
 ) -> torch.Tensor:
-    """As `wrap`, with a Storage that reports its true `nbytes` and an address of its own (3.5 µs more).
+    """Like `wrap`, with a Storage that reports its true `nbytes` and a unique address (3.5 µs slower).
 
     `safetensors`, `torch.save` and anything else that looks for shared memory rely on both.
     """
@@ -185,7 +185,7 @@ def wrap_sized(
 
 
 def geometry(tensor: torch.Tensor, buffer: Buffer) -> Geometry:
-    """How `tensor` looks at its buffer."""
+    """The view that `tensor` has of its buffer."""
     key = (buffer.spec, tensor.dtype, tensor.shape, tensor.stride())
     found = _geometries.get(key)
     if found is None:

@@ -1,4 +1,4 @@
-"""What the device cannot hold: sparse layouts, pinned memory, an index above `jax:0`."""
+"""Checks for unsupported tensors: sparse layouts, pinned memory, an index above `jax:0`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
     """Refuse what the device cannot hold.
 
     Raises:
-        RuntimeError: a sparse layout, or pinned memory asked of a device tensor.
+        RuntimeError: a sparse layout, or pinned memory requested for a device tensor.
     """
     if layout is not None and layout != torch.strided:
         raise RuntimeError(
-            f"the jax device holds dense (strided) tensors only, not {layout}: "
-            "make it on the CPU, or call .to_dense()"
+            f"the jax device supports only dense (strided) tensors, not {layout}: "
+            "create it on the CPU, or call .to_dense()"
         )
     if pin_memory:
         raise RuntimeError("Only dense CPU tensors can be pinned")

@@ -1,4 +1,4 @@
-"""torch dtypes and their NumPy twins, both ways."""
+"""Conversion between torch dtypes and NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
         return _PAIRS[dtype]
     except KeyError:
         raise TypeError(
-            f"the jax device has no dtype {dtype}: XLA does not know it. "
+            f"the jax device does not support {dtype}: XLA has no such dtype. "
             f"Convert before moving, for example with .to(torch.float32)."
         ) from None
 

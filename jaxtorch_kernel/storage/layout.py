@@ -1,8 +1,8 @@
 """Views: how a tensor's (size, stride, offset) reads and writes its buffer, as JAX operations.
 
-Mechanism. A buffer is a row of elements in memory order. Cut that row at every stride that occurs, of the
-view and of the buffer's own shape, and it becomes a mixed-radix number: *levels*, the outermost first, each
-with a size and a unit (the stride of one step). If the units divide each other, then
+Mechanism. A buffer is a row of elements in memory order. Splitting that row at every stride of the view and of the
+buffer's own shape yields a mixed-radix number: *levels*, the outermost first, each with a size and a unit (the
+stride of one step). If the units divide each other, then
 
     read  = reshape(buffer, levels) -> slice each level -> merge and permute levels -> broadcast
     write = the inverse, ending in an update of that slice
@@ -11,8 +11,8 @@ where each dimension of the view covers a run of levels: all of the inner ones, 
 a level that no dimension covers is indexed at one place. The starts of the slices come from the offset, and
 they are run-time operands: `x[i]` in a loop is one program. A stride of 0 is a broadcast.
 
-What does not fit (overlapping windows of `unfold`, steps that do not divide) reads by gather and writes by scatter,
-with the offset as its one start. Everything here happens inside the program of the operator that reads or writes.
+Other views (overlapping windows of `unfold`, steps that do not divide) are read by gather and written by scatter,
+with the offset as the only start. Everything here happens inside the program of the operator that reads or writes.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _cut(numel: int, units: set[int]) -> list[tuple[int, int]] | None:
 def _cover(
     levels: list[tuple[int, int]], size: Shape, stride: Shape
 ) -> tuple[list[int], list[tuple[int, list[int]]]] | None:
-    """How the dimensions cover the levels: takes, and each dimension's levels; None where they do not fit."""
+    """How the dimensions cover the levels: takes, and each dimension's levels; None if they do not fit."""
     position = {unit: i for i, (_, unit) in enumerate(levels)}
     takes = [1] * len(levels)
     used: set[int] = set()

@@ -1,8 +1,9 @@
-"""How often a tensor that was there got other memory or another geometry in place.
+"""A counter of in-place changes to the memory or geometry of existing tensors.
 
-`p.data = q`, `set_`, `resize_`, `t_` do so, are rare, and all of them pass a kernel of ours. A program that reads many
-tensors by name asks this number before each run, and looks at the tensors again only where it has changed.
-(`torch.utils.swap_tensors` exchanges two tensors unseen, but refuses those to which a program has a weak reference.)
+`p.data = q`, `set_`, `resize_` and `t_` make such changes. They are rare, and all of them go through one of the
+device's kernels. A program that reads many tensors by name checks this number before each run, and inspects the
+tensors again only if it has changed. (`torch.utils.swap_tensors` exchanges two tensors without notice, but refuses
+tensors to which a program has a weak reference.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where new arrays go: one JAX device (its sharding), chosen per thread with `torch.jax.device(i)`.
+"""Placement of new arrays: one JAX device (its sharding), chosen per thread with `torch.jax.device(i)`.
 
 torch sees one device, `jax:0`. The JAX devices behind it are physical placement, and placement is part of a
 buffer's Spec, so that a program compiled for one chip is never called with another's arrays.
@@ -31,7 +31,7 @@ def set_index(i: int) -> contextvars.Token[int]:
     """Make device `i` current in this context.
 
     Raises:
-        RuntimeError: there is no such device.
+        RuntimeError: the device does not exist.
     """
     count = len(devices())
     if not 0 <= i < count:

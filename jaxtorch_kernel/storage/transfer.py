@@ -1,4 +1,4 @@
-"""Host memory to device arrays and back. Always a copy: neither side can see the other's later writes."""
+"""Transfers from host memory to device arrays and back. Always copies: neither side sees later writes of the other."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FOREIGN = {
 
 
 def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
-    """A NumPy array that nobody else writes to, placed as `where` or the current device. Wide dtypes stay wide.
+    """A NumPy array without other writers, placed as `where` or on the current device. 64-bit dtypes are preserved.
 
-    A value inside a trace too: what is known there is no part of the program.
+    It is a concrete value inside a trace too: known values are not part of the program.
     """
     result, sharding = placed(array, where)
     return result, spec_of(array.dtype, array.shape, sharding)
@@ -97,7 +97,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("only tensors with up to 64 dims are supported")
     if tensor.layout != torch.strided:
         raise RuntimeError(
-            f"the jax device holds dense (strided) tensors, not {tensor.layout}: "
+            f"the jax device supports only dense (strided) tensors, not {tensor.layout}: "
             "call .to_dense() before moving."
         )
     array, spec = put(as_numpy(tensor))
@@ -105,7 +105,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_traced(array: Any) -> bool:
-    """Whether it stands for a value inside of a trace."""
+    """Whether it represents a value inside a trace."""
     return isinstance(array, jax.core.Tracer)
 
 

@@ -1,6 +1,6 @@
-"""The subcommands of `%jax`, one file for each family; `table.py` says how one is made.
+"""The subcommands of `%jax`, one file per family; `table.py` explains how to add one.
 
-The order of the imports is the order in which help and completion show them.
+Help and completion show them in the order of the imports below.
 """
 
 # isort: off

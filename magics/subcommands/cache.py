@@ -20,26 +20,36 @@ def _names() -> Iterable[str]:
 
 @subcommand(
     "cache",
-    argument("--sort", metavar="COLUMN", help=f"one of {', '.join(SORTS)}"),
-    argument("--filter", nargs="+", metavar="WORD", default=[], help="only what has these words"),
+    argument("--sort", metavar="COLUMN", help=f"sort by one of {', '.join(SORTS)}"),
+    argument(
+        "--filter",
+        nargs="+",
+        metavar="WORD",
+        default=[],
+        help="show only programs that contain all these words",
+    ),
     argument(
         "--clear",
         nargs="?",
         const="",
         metavar="NAME",
-        help="forget the programs of one function or of all: the next call compiles anew",
+        help="drop the programs of one function, or of all: the next call recompiles",
     ),
-    argument("--keep", metavar="NAME", help="keep a program's HLO when nobody can run it any more"),
-    argument("--all", action="store_true", help="also what the engine itself asks of JAX"),
+    argument("--keep", metavar="NAME", help="keep the HLO of a program after its function is gone"),
+    argument(
+        "--all",
+        action="store_true",
+        help="include the small programs that jaxtorch itself runs through JAX",
+    ),
     example="cache --sort time",
-    help="every program that was compiled: by what, how long, and why again",
+    help="every compiled program: where it comes from, how long it took, and why it was compiled again",
     names=_names,
 )
 def cache(call: Call) -> CacheView | None:
     """The table of compiled programs."""
     arguments = call.arguments
     if arguments.clear is not None and arguments.keep is not None:
-        raise UsageError("`%jax cache` takes --clear or --keep, not both at once.")
+        raise UsageError("`%jax cache` takes --clear or --keep, not both.")
     if arguments.clear is not None:
         print(_cleared(arguments.clear))
         return None
@@ -63,7 +73,7 @@ def _cleared(name: str) -> str:
     clear(found)
     count = sum(len(f.programs) for f in found)
     what = f"{count} program{'s'[: count != 1]}"
-    return f"Forgot {what}: the next call compiles anew." if count else "Nothing to forget."
+    return f"Dropped {what}: the next call recompiles." if count else "No programs to drop."
 
 
 def _kept(name: str) -> str:
@@ -72,4 +82,4 @@ def _kept(name: str) -> str:
         keep(info)
     except LookupError as error:
         raise UsageError(f"`%jax cache --keep`: {error}.") from None
-    return f"Kept {info.name} (#{info.id}): `%jax hlo {info.id}` shows it from now on."
+    return f"Kept {info.name} (#{info.id}): `%jax hlo {info.id}` can show it even after its function is gone."

@@ -15,21 +15,21 @@ from jaxtorch.base.options import config as options
 from .table import Call, subcommand
 
 _SAYS = {
-    "fallback": "what an operator without a lowering does: 'warn', 'silent', 'error'",
+    "fallback": "what happens when an operator has no lowering: 'warn', 'silent', 'error'",
     "matmul_precision": "None (torch's own setting), 'default', 'high', 'highest'",
-    "check": "'indices': look at every index, class target and probability; 'none'",
+    "check": "'indices': check every index, class target and probability; 'none'",
     "max_traces": "a function traced more often than this warns and says why; None: never",
-    "peak": "(operations, bytes) a second of the device, for rooflines, as peak=197e12,819e9; None: as known",
-    "program_memory": "bytes of compiled programs of eager operators, the longest unused go first; None: no limit",
-    "compile_cache": "keep compiled programs across sessions",
+    "peak": "roofline of the device: operations/s, bytes/s, as in peak=197e12,819e9; None: the built-in values",
+    "program_memory": "limit in bytes for programs of eager operators, least recently used go first; None: none",
+    "compile_cache": "keep compiled programs on disk across sessions",
 }
 
 
 @subcommand(
     "config",
-    argument("changes", nargs="*", metavar="OPTION=VALUE", help="what to set"),
+    argument("changes", nargs="*", metavar="OPTION=VALUE", help="the options to set"),
     example="config max_traces=5",
-    help="show the options, or set some for the session",
+    help="show the options, or set some of them for this session",
     names=lambda: [f"{name}=" for name in _SAYS],
 )
 def config(call: Call) -> None:

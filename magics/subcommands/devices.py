@@ -1,4 +1,4 @@
-"""`%jax devices`: the devices, and how an array lies on them."""
+"""`%jax devices`: the devices, and how an array is laid out over them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from .table import Call, subcommand
 
 @subcommand(
     "devices",
-    argument("tensor", nargs="*", help="a tensor or a jax.Array, to see which part lies where"),
+    argument(
+        "tensor", nargs="*", help="a tensor or a jax.Array, to see which device holds which part"
+    ),
     example="devices",
-    help="the devices, or how a tensor lies on them",
+    help="the devices, or how a tensor is sharded over them",
 )
 def devices(call: Call) -> DevicesView:
     """The devices of the session, or the sharding of an array."""
@@ -36,7 +38,7 @@ def devices(call: Call) -> DevicesView:
 
 
 def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:
-    """How the array lies whenever that is asked: a name is followed, what computes something is computed once."""
+    """A function that returns the current sharding. A name is looked up on every call; other expressions run once."""
 
     def look() -> Drawing:
         return sharding_of(eval(text, dict(names)))
@@ -48,7 +50,7 @@ def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:
 
 
 def _is_path(node: ast.expr, names: dict[str, Any]) -> bool:
-    """Whether it only looks things up: `model[0].weight`, but no `x[0]` or `x.T` of a tensor."""
+    """Whether an expression only looks things up: `model[0].weight`, but not `x[0]` or `x.T` of a tensor."""
     if isinstance(node, ast.Name):
         return True
     if not (

@@ -1,4 +1,4 @@
-"""`%jax hlo` and `%%jax hlo`: what XLA made of the code, beside the code."""
+"""`%jax hlo` and `%%jax hlo`: the compiled program beside the source code."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from .table import Call, subcommand
 
 
 def _names() -> Iterable[str]:
-    """The names of the programs that can be looked at, each once, the latest first."""
+    """The names of the programs that can still be shown, without duplicates, latest first."""
     return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
 
 
 @subcommand(
     "hlo",
     argument(
-        "program", nargs="*", help="a name or a number, the latest by default; two: compare them"
+        "program",
+        nargs="*",
+        help="a name or a number; the latest program by default; two programs are compared",
     ),
-    argument("--diff", action="store_true", help="compare the last two programs of a name"),
-    argument("--backward", action="store_true", help="the program of the gradients"),
-    argument("--stage", choices=STAGES, default="hlo", help="which text: before XLA, or after it"),
-    argument("--line", type=int, metavar="N", help="what became of line N"),
-    argument("--grep", metavar="WORD", default="", help="the lines that contain a word"),
-    argument("--save", metavar="FILE", help="write the whole text into a file"),
+    argument("--diff", action="store_true", help="compare the last two programs of this name"),
+    argument("--backward", action="store_true", help="show the backward program"),
+    argument("--stage", choices=STAGES, default="hlo", help="which representation to show"),
+    argument("--line", type=int, metavar="N", help="only the instructions that come from line N"),
+    argument("--grep", metavar="WORD", default="", help="only the lines that contain a word"),
+    argument("--save", metavar="FILE", help="write the full text to a file"),
     example="hlo NAME",
-    help="a program beside the code it comes from: jaxpr, StableHLO, HLO, costs by line; over a cell: runs it",
+    help="a program beside its source code: jaxpr, StableHLO, HLO, cost by line; as %%jax hlo it runs the cell first",
     cell=True,
     names=_names,
 )
 def hlo(call: Call) -> View | None:
-    """Look at a program."""
+    """Show a program."""
     arguments = call.arguments
     if call.cell is not None:
         if arguments.program or arguments.diff:
             raise UsageError(
-                "`%%jax hlo` shows the cell's own program: its line takes options alone."
+                "`%%jax hlo` shows the cell's own program: its line takes options only."
             )
         chosen = [_of_cell(call)]
     else:
@@ -70,9 +72,9 @@ def hlo(call: Call) -> View | None:
 
 
 def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
-    """The program that is meant, or the two."""
+    """The program to show, or the two to compare."""
     if len(named) > 2:
-        raise UsageError("`%jax hlo` shows one program or compares two, and more are named.")
+        raise UsageError("`%jax hlo` shows one program or compares two; more than two were given.")
     if len(named) == 2:
         return [_find(name) for name in named]
     found = _find(named[0]) if named else _latest()
@@ -81,7 +83,7 @@ def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
     versions = [p for p in programs() if p.name == found.name and p.part == found.part and p.alive]
     if len(versions) < 2:
         raise UsageError(
-            f"There is one program of {found.name!r}: nothing to compare. `%jax hlo A B` compares any two."
+            f"There is only one program of {found.name!r}: nothing to compare. `%jax hlo A B` compares any two."
         )
     return versions[-2:]
 
@@ -94,10 +96,10 @@ def _find(name: str) -> ProgramInfo:
 
 
 def _latest() -> ProgramInfo:
-    """The latest program of captured code that can be looked at; of an operator where there is none."""
+    """The latest program of captured code that can still be shown; otherwise that of an eager operator."""
     known = [p for p in programs() if p.alive]
     if not known:
-        raise UsageError("Nothing was compiled yet in this session: run a cell first.")
+        raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
     return max(known, key=lambda p: (p.kind != "eager", p.part != "backward", p.id))
 
 
@@ -105,7 +107,7 @@ def _backward(found: ProgramInfo) -> ProgramInfo:
     parts = [p for p in programs() if p.source == found.source and p.part == "backward" and p.alive]
     if not parts:
         raise UsageError(
-            f"{found.name} has no program for its gradients yet: it is compiled at the first backward()."
+            f"{found.name} has no backward program yet: it is compiled at the first backward()."
         )
     return parts[-1]
 
@@ -116,7 +118,7 @@ def _sentence(error: LookupError) -> str:
 
 
 def _save(path: str, text: str) -> None:
-    """Write a text into a file, and say so."""
+    """Write a text to a file and report it."""
     if path[:1] in "'\"" and path[-1:] == path[:1]:  # a name with spaces
         path = path[1:-1]
     try:
@@ -132,9 +134,9 @@ def _save(path: str, text: str) -> None:
 def _of_cell(call: Call) -> ProgramInfo:
     """Run the cell as one program, once, and find that program.
 
-    A cell that says `%%pure` or `%%jit` itself runs as it says. Of any other its code is looked at: one that writes
-    runs as `%%jit`, the rest as `%%pure`, which keeps the gradient. It runs once, whatever comes of it: where effects
-    were not seen and `%%pure` refuses, everything is as before, and the error says to write `%%jit`. A second try would
+    A cell that starts with `%%pure` or `%%jit` runs under that magic. For any other cell the code decides: one with
+    side effects runs as `%%jit`, the rest as `%%pure`, which keeps the gradient. The cell never runs twice. If an
+    effect was missed and `%%pure` refuses, the session is unchanged and the error says to write `%%jit`; a retry would
     print, count and draw from a loader twice.
     """
     before = {p.id: p.calls for p in programs()}
@@ -143,7 +145,7 @@ def _of_cell(call: Call) -> ProgramInfo:
         display(value)
     ran = [p for p in programs() if p.kind != "eager" and p.calls > before.get(p.id, 0) and p.alive]
     if not ran:
-        raise UsageError("The cell ran no program of its own.")
+        raise UsageError("The cell did not run a program of its own.")
     return max(ran, key=lambda p: (p.part != "backward", p.id))
 
 

@@ -1,4 +1,4 @@
-"""`%jax memory`: live arrays, what keeps one alive, a program's memory."""
+"""`%jax memory`: live arrays, what keeps an array alive, the memory of a program."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _names() -> Iterable[str]:
 
 @subcommand(
     "memory",
-    argument("program", nargs="?", help="a compiled program, to see its memory by buffer"),
+    argument("program", nargs="?", help="a compiled program: show its memory by buffer"),
     argument(
         "--why",
         metavar="TENSOR",
-        help="what keeps a tensor alive: model.weight, or its number in the table",
+        help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
     example="memory",
-    help="what lives on the device, by size and by the line that made it",
+    help="the arrays on the device, by size and by the line that created them",
     names=_names,
 )
 def memory(call: Call) -> View:
@@ -41,7 +41,7 @@ def memory(call: Call) -> View:
     names = call.shell.user_ns
     if arguments.why is not None:
         if arguments.program is not None:
-            raise UsageError("`%jax memory` takes a program or --why TENSOR, not both at once.")
+            raise UsageError("`%jax memory` takes a program or --why TENSOR, not both.")
         found = _array(arguments.why, names)
         return KeptView(found, retainers(found.id, names))
     if arguments.program is None:
@@ -54,7 +54,7 @@ def memory(call: Call) -> View:
 
 
 def _array(text: str, names: dict[str, Any]) -> LiveArray:
-    """The array that is meant: by a name that the table shows, or by an expression for a tensor."""
+    """The array that `--why` names: its number or name in the table, or an expression for a tensor."""
     found = live_arrays(names)
     if text.isdigit() and 1 <= int(text) <= len(found):
         return found[int(text) - 1]
@@ -68,6 +68,6 @@ def _array(text: str, names: dict[str, Any]) -> LiveArray:
         known = [a.name for a in found if a.name]
         near = f" The nearest is `{nearest(text, known)}`." if known else ""
         raise UsageError(
-            f"`%jax memory --why`: {text!r} is no tensor of the device.{near}"
+            f"`%jax memory --why`: {text!r} is not a tensor on the device.{near}"
         ) from None
     return next(a for a in found if a.id == wanted)

@@ -1,4 +1,4 @@
-"""`%%jax profile`, `%jax profile statement` and `%%jax lines`: where the time of code goes."""
+"""`%%jax profile`, `%jax profile statement` and `%%jax lines`: where code spends its time."""
 
 from __future__ import annotations
 
@@ -26,29 +26,35 @@ from ..report import read_cell, show_from_cell
 from .table import Call, subcommand
 
 _ARGUMENTS = (
-    argument("--repeat", type=int, default=1, metavar="N", help="runs; times are their means"),
-    argument("--warmup", type=int, default=0, metavar="N", help="runs before, not measured"),
-    argument("--memory", action="store_true", help="the most that tensors held meanwhile"),
+    argument(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of measured runs; times are means",
+    ),
+    argument("--warmup", type=int, default=0, metavar="N", help="number of unmeasured runs before"),
+    argument("--memory", action="store_true", help="record the peak memory held by tensors"),
     argument("--save", metavar="FILE", help="write a Perfetto trace (.json) or a page (.html)"),
 )
 
 
 class _Code(NamedTuple):
-    """What is profiled: a function of no arguments, the file that its frames have ("" for another magic's)."""
+    """The code to profile: a function without arguments, and the file name of its frames ("" under another magic)."""
 
     run: Callable[[], Any]
     file: str
 
 
 def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
-    """Run what stands there under the profiler, and show it."""
+    """Run the statement or the cell under the profiler and return the view."""
     arguments = call.arguments
     if arguments.repeat < 1 or arguments.warmup < 0:
-        raise UsageError("--repeat is at least 1, --warmup at least 0.")
+        raise UsageError("--repeat must be at least 1, --warmup at least 0.")
     path = None if arguments.save is None else Path(arguments.save).expanduser()
     if path is not None and path.suffix not in (".json", ".html"):
         raise UsageError(
-            f"--save {path}: a name ending in .json for a Perfetto trace, in .html for a page."
+            f"--save {path}: use a name ending in .json for a Perfetto trace, or in .html for a page."
         )
     code = _code(call)
     try:
@@ -62,7 +68,7 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     if recording.error is not None:
         if isinstance(
             recording.error, KeyboardInterrupt
-        ):  # who stops it wants to see why it takes so long
+        ):  # a user who interrupts wants to see why it takes so long
             display(view)
         raise recording.error
     if path is not None:
@@ -80,11 +86,11 @@ def _code(call: Call) -> _Code:
     """The cell's body or the statement, ready to run in the user's namespace."""
     shell, statement = call.shell, call.arguments.rest
     if call.cell is not None and statement:
-        raise UsageError(f"Over a cell stand options alone, and {statement!r} is there.")
+        raise UsageError(f"Above a cell only options are allowed, not {statement!r}.")
     body = statement if call.cell is None else call.cell
     if not body.strip():
         raise UsageError(
-            "Nothing to run: write a statement after it, or %%jax over a cell with code."
+            "Nothing to run: write a statement on the same line, or use %%jax above a cell with code."
         )
     if body.lstrip().startswith("%%"):  # a cell under another magic
         first, _, rest = body.lstrip().partition("\n")
@@ -129,6 +135,6 @@ def _register(name: str, kind: type[ProfiledView], help: str) -> None:
 _register(
     "profile",
     ProfileView,
-    "run a statement, or the cell under %%jax profile, and show where its time went",
+    "run a statement, or a cell as %%jax profile, and show where the time went",
 )
-_register("lines", LinesView, "the same, shown as the code with each line's time on the device")
+_register("lines", LinesView, "the same, shown as source code with the device time of each line")

@@ -1,4 +1,4 @@
-"""`%jax on`, `off`, `status`, `seed`: the device of the session."""
+"""`%jax on`, `off`, `status`, `seed`: the session's default device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .table import Call, subcommand
 
 
 @subcommand(
-    "on", help="new tensors and modules are made on the device, and torch.load puts tensors there"
+    "on",
+    help="create new tensors and modules on the device; torch.load places tensors there too",
 )
 def on(call: Call) -> None:
     """Make the device the session's default."""
@@ -26,16 +27,16 @@ def on(call: Call) -> None:
     print(f"Default device: {torch.get_default_device()} ({status.platform}, {devices})")
 
 
-@subcommand("off", help="the default device is again what it was before `%jax on`")
+@subcommand("off", help="restore the default device from before `%jax on`")
 def off(call: Call) -> None:
-    """Give the default device back."""
+    """Restore the default device."""
     _switch(session.off)
     print(f"Default device: {torch.get_default_device()}")
 
 
 @subcommand(
     "status",
-    help="the device at this moment (`%jax` alone): memory, compiled programs, what ran on the CPU",
+    help="the state of the device (also `%jax` alone): memory, compiled programs, operators that ran on the CPU",
 )
 def status(call: Call) -> StatusView:
     """The state of the device."""
@@ -49,7 +50,7 @@ def status(call: Call) -> StatusView:
     help="the same as torch.manual_seed(0)",
 )
 def seed(call: Call) -> None:
-    """Seed every generator of torch's."""
+    """Seed all torch generators."""
     torch.manual_seed(_whole(call.arguments.value))
 
 

@@ -1,12 +1,12 @@
-"""The table of the subcommands of `%jax`: each is a function with arguments of its own, on IPython's argument parser.
+"""The table of `%jax` subcommands. Each is a function with its own arguments, parsed by IPython's argument parser.
 
-A module of this folder registers its subcommands when it is imported:
+Each module in this folder registers its subcommands on import:
 
-    @subcommand("seed", argument("value", help="a number"), example="seed 0", help="as torch.manual_seed(0)")
+    @subcommand("seed", argument("value", help="a number"), example="seed 0", help="same as torch.manual_seed(0)")
     def seed(call: Call) -> None:
         torch.manual_seed(call.arguments.value)
 
-What a subcommand returns is shown, as the value of a line.
+The return value of a subcommand is displayed like the value of an expression.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Call:
     """One use of a subcommand.
 
     Attributes:
-        arguments: as parsed; `arguments.rest` is the rest of the line where the subcommand takes a statement.
-        cell: what stands under `%%jax name`; None in `%jax name`.
-        line: the whole line after `%jax`, for a cell's first line.
+        arguments: the parsed arguments; `arguments.rest` is the rest of the line if the subcommand takes a statement.
+        cell: the cell's text below `%%jax name`; None for `%jax name`.
+        line: the whole line after `%jax`.
     """
 
     shell: InteractiveShell
@@ -46,12 +46,12 @@ class Subcommand:
     """A subcommand of `%jax`.
 
     Attributes:
-        example: how it is written, without `%jax`.
+        example: an example of its use, without `%jax`.
         help: what it does, in one line.
-        line: whether it stands in `%jax name`.
-        cell: whether it stands in `%%jax name`, over a cell.
-        statement: whether what follows its options is Python, left as it is in `arguments.rest`.
-        names: what may follow it, for completion.
+        line: whether `%jax name` is allowed.
+        cell: whether `%%jax name` is allowed.
+        statement: whether Python code follows the options; it is left unparsed in `arguments.rest`.
+        names: completions for its argument.
     """
 
     name: str
@@ -66,13 +66,13 @@ class Subcommand:
 
     @property
     def options(self) -> list[str]:
-        """Its options, the long form of each."""
+        """Its options, each in its long form."""
         own = [a for a in self.parser._actions if a.option_strings and a.dest != "help"]
         return [a.option_strings[-1] for a in own]
 
     @property
     def positional(self) -> list[str]:
-        """Its arguments that are no options."""
+        """Its positional arguments."""
         return [a.dest for a in self.parser._actions if not a.option_strings]
 
 
@@ -82,7 +82,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 def subcommand(
     name: str, *arguments: argument, example: str = "", help: str, **more: Any
 ) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
-    """Register a function as a subcommand of `%jax`; `more`: see `Subcommand`."""
+    """Register a function as a subcommand of `%jax`. For `more`, see `Subcommand`."""
 
     def register(function: Callable[[Call], Any]) -> Callable[[Call], Any]:
         parser = MagicArgumentParser(prog=f"%jax {name}", add_help=False)
@@ -95,7 +95,7 @@ def subcommand(
 
 
 def parse(found: Subcommand, line: str) -> Namespace:
-    """The arguments of a subcommand; a mistake is an error of one line."""
+    """The arguments of a subcommand. A mistake raises an error of one line."""
     options, statement = _split(found, line) if found.statement else (uncommented(line), "")
     parsed, rest = found.parser.parse_argstring(options, partial=True)
     parsed.rest = statement
@@ -106,11 +106,11 @@ def parse(found: Subcommand, line: str) -> Namespace:
         near = nearest(extra, found.options)
         raise UsageError(f"`%jax {found.name}` has no option {extra!r}. The nearest is `{near}`.")
     after = ", ".join((*found.positional, *found.options)) or "nothing"
-    raise UsageError(f"`%jax {found.name}` takes {after} after it, and {extra!r} is there.")
+    raise UsageError(f"`%jax {found.name}` takes {after}, not {extra!r}.")
 
 
 def uncommented(line: str) -> str:
-    """A magic's line without a comment at its end, which IPython leaves there.
+    """A magic's line without its trailing comment, which IPython does not strip.
 
     Example:
         >>> uncommented("seed 0  # as ever"), uncommented("hlo #3")
@@ -120,7 +120,7 @@ def uncommented(line: str) -> str:
 
 
 def _split(found: Subcommand, line: str) -> tuple[str, str]:
-    """The options at the start of a line, and the statement after them as it is written."""
+    """The options at the start of a line, and the statement after them, verbatim."""
     takes = {
         name: action.nargs != 0
         for action in found.parser._actions
@@ -135,7 +135,7 @@ def _split(found: Subcommand, line: str) -> tuple[str, str]:
 
 
 def nearest(given: str, known: Iterable[str] = ()) -> str:
-    """The subcommand of `%jax` (or of `known`) that is most like this one.
+    """The subcommand of `%jax` (or the entry of `known`) closest to this name.
 
     Example:
         >>> from jaxtorch.magics.subcommands import nearest

@@ -287,7 +287,7 @@ def test_options_are_those_of_the_config():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "fastest"}, "mode is one of"),
+        ({"mode": "fastest"}, "mode must be one of"),
         ({"options": {"precision": "high"}}, "matmul_precision"),
     ],
 )

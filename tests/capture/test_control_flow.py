@@ -126,8 +126,8 @@ state = torch.zeros(3, device="jax")
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        (lambda x: x, lambda x: x.double(), "float32.* in the one branch and torch.float64"),
-        (lambda x: x, lambda x: x[:1], r"\[3\] in the one branch and torch.float32\[1\]"),
+        (lambda x: x, lambda x: x.double(), "float32.* in one branch and torch.float64"),
+        (lambda x: x, lambda x: x[:1], r"\[3\] in one branch and torch.float32\[1\]"),
         (lambda x: x, lambda x: (x, x), "different structures"),
         (lambda x: state.add_(x), lambda x: x, "a branch of torch.cond writes to a tensor"),
     ],

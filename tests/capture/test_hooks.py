@@ -228,7 +228,7 @@ def _old(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("register", "words"), [(_keeping, "hook of Linear keeps"), (_old, "register_full_backward")]
+    ("register", "words"), [(_keeping, "hook of Linear stores"), (_old, "register_full_backward")]
 )
 def test_module_hooks_that_are_refused(register: Any, words: str) -> None:
     model = nn.Linear(4, 4).to("jax")
@@ -271,9 +271,9 @@ def _accumulated(x: Tensor, w: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (_late, "used already"),
-        (_of_a_leaf, "did not make"),
-        (_of_a_view, "a part of another"),
+        (_late, "already been used"),
+        (_of_a_leaf, "created outside"),
+        (_of_a_view, "a view of another"),
         (_accumulated, None),
         (_retained, None),
     ],

@@ -205,7 +205,7 @@ def test_what_cannot_be_captured_is_one_sentence(code: Any, words: str) -> None:
 
 def test_a_tensor_kept_outside_is_refused() -> None:
     kept = []
-    with pytest.raises(CaptureError, match="changes what `kept` holds"):
+    with pytest.raises(CaptureError, match="changes the contents of `kept`"):
         jaxtorch.pure(lambda x: kept.append(x * 2))(torch.ones(3, device="jax"))
 
 

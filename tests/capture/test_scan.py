@@ -396,10 +396,10 @@ statistics = nn.BatchNorm1d(3).to("jax")
     ("step", "error", "words"),
     [
         (lambda h, x: (h.double(), x), TypeError, "must keep shape and dtype.*float32.*float64"),
-        (lambda h, x: ((h, h), x), TypeError, "changes its structure"),
-        (lambda h, x: h, TypeError, "returns two things"),
+        (lambda h, x: ((h, h), x), TypeError, "must keep its structure"),
+        (lambda h, x: h, TypeError, "must return a pair"),
         (lambda h, x: (statistics(h), x), CaptureError, "writes to a tensor.*scan_layers"),
-        (_kept, CaptureError, "keeps a tensor outside it"),
+        (_kept, CaptureError, "stores a tensor outside"),
         (lambda h, x: (h if h.sum() > 0 else -h, x), CaptureError, "torch.cond"),
     ],
 )

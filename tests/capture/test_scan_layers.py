@@ -385,7 +385,7 @@ def test_train_and_eval_and_a_changed_rate_are_seen() -> None:
     torch.testing.assert_close(pure(x), loop(layers, x, scale))
     torch.testing.assert_close(jaxtorch.scan_layers(layers, x, scale), loop(layers, x, scale))
     layers[1].train()
-    with pytest.raises(CaptureError, match="training is True in layer 1, False in layer 0"):
+    with pytest.raises(CaptureError, match="training is True in layer 1 and False in layer 0"):
         pure(x)
 
 
@@ -431,22 +431,28 @@ def two(one: nn.Module, other: nn.Module) -> list[nn.Module]:
         (two(nn.Linear(3, 3), nn.Linear(3, 3, bias=False)), "bias is missing in layer 1"),
         (two(nn.Linear(3, 3), nn.Linear(3, 3).double()), "weight is torch.float64"),
         (two(nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)), "requires_grad in layer 0"),
-        (two(nn.Dropout(0.1), nn.Dropout(0.2)), "p is 0.2 in layer 1, 0.1 in layer 0"),
-        (two(nn.ReLU(), nn.Tanh()), "class is Tanh in layer 1, ReLU in layer 0"),
+        (two(nn.Dropout(0.1), nn.Dropout(0.2)), "p is 0.2 in layer 1 and 0.1 in layer 0"),
+        (two(nn.ReLU(), nn.Tanh()), "class is Tanh in layer 1 and ReLU in layer 0"),
         (
             two(nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU())),
-            "submodule 1 is there in layer 1, missing in layer 0",
+            "submodule 1 is there in layer 1 and missing in layer 0",
         ),
         (two(Indexed(0), Indexed(1)), r"layer_idx is 1 in layer 1.*ignore="),
         (
             two(Holding([1, 2]), Holding([1, 3])),
-            r"held is \[1, 3\] in layer 1, \[1, 2\] in layer 0",
+            r"held is \[1, 3\] in layer 1 and \[1, 2\] in layer 0",
         ),
-        (two(Holding({"a": 1}), Holding({"a": 2})), "held is another dict in layer 1"),
-        (two(Holding(times(2)), Holding(times(3))), "held is another function in layer 1"),
-        (two(Holding(partial(torch.add, 1)), Holding(partial(torch.add, 2))), "another partial"),
-        (two(Holding(Namespace(a=1)), Holding(Namespace(a=2))), "another Namespace in layer 1"),
-        (two(Holding(torch.ones(3)), Holding(torch.ones(3))), "held is another Tensor in layer 1"),
+        (two(Holding({"a": 1}), Holding({"a": 2})), "held is a different dict in layer 1"),
+        (two(Holding(times(2)), Holding(times(3))), "held is a different function in layer 1"),
+        (
+            two(Holding(partial(torch.add, 1)), Holding(partial(torch.add, 2))),
+            "a different partial",
+        ),
+        (two(Holding(Namespace(a=1)), Holding(Namespace(a=2))), "a different Namespace in layer 1"),
+        (
+            two(Holding(torch.ones(3)), Holding(torch.ones(3))),
+            "held is a different Tensor in layer 1",
+        ),
         (two(hooked(nn.ReLU()), nn.ReLU()), "_forward_hooks is None in layer 1"),
         (two(nn.ReLU(), hooked(nn.ReLU())), "_forward_hooks is .*function.* in layer 1"),
         (two(nn.ReLU(), with_forward(nn.ReLU())), "forward is function in layer 1"),

@@ -128,7 +128,7 @@ def test_a_backward_before_a_late_import_is_explained():
     out = python(
         "import torch\ntorch.ones(1, requires_grad=True).sum().backward()\nimport jaxtorch", False
     )
-    assert "RuntimeError: jaxtorch was imported after a backward() had run" in out
+    assert "RuntimeError: jaxtorch was imported after a backward pass had run" in out
 
 
 def test_a_backward_on_the_cpu_first_does_no_harm_with_autoload():

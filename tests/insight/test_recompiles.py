@@ -41,7 +41,7 @@ def test_a_dtype_a_rank_and_a_gradient() -> None:
     f(ones(3, 1, dtype=torch.float64))
     assert retraces(f) == [
         ("x float32 -> float64",),
-        ("x requires a gradient now",),  # beside the first, not the second
+        ("x now requires a gradient",),  # beside the first, not the second
         ("x (3,) -> (3, 1)",),
     ]
 
@@ -58,7 +58,7 @@ def test_a_number_becomes_an_operand() -> None:
     for n in (2, 3, 4, 5):
         f(ones(2), n)
     (what,) = retraces(f)
-    assert what == ("n is no longer 2: a number that changes is an operand from now on",)
+    assert what == ("n is no longer 2: a number that changes becomes an operand",)
 
 
 def test_a_static_number_and_a_flag() -> None:
@@ -134,14 +134,14 @@ def test_a_step_that_makes_its_optimizers_state() -> None:
 
     for _ in range(3):
         step()
-    assert retraces(step) == [("what its first run made (optimizer state) is an input now",)]
+    assert retraces(step) == [("state created by its first run (optimizer state) is now an input",)]
 
 
 def test_a_program_that_was_not_kept() -> None:
     f = jaxtorch.pure(lambda x: x * 2, max_entries=1)
     for n in (2, 3, 2):
         f(ones(n))
-    assert retraces(f) == [("x[0] 2 -> 3",), ("its program was no longer kept (max_entries)",)]
+    assert retraces(f) == [("x[0] 2 -> 3",), ("its program was evicted (max_entries)",)]
 
 
 def test_a_trace_that_fails_leaves_no_reason_behind() -> None:

@@ -166,7 +166,7 @@ def test_an_error_in_the_update_leaves_everything_as_it_was(way: str) -> None:
     )
     for transformation, error, words in (
         (broken, ZeroDivisionError, "in the middle"),
-        (growing, ValueError, "another form than its init"),
+        (growing, ValueError, "different structure from its init"),
     ):
         w = nn.Parameter(torch.ones(3, device="cpu" if way == "cpu" else "jax"))
         optimizer = jaxtorch.optax_optimizer(transformation, [w])
@@ -201,7 +201,7 @@ def test_captured_code_needs_the_device_and_an_optimizer_that_is_there() -> None
         jaxtorch.optax_optimizer(optax.sgd(0.5), [w])
         return w
 
-    with pytest.raises(CaptureError, match="make the optimizer outside"):
+    with pytest.raises(CaptureError, match="create the optimizer outside"):
         make(x)
 
 

@@ -127,9 +127,9 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     before = copy.deepcopy(optimizer.state_dict())
     small = [nn.Parameter(torch.ones(3)) for _ in range(4)]
     for state, words in (
-        (jaxtorch.optax_optimizer(optax.sgd(0.1, 0.9), model.parameters()), "another optax"),
-        (jaxtorch.optax_optimizer(injected(), small), "other parameters"),
-        (torch.optim.AdamW(model.parameters()), "not of an optax optimizer"),
+        (jaxtorch.optax_optimizer(optax.sgd(0.1, 0.9), model.parameters()), "different optax"),
+        (jaxtorch.optax_optimizer(injected(), small), "different parameters"),
+        (torch.optim.AdamW(model.parameters()), "not from an optax optimizer"),
         (jaxtorch.optax_optimizer(injected(), [{"params": [p]} for p in small]), "number of param"),
     ):
         with pytest.raises(ValueError, match=words):

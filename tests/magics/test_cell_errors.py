@@ -38,8 +38,8 @@ REFUSED = [
     ("y = f'{images.sum():.2f}'", "line 2: y = f'", "no value yet", "next cell"),
     ("y = images.nonzero()", "line 2: y = images.nonzero()", "nonzero", "torch.where"),
     ("y = images[images > 0]", "line 2: y = images[images > 0]", "depends on its values", "torch.where"),
-    ("y = images * 2\nkept.append(y)", "line 3: kept.append(y)", "changes what `kept` holds", "next cell"),
-    ("table['y'] = images * 2", "line 2: table['y']", "keeps a tensor in `table['y']`", "%%jit"),
+    ("y = images * 2\nkept.append(y)", "line 3: kept.append(y)", "changes the contents of `kept`", "next cell"),
+    ("table['y'] = images * 2", "line 2: table['y']", "stores a tensor in `table['y']`", "%%jit"),
     ("count()", "", "a function assigns the global `counter`", "return the value"),
     ("torch.set_default_dtype(torch.float64)", "", "changes torch's default dtype", "cell of its own"),
     ("torch.set_default_device('cpu')", "", "changes torch's default device", "cell of its own"),
@@ -52,7 +52,7 @@ REFUSED = [
 def test_a_refused_cell_says_what_where_and_what_to_write(
     shell: Any, capsys: Any, magic: str, cell: str, line: str, what: str, advice: str
 ) -> None:
-    if magic == "jit" and any(w in what for w in ("writes into", "holds", "keeps")):
+    if magic == "jit" and any(w in what for w in ("writes into", "contents", "stores")):
         run(shell, f"%%jit\n{cell}")  # that is what it is for
         return
     values = shell.user_ns["images"].tolist()

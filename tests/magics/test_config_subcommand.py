@@ -60,7 +60,7 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
         ("max_traces=0", "whole number"),
         ("fallback=loud", "'warn', 'silent', 'error'"),
         ("max_traces", "OPTION=VALUE"),
-        ("max_traces=7 fallback=loud", "fallback is one of"),
+        ("max_traces=7 fallback=loud", "fallback must be one of"),
         ("fallback=silent max_traces=x", "whole number"),
         ("peak=1e12", "operations, bytes"),
         ("peak=1e12,-3", "operations, bytes"),

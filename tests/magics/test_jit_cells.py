@@ -72,7 +72,7 @@ def test_a_training_step(shell: Any, capsys: Any, optimizer: str) -> None:
 def test_the_second_trace_says_why(shell: Any, capsys: Any) -> None:
     run(shell, SETUP.format("AdamW(model.parameters(), lr=0.01)"))
     says(shell, capsys, "%%jit" + STEP)
-    assert "what its first run made (optimizer state) is an input now" in says(
+    assert "state created by its first run (optimizer state) is now an input" in says(
         shell, capsys, "%%jit" + STEP
     )
     assert says(shell, capsys, "%%jit" + STEP).startswith("jit: cached")

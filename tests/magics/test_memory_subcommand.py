@@ -89,7 +89,7 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
     ("line", "says"),
     [
         ("memory nosuchprogram", "nearest is"),
-        ("memory --why nosuchname", "no tensor of the device"),
+        ("memory --why nosuchname", "is not a tensor on the device"),
         ("memory f --why x", "not both"),
         ("devices nosuchname", "not defined"),
         ("devices 3", "neither a tensor"),

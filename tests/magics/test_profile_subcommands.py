@@ -261,9 +261,9 @@ def test_a_mistake_is_one_line(session: Any, capsys: Any, line: str, hint: str) 
 
 
 def test_words_over_a_cell_are_options(session: Any, capsys: Any) -> None:
-    assert "options alone" in fails(session, capsys, "%%jax profile a @ b\nx = 1")
+    assert "only options" in fails(session, capsys, "%%jax profile a @ b\nx = 1")
     assert "Nothing to run" in fails(session, capsys, "%%jax profile\n\n")
-    assert "no Python" in fails(session, capsys, "%%jax profile\nx = (")
+    assert "not valid Python" in fails(session, capsys, "%%jax profile\nx = (")
 
 
 def test_a_file_that_cannot_be_written_is_one_line(session: Any, capsys: Any) -> None:

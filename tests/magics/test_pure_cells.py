@@ -176,13 +176,13 @@ CHANGES = [
     ("model[1].p = 0.25", "model.1.p 0.5 -> 0.25"),
     ("model.eval()", "model.1.training True -> False"),
     ("handle = model[0].register_forward_hook(lambda m, i, o: o * 2)", "a hook was added to model.0"),
-    ("model[2] = nn.Linear(8, 3)", "model.2 is another Linear"),
-    ("model[0].weight = nn.Parameter(torch.ones(8, 4))", "model.0.weight is another tensor"),
+    ("model[2] = nn.Linear(8, 3)", "model.2 is a different Linear"),
+    ("model[0].weight = nn.Parameter(torch.ones(8, 4))", "model.0.weight is a different tensor"),
     ("model.append(nn.ReLU())", "model.3 is new"),
-    ("model = nn.Linear(4, 3)", "model is another Linear"),
+    ("model = nn.Linear(4, 3)", "model is a different Linear"),
     ("images = images[:3]\nlabels = labels[:3]", "images[0] 5 -> 3"),
-    ("images = [images]\nmodel = nn.Identity()", "model is another Identity"),
-    ("model.requires_grad_(False)", "model.0.bias requires no gradient now, model.0.weight requires no gradient now"),
+    ("images = [images]\nmodel = nn.Identity()", "model is a different Identity"),
+    ("model.requires_grad_(False)", "model.0.bias no longer requires a gradient, model.0.weight no longer"),
     ("torch.set_float32_matmul_precision('high')", None),
 ]  # fmt: skip
 
@@ -213,16 +213,16 @@ GUARDED = [
     ("", "def outer(n):\n    return lambda x: x * n\nf = outer(2)", "f = outer(5)", "f.n 2 -> 5"),
     ("", "f = lambda x: x + 1", "f = lambda x: x + 2", "function f was defined anew"),
     ("import functools", "f = functools.partial(torch.add, other=1)",
-     "f = functools.partial(torch.add, other=2)", "other"),
+     "f = functools.partial(torch.add, other=2)", "f has different contents"),
     ("", "class f(nn.Module):\n    def forward(self, x):\n        return x * 2\nf = f()",
-     "class f(nn.Module):\n    def forward(self, x):\n        return x * 3\nf = f()", "f is another f"),
+     "class f(nn.Module):\n    def forward(self, x):\n        return x * 3\nf = f()", "f is a different f"),
     ("class Twice:\n    by = 2", "def f(x):\n    return x * Twice.by", "Twice.by = 3", "Twice.by 2 -> 3"),
     ("class C:\n    pass\nc = C()\nc.by = 2", "def f(x):\n    return x * c.by", "c.by = 7", "c.by 2 -> 7"),
     ("sizes = [1, 2]", "def f(x):\n    return x * sizes[1]", "sizes[1] = 9", "sizes[1] 2 -> 9"),
     ("options = {'by': 2}", "def f(x):\n    return x * options['by']", "options['by'] = 3",
      "options['by'] 2 -> 3"),
     ("import numpy as np\ntable = np.ones(4)", "def f(x):\n    return x * torch.tensor(table)",
-     "table[0] = 5", "table has other contents"),
+     "table[0] = 5", "table has different contents"),
     ("other = torch.ones(4)", "def f(x):\n    return x * other", "other = torch.ones(1)", "other[0] 4 -> 1"),
 ]  # fmt: skip
 
@@ -351,7 +351,7 @@ def test_static_lets_a_cell_branch_on_a_tensor(shell: Any, capsys: Any) -> None:
     assert "cached" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 2)
     run(shell, "flag = ~flag")
-    assert "flag has other contents" in says(shell, capsys, cell)
+    assert "flag has different contents" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 3)
 
 
@@ -383,7 +383,7 @@ def test_the_name_is_the_programs(shell: Any) -> None:
 MISTAKES = [
     ("--nmae x", "The nearest is --name."),
     ("--stattic x", "The nearest is --static."),
-    ("images", "'images' is there"),
+    ("images", "not 'images'"),
     ("--static imagse", "The nearest is images."),
     ("--donate model", "`model` is no tensor"),
     ("--precision hi", "'default', 'high', 'highest'"),

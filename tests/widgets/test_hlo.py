@@ -216,7 +216,7 @@ def test_a_program_that_is_gone_says_so() -> None:
     info = newest("soon gone")
     Reading(info)
     del captured
-    with pytest.raises(LookupError, match=r"soon gone .* is gone: nobody can run it any more"):
+    with pytest.raises(LookupError, match=r"soon gone .* is gone: it can no longer run"):
         Reading(info)
 
 

@@ -54,4 +54,4 @@ def test_a_program_that_is_gone_says_so() -> None:
     f(torch.ones(3, device="jax"))
     info = program("memory_gone")
     f.clear_cache()
-    assert "nothing of its memory" in ProgramMemoryView(info).text()
+    assert "its memory is no longer known" in ProgramMemoryView(info).text()

@@ -1,1 +1,1 @@
-"""A cell of torch code as one program, whatever shows it: no IPython here."""
+"""Compiles a notebook cell of torch code as one program. Independent of IPython."""

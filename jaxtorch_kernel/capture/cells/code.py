@@ -1,8 +1,8 @@
 """The code of a cell under `%%pure` or `%%jit`: its names, its last expression, its lines.
 
-The code is compiled as the module-level code that it is, with the file name and line numbers of its cell, and runs in
-the user's namespace: functions defined elsewhere see the names it sets, functions defined in it are like any other, and
-a traceback shows the cell. Which names it reads and which it sets is read from the bytecode, in order.
+The code is compiled as module-level code, with the file name and line numbers of its cell, and runs in the user's
+namespace. So functions defined elsewhere see the names that it sets, functions defined in it behave as usual, and
+tracebacks show the cell. The names that it reads and sets are taken from the bytecode, in order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CellCode:
         lines: the cell, its first line being the magic's own.
         reads: the names that it reads before it sets them, in order.
         sets: the names that it sets or deletes.
-        attributes: the attributes it reads, of anything.
-        star: whether it imports `*`, so that it sets names that are not written.
+        attributes: the attributes that it reads, of any object.
+        star: whether it imports `*`, and so sets names that do not appear in it.
     """
 
     code: types.CodeType

@@ -1,12 +1,12 @@
-"""Whether a cell's code has effects that a program must write back: read from the code, before it runs.
+"""Predicts from a cell's code, before it runs, whether it has effects that a program must write back.
 
-A cell fills gradients, steps an optimizer, or writes into a tensor that was there before it. The first two are looked
-for in everything of the user's that the cell can reach by name, as `capture/reach.py` follows it; writes into a
-tensor in the cell itself, where its name says which tensor is meant.
+The effects are: filling gradients, stepping an optimizer, and writing into a tensor that existed before the cell. The
+first two are searched for in all user code that the cell reaches by name (`capture/reach.py`). Writes into tensors are
+searched for only in the cell itself, where the name identifies the tensor.
 
-This is a guess from names, and both mistakes are harmless. An effect that is hidden (in a library, behind `getattr`) is
-met by `%%pure`, which refuses the cell; a cell that only looks as if it wrote is a program of `%%jit`, whose results
-have no gradient.
+This is a guess from names, and both kinds of mistake are harmless. If an effect is hidden (in a library, behind
+`getattr`), `%%pure` refuses the cell. If a cell only looks as if it wrote, it becomes a program of `%%jit`, whose
+results have no gradient.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a cell under `%%pure` or `%%jit` may touch, as it was before: all of it comes back when the cell fails.
+"""A snapshot of what a cell under `%%pure` or `%%jit` can modify, restored when the cell fails.
 
-Each step is one call in C where it can be, so that Ctrl-C finds the namespace before or after, never between.
+Where possible each step is a single call in C, so that Ctrl-C cannot leave the namespace half-updated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Before:
     Args:
         namespace: the user's.
         reach: what the cell can reach.
-        effects: whether the program itself puts back what it writes (it takes the memory of what was there).
+        effects: whether the program itself restores what it writes (the old memory is donated to it).
     """
 
     def __init__(self, namespace: dict[str, Any], reach: Reach, effects: bool):
@@ -48,17 +48,17 @@ class Before:
             self.cells = [(c, c.array, c.spec) for c in cells]
 
     def code_runs(self) -> None:
-        """Look at what only the cell's code could change, and no program: called before it is traced."""
+        """Snapshot what only the cell's code, not a program, can change. Called before the cell is traced."""
         if not self.effects:
             tensors = (t for t in self.reach.tensors if t.is_leaf and t.requires_grad)
             self.grads = [(t, t.grad) for t in tensors]
 
     def restore_names(self) -> None:
-        """Give the namespace back its names."""
+        """Restore the names of the namespace."""
         replace(self.namespace, self.names)
 
     def restore(self) -> None:
-        """Give everything back."""
+        """Restore everything."""
         self.restore_names()
         for cell, array, spec in self.cells:
             cell.array, cell.spec = array, spec
@@ -69,18 +69,18 @@ class Before:
 
 
 def replace(namespace: dict[str, Any], names: dict[str, Any]) -> None:
-    """Make the namespace hold these names alone."""
+    """Make the namespace hold only these names."""
     remove(namespace, namespace.keys() - names.keys())
     namespace.update(names)
 
 
 def remove(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Take names away, all in one call."""
+    """Remove names, all in one call."""
     _consume(map(namespace.pop, names, [None] * len(namespace)))
 
 
 def surely(action: Callable[[], Any]) -> None:
-    """Do what must be done even if Ctrl-C comes while it is done: then once more, from the start."""
+    """Run an action to completion: if Ctrl-C interrupts it, run it again from the start."""
     try:
         action()
     except KeyboardInterrupt:

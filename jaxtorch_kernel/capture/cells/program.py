@@ -1,11 +1,11 @@
-"""One cell under `%%pure` or `%%jit`: its programs, and the run of each.
+"""The programs of one cell under `%%pure` or `%%jit`, and how they run.
 
-A cell is a function under `pure` or `jit`: its arguments are the tensors that its names hold, and what else it reads is
-recorded and guarded as for any other function (`capture/dependencies/`).
+A cell is a function under `pure` or `jit`. Its arguments are the tensors that its names refer to; everything else that
+it reads is recorded and guarded as for any other function (`capture/dependencies/`).
 
-While the cell is traced its code runs in the user's namespace, where the names of tensors stand for what is handed
-over. A name that the cell sets before it reads it is hidden meanwhile: if the code does ask for it (a loop that ran no
-time did not set it), it is an input, and the trace begins again.
+While the cell is traced, its code runs in the user's namespace, where the names of tensors refer to the traced inputs.
+A name that the cell sets before reading it is hidden during the trace. If the code reads it after all (because a loop
+that sets it had no iterations), it becomes an input and the trace starts over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARNED = "__warningregistry__"  # where Python notes that a warning was given
 
 
 class Options(NamedTuple):
-    """What stands on the magic's line, but for how it reports."""
+    """The options on the magic's line, except those for its report."""
 
     effects: bool  # %%jit
     name: str
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run did, for its report."""
+    """The outcome of a run, for its report."""
 
     shown: Any
     inputs: int
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 
 class Static:
-    """A tensor that is a part of the program, by its value."""
+    """A tensor whose value is compiled into the program."""
 
     def __init__(self, name: str, tensor: Tensor):
         self.name = name
@@ -81,7 +81,7 @@ class Static:
         return f"the value of {self.name}"
 
     def tensor(self) -> Tensor:
-        """On the device, with a value that traced code may ask for."""
+        """The tensor on the device, with a value that traced code may read."""
         return torch.tensor(self._value.tolist(), dtype=self._value.dtype, device="jax")
 
 
@@ -101,7 +101,7 @@ class Program:
         self._borrowed = False
 
     def run(self, code: CellCode) -> Outcome:
-        """Run the cell. Its names are set in the namespace, or nothing has changed."""
+        """Run the cell. Either its names are set in the namespace, or nothing changes."""
         self.code = code
         try:
             return self._run_or_restore()
@@ -141,7 +141,7 @@ class Program:
         return reach
 
     def _statics(self) -> tuple[Static, ...]:
-        """The tensors that are compared by value, which the code may then ask for."""
+        """The tensors that are compared by value, which the code may therefore read."""
         values = {name: self.namespace.get(name) for name in self.options.static}
         return tuple(Static(n, v) for n, v in values.items() if isinstance(v, Tensor))
 
@@ -241,7 +241,7 @@ class Program:
     # -- in the trace -----------------------------------------------------------------------------------------
 
     def _traced(self, statics: Sequence[Static], given: dict[str, Any]) -> Any:
-        """The cell's code over what is handed over; see the module's text."""
+        """Run the cell's code on the traced inputs; see the module docstring."""
         started = time.perf_counter()
         namespace, before, reach = self.namespace, self._before, self._reach
         before.code_runs()
@@ -285,9 +285,9 @@ class Program:
         name = next((n for n, old in structure.items() if _contents(given[n]) != old), None)
         if name is not None:
             raise CaptureError(
-                f"the cell changes what `{name}` holds, which was there before it",
-                f"The Python of a {magic} cell runs once, when it is traced: give the cell's tensor a name, and "
-                f"change `{name}` in the next cell.",
+                f"the cell changes the contents of `{name}`, which existed before the cell",
+                f"The Python of a {magic} cell runs only once, while it is traced: assign the new value to a "
+                f"variable, and change `{name}` in the next cell.",
                 *self._place(name),
             )
         for name, value in self.namespace.items():
@@ -295,8 +295,8 @@ class Program:
             if not own and name != SHOWN and before.names.get(name, before) is not value:
                 raise CaptureError(
                     f"a function assigns the global `{name}`",
-                    f"The Python of a {magic} cell runs once, when it is traced: return the value, and assign it "
-                    "in the cell.",
+                    f"The Python of a {magic} cell runs only once, while it is traced: return the value and assign "
+                    "it in the cell itself.",
                 )
         for what in modes.restore():
             raise CaptureError(f"the cell changes {what}", "Change it in a cell of its own.")
@@ -311,8 +311,8 @@ class Program:
         ]
         if filled:
             raise CaptureError(
-                "the cell fills .grad, by backward()",
-                "Call backward() in the next cell, or write %%jit, which does both in one program.",
+                "the cell fills .grad by calling backward()",
+                "Call backward() in the next cell, or use %%jit, which does both in one program.",
                 *self._place("backward"),
             )
         trace = tracing.current()
@@ -329,7 +329,7 @@ class Program:
                     f"Make a new tensor (`{name} = {name} + 1`), or write %%jit, which writes back."
                 )
                 if tensor.device.type == "cpu" and (self.options.effects or "." in name):
-                    advice = f"It is on the CPU: move `{_outer(name)}` to the device, by `.jax()`."
+                    advice = f"It is on the CPU: move `{_outer(name)}` to the device with `.jax()`."
                 raise CaptureError(
                     f"the cell writes into `{name}`, a tensor that was there before it",
                     advice,
@@ -342,8 +342,8 @@ class Program:
             for leaf in pytree.tree_leaves(value):
                 if any(_made_in(trace, t) and _is_traced(t) for t in _kept_tensors(leaf)):
                     raise CaptureError(
-                        f"`{name}`, a {type(leaf).__name__} made in the cell, keeps tensors that have no value yet",
-                        "Make it in a cell of its own, or keep the tensors in names, lists or dictionaries.",
+                        f"`{name}`, a {type(leaf).__name__} created in the cell, holds tensors that have no value yet",
+                        "Create it in a cell of its own, or keep the tensors in variables, lists or dictionaries.",
                         *self._place(name),
                     )
 

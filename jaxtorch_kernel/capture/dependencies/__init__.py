@@ -1,31 +1,31 @@
-"""What a captured program depends on: recorded while it is traced, checked before each run, explained when it changed.
+"""The dependencies of a captured program: recorded during the trace, checked before each run, explained on a change.
 
-While it is traced:
+During the trace:
 
     recorder.py   sees each function that the code enters
-    followed.py   whose code is followed
-    reads.py      what a function reads and writes, from its bytecode
-    chains.py     where such a chain begins in a frame, and where it leads
-    closures.py   the variables of a running function's closure
-    steps.py      from an owner to an attribute or an item, guarded
-    values.py     what counts as read of a value that is used as a whole
-    modules.py    what a call of a torch module reads
-    outside.py    what no guard can watch: iterators, the clock, files
-    borders.py    what may be an argument or a result
-    notes.py      what was noted, and the guards that it becomes
-    gradients.py  of which leaves the code set the `.grad`
+    followed.py   decides whose code is followed
+    reads.py      finds what a function reads and writes, from its bytecode
+    chains.py     resolves such a chain of reads from its root in a frame
+    closures.py   finds the variables of a running function's closure
+    steps.py      steps from an owner to an attribute or an item, and guards it
+    values.py     decides what counts as read when a value is used as a whole
+    modules.py    notes what a call of a torch module reads
+    outside.py    handles what no guard can watch: iterators, the clock, files
+    borders.py    decides what may be an argument or a result
+    notes.py      collects what was read and turns it into guards
+    gradients.py  finds the leaves whose `.grad` the code set
 
 Before each run:
 
-    guard.py      the guards: how to read again what was read, and whether it is what it was
-    fetch.py      how a value is found again
-    tokens.py     what a guard expects of a value
+    guard.py      guards: how to read a value again, and whether it is still the expected one
+    fetch.py      finds a value again
+    tokens.py     says what a guard expects of a value
 
-What the code changes:
+Side effects of the code:
 
-    slots.py      the places that code writes
-    effects.py    what stood there and in containers before, and what the code made of it
-    repeats.py    what each run does to Python objects, as the trace did
-    cells.py      how a program finds the memory of a tensor again
-    record.py     what one trace leaves behind: guards, repeats, places for tensors
+    slots.py      places that code writes
+    effects.py    contents of slots and containers before the trace, and how the code changed them
+    repeats.py    what each run repeats on Python objects
+    cells.py      finds the memory of a tensor again
+    record.py     the result of one trace: guards, repeats, places for tensors
 """

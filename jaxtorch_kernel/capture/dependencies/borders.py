@@ -1,4 +1,4 @@
-"""What may pass the border of captured code: containers among its arguments, objects among its results."""
+"""Checks what enters and leaves captured code: containers among its arguments, objects among its results."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _SHARED += (
 
 
 def check_arguments(before: tuple[list[Any], Any], after: tuple[list[Any], Any]) -> None:
-    """Refuse code that changes a container among its arguments: it has a copy, and no run would change the caller's.
+    """Refuse code that modifies a container among its arguments: it has a copy, so the caller's would not change.
 
     Args:
         before, after: the leaves and the structure of the arguments.
 
     Raises:
-        CaptureError: they differ.
+        CaptureError: if they differ.
     """
     same = before[1] == after[1] and all(a is b for a, b in zip(before[0], after[0], strict=True))
     if not same:
         raise CaptureError(
-            "the captured code changes what a list or a dictionary among its arguments holds",
-            "Change a copy (`batch = dict(batch)`), or the argument itself outside of the captured code.",
+            "the captured code modifies a list or a dictionary among its arguments",
+            "Modify a copy (`batch = dict(batch)`), or modify the argument outside the captured code.",
         )
 
 
 def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
-    """The objects that the code made and returns, by identity: each run gives a copy.
+    """The objects that the code created and returns, by identity: each run returns a copy.
 
     Raises:
-        CaptureError: one can be used up once, or keeps tensors, which no run can exchange.
+        CaptureError: if one can be consumed only once, or holds tensors, which later runs cannot replace.
     """
     fresh = set()
     for leaf in leaves:
@@ -57,7 +57,7 @@ def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
         kind = type(leaf).__name__
         if outside.is_iterator(leaf) or isinstance(leaf, Coroutine | AsyncIterator):
             raise CaptureError(
-                f"the captured code returns a {kind}, which can be used up once",
+                f"the captured code returns a {kind}, which can be consumed only once",
                 "Return a list or a tuple.",
             )
         if isinstance(leaf, _SHARED) or is_plain(leaf):
@@ -66,7 +66,7 @@ def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
             continue
         if any(isinstance(value, Tensor) for value in getattr(leaf, "__dict__", {}).values()):
             raise CaptureError(
-                f"the code returns a {kind} with tensors in it, which no run can exchange",
+                f"the captured code returns a {kind} that holds tensors, which later runs cannot replace",
                 "Return the tensors, in a tuple, a list or a dictionary, or register the class as a pytree "
                 "(torch.utils._pytree.register_dataclass).",
             )

@@ -1,4 +1,4 @@
-"""How a program finds, at each run, the memory of a tensor that it reads: through the tensor, its place, its leaf."""
+"""How a program finds, at each run, the memory of a tensor that it reads: through the tensor, its slot or its leaf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class SlotCell:
-    """The buffer of the tensor that stands at a place which each run binds anew."""
+    """The buffer of the tensor in a slot that each run rebinds."""
 
     __slots__ = ("geometry", "requires_grad", "slot")
 

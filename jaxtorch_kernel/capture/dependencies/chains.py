@@ -1,10 +1,10 @@
-"""What a function that begins is about to read and write, looked up by its bytecode.
+"""Resolves, when a function is entered, what its bytecode is about to read and write.
 
-The bytecode says it as chains (`reads.py`): `cfg.model.scale`. A chain begins at a *root* in the frame: a global, a
-variable of the closure, an argument, an imported module. Each of its steps is guarded, and what stands at its end
-counts as used. A chain that ends in an assignment gives a *slot*, which the code may change (`effects.py`).
+The bytecode gives chains (`reads.py`) such as `cfg.model.scale`. A chain begins at a *root* in the frame: a global, a
+variable of the closure, an argument or an imported module. Each step is guarded, and the value at the end counts as
+used. A chain that ends in an assignment gives a *slot*, which the code may change (`effects.py`).
 
-An argument begins a chain only where it was there before the code ran.
+An argument is a root only if it existed before the code ran.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Chains:
         self.has_numbers = False
 
     def enter(self, frame: types.FrameType, users: bool) -> None:
-        """A function begins, of the user's or of a library: note what it reads and writes.
+        """Note what a function of the user or of a library reads and writes, when it is entered.
 
         Raises:
-            NeedsNumber: it may ask for the type of an argument that is an operand.
+            NeedsNumber: if the function may ask for the type of an argument that is an operand.
         """
         notes, reads, variables = self._notes, reads_of(frame.f_code), frame.f_locals
         if not self._is_new(frame, reads, variables):
@@ -193,7 +193,7 @@ class Chains:
 
 
 def _runs_code(owner: Any, kind: str, step: Any) -> bool:
-    """Whether a write to an attribute or an item runs code of the user's, whose own writes are seen."""
+    """Whether a write to an attribute or an item runs user code, whose own writes are recorded."""
     cls: Any = type(owner)
     users = [base for base in cls.__mro__ if is_users_class(base)]
     if kind is not ATTRIBUTE:
@@ -208,7 +208,7 @@ def _runs_code(owner: Any, kind: str, step: Any) -> bool:
 
 
 def _places(cls: type, code: types.CodeType) -> list[tuple[str, type]]:
-    """(name, class) where a function of that code stands, among a class and its bases."""
+    """(name, class) of the functions with that code object in a class and its bases."""
     found = []
     for base in cls.__mro__:
         for name, value in vars(base).items():
@@ -305,7 +305,7 @@ class _Roots:
         return found[0]
 
     def slot(self, chain: Chain) -> Slot | None:
-        """The place of a global or a variable of the closure, which the code writes."""
+        """The slot of a global or a closure variable that the code writes."""
         if chain.root is GLOBAL:
             if self._is_own(chain.name):
                 return None

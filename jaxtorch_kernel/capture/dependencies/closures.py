@@ -1,9 +1,9 @@
-"""Which variables the closure of a running function has.
+"""Finds the closure variables of a running function.
 
-A frame tells what its closure's variables hold, but not the cells that hold them, which a guard needs to read them
-again. The cells hang on the function object, which no frame names. So functions with a closure are noted when the code
-reads them; one that was never read is found among the objects that refer to its code. Several functions may share one
-code; the one that runs is told by what its variables hold.
+A frame has the values of its closure's variables but not their cells, which a guard needs to read them again. The cells
+belong to the function object, which a frame does not reference. So functions with a closure are noted when the code
+reads them; a function that was never read is found among the referrers of its code object. Several functions may share
+one code object; the running one is identified by the values of its variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Closures:
     """The functions that may run while one program is traced, by their code.
 
     Attributes:
-        inside: code of functions that the traced code makes itself, or is handed: their variables are no dependency.
+        inside: code of functions that the traced code creates or receives: their variables are not dependencies.
     """
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Closures:
         self._fetches: dict[int, Fetch] = {}
 
     def add(self, function: types.FunctionType) -> None:
-        """A function that may run."""
+        """Note a function that may run."""
         if function.__closure__:
             known = self._functions.setdefault(function.__code__, [])
             if function not in known:
                 known.append(function)
 
     def cells_of(self, frame: types.FrameType, name: str) -> list[Any]:
-        """The variable that a running function reads, as its cell; none for a function that the traced code made.
+        """The cells of the variable that a running function reads; none if the traced code created the function.
 
         Where several functions of one code hold the same values, any of them may be the one that runs: the cells of
         all.
@@ -71,5 +71,5 @@ class Closures:
         ]
 
     def fetch_of(self, cell: Any) -> Fetch:
-        """How a variable that `cells_of` gave is found again."""
+        """The fetch of a variable that `cells_of` returned."""
         return self._fetches[id(cell)]

@@ -1,13 +1,13 @@
 """Python state that captured code changes: counters, attributes that it sets, containers that it fills.
 
 The code runs once, when it is traced; its program runs many times. Each run repeats what the trace did to Python
-objects: a counter is increased, a plain value is assigned, a container gets its new contents, a list to which the code
-only appends gets longer, and a place to which the code bound a tensor gets the tensor of that run. A program runs only
-where its guards hold, so that what the code read before is the same at each run, and so is what it assigns. What cannot
-be repeated is refused: a list that the code both reads and fills.
+objects: it increments a counter, assigns a plain value, gives a container its new contents, appends to a list that the
+code only appends to, and binds the tensor of that run where the code bound one. A program runs only if its guards hold,
+so that the values that the code read, and hence those that it assigns, are the same at each run. Effects that cannot be
+repeated are refused: a list that the code both reads and fills.
 
-Here is what the code changed, and how Python state is put back. `slots.py` has the places, `repeats.py` what each run
-does.
+This module records what the code changed and restores Python state. `slots.py` has the places, `repeats.py` the
+operations of each run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 
 
 class Written:
-    """One slot that the code writes, and what stood there before."""
+    """A slot that the code writes, and its previous value."""
 
     def __init__(self, slot: Slot, before: Any):
         self.slot = slot
@@ -51,11 +51,11 @@ class Contained(NamedTuple):
     """A container that the code can reach.
 
     Attributes:
-        path: as one would write it.
+        path: as in source code.
         now: itself.
         before: a copy of what it was.
-        fetch: gives what stands in its place.
-        line: file and line of the user's, where it was read first.
+        fetch: returns the current object in its place.
+        line: file and line in user code where it was first read.
     """
 
     path: str
@@ -66,10 +66,10 @@ class Contained(NamedTuple):
 
 
 class Watched:
-    """A tensor that was there before the code ran, and what of it the code may change beside its values.
+    """A tensor that existed before the code ran, and the properties besides its values that the code may change.
 
     Attributes:
-        path: as one would write it; empty for an argument.
+        path: as in source code; empty for an argument.
         requires_grad: what it was, for a leaf; None otherwise.
     """
 
@@ -92,14 +92,14 @@ class Watched:
         return self._reference()
 
     def flag(self) -> bool | None:
-        """What its `requires_grad` is now, where the code changed it."""
+        """Its current `requires_grad`, if the code changed it."""
         tensor = self._reference()
         if tensor is None or self.requires_grad in (None, tensor.requires_grad):
             return None
         return not self.requires_grad
 
     def moved(self) -> Tensor | None:
-        """The tensor, where it lies in other memory now or in another way (`.data =`, `resize_`, `t_`)."""
+        """The tensor, if its storage or its layout has changed (`.data =`, `resize_`, `t_`)."""
         tensor = self._reference()
         if tensor is None or self._storage is None:
             return None
@@ -111,7 +111,7 @@ class Watched:
         return layout_of(tensor) == self._geometry
 
     def put_back(self) -> None:
-        """Give the tensor the memory that it had."""
+        """Restore the tensor's memory."""
         tensor = self.moved()
         if tensor is not None and self._storage is not None:
             size, stride, offset, _ = self._geometry
@@ -120,7 +120,7 @@ class Watched:
             moves.note()
 
     def restore(self) -> None:
-        """Give the tensor back what it had."""
+        """Restore the tensor's memory and flags."""
         self.put_back()
         tensor = self._reference()
         if tensor is not None and self.flag() is not None and tensor.is_leaf:
@@ -128,12 +128,12 @@ class Watched:
 
 
 def layout_of(tensor: Tensor) -> tuple[Any, ...]:
-    """How a tensor lies in its memory: size, stride, offset, dtype."""
+    """The layout of a tensor: size, stride, offset, dtype."""
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
 class Effects:
-    """What one trace did to Python state."""
+    """The effects of one trace on Python state."""
 
     def __init__(self) -> None:
         self.written: dict[Any, Written] = {}
@@ -144,7 +144,7 @@ class Effects:
         self._changed: dict[int, Any] = {}  # what containers held, by their identity
 
     def compare(self, mentions: Callable[[str], bool]) -> None:
-        """The code has run: find what it wrote though its text does not show where.
+        """After the code has run, find the writes that its text does not show.
 
         `mentions`: whether it has a name in it. Other threads may write to the same objects meanwhile.
         """
@@ -165,17 +165,17 @@ class Effects:
                 self._changed[id(c.now)] = c.before
 
     def before(self, container: Any) -> Any:
-        """What a container held before the code ran, as far as that is known; itself where it is the same."""
+        """The contents of a container before the code ran, if known; the container itself if they are unchanged."""
         return self._changed.get(id(container), container)
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
-        """The code is about to assign to the slot, perhaps."""
+        """Note that the code may be about to assign to the slot."""
         written = self._of(slot)
         written.stored = True
         written.line, written.file = line, file
 
     def count(self, slot: Slot, by: Any) -> None:
-        """The code is about to count the slot up."""
+        """Note that the code is about to increment the slot."""
         written = self._of(slot)
         written.counts += 1
         written.step += by
@@ -193,7 +193,7 @@ class Effects:
         fetch: Callable[[], Any],
         line: tuple[str | None, int | None],
     ) -> None:
-        """A container that the code can reach; `fetch` gives what stands in its place, `line` is the user's."""
+        """Record a container that the code can reach; `fetch` returns the current one, `line` is in user code."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
             self._known.add(id(container))  # which stays its own: the container is held
             before = self.snapshots.before(container)
@@ -206,7 +206,7 @@ class Effects:
             self.tensors[id(tensor)] = Watched(path, tensor)
 
     def forget_replaced(self, was_there: Callable[[Any], bool]) -> None:
-        """Let go of containers that the code put others in the place of: they may hold tensors of the trace.
+        """Drop containers that the code replaced: they may hold tensors of the trace.
 
         `was_there`: whether an object is older than the code's run, which is known no longer afterwards.
         """
@@ -219,7 +219,7 @@ class Effects:
                 written.before, written.replaced = MISSING, True
 
     def filled(self) -> list[Contained]:
-        """The containers that hold something else, and are where they were."""
+        """The containers whose contents changed and that are still in place."""
         return [
             c
             for c in self.containers
@@ -227,7 +227,7 @@ class Effects:
         ]
 
     def restore(self) -> None:
-        """Give everything back."""
+        """Restore everything."""
         for c in self.containers:
             if not same_contents(c.now, c.before):
                 put_contents(c.now, c.before)
@@ -246,7 +246,7 @@ def _stands(fetch: Callable[[], Any], container: Any) -> bool:
 
 
 def same_contents(now: Any, before: Any) -> bool:
-    """Whether a container holds what it held, in that order."""
+    """Whether a container has the same contents in the same order."""
     if len(now) != len(before):
         return False
     if isinstance(now, dict):
@@ -259,7 +259,7 @@ def same_contents(now: Any, before: Any) -> bool:
 
 
 def put_contents(container: Any, contents: Any) -> None:
-    """Make a container hold what another one holds."""
+    """Give a container the contents of another one."""
     if isinstance(container, list):
         container[:] = contents
         return

@@ -1,9 +1,9 @@
 """How a value that was read is found again.
 
-A guard outlives the frame in which its value was read, so it keeps a function without arguments that gives the value
-of now: a *fetch*. The fetch of an attribute calls the fetch of its owner, and so on, up to an object that lives
-by itself. That one is held by a weak reference where Python allows one, so that a program keeps nothing alive.
-A fetch raises, or gives None, where something on the way is gone.
+A guard outlives the frame in which its value was read, so it keeps a *fetch*: a function without arguments that returns
+the current value. The fetch of an attribute calls the fetch of its owner, and so on up to a root object. The root is
+held by a weak reference where Python allows one, so that a program keeps nothing alive. A fetch raises or returns None
+if something along the path no longer exists.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Found = tuple[str, Any, Fetch]
 
 
 def strong(value: Any) -> Fetch:
-    """The value itself, which is held: for what lives as long as Python."""
+    """A strong reference, for values that live as long as the process."""
     return lambda: value
 
 
 def ref(value: Any) -> Fetch:
-    """The value by a weak reference; itself where it can have none."""
+    """A weak reference to the value, or the value itself if it does not support one."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -40,7 +40,7 @@ def ref(value: Any) -> Fetch:
 
 
 def element(fetch: Fetch, key: Any) -> Fetch:
-    """What a container holds under a key."""
+    """The element of a container under a key."""
     return lambda: fetch()[key]
 
 
@@ -66,17 +66,17 @@ class ModuleTable:
 
 
 def class_table(cls: Fetch) -> Fetch:
-    """What stands on a class itself."""
+    """The dictionary of a class itself."""
     return lambda: cls().__dict__
 
 
 def variable(cell: Any) -> Fetch:
-    """What a variable of a closure holds, by its cell."""
+    """The value of a closure variable, from its cell."""
     return lambda: cell.cell_contents
 
 
 def contents_of(cell: Any) -> Any:
-    """What a variable of a closure holds now; MISSING where it was not set yet."""
+    """The current value of a closure variable; MISSING if it is not set yet."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -1,11 +1,12 @@
-"""Which Python code is followed: whose bytecode says what a program depends on.
+"""Decides which Python code is followed, that is, whose bytecode is searched for dependencies of a program.
 
     the user's        its globals, closures and attributes may all change
-    a library's       one built on torch, and the parts of torch that hold the user's objects (modules, schedulers):
-                      its own functions do not change, what it reads of objects may
-    not followed      the rest of torch, JAX, NumPy, the standard library, this project: assumed not to change
+    a library's       code built on torch, and the parts of torch that hold user objects (modules, schedulers): its
+                      functions do not change, but the objects that it reads may
+    not followed      the rest of torch, JAX, NumPy, the standard library, this project: assumed constant
 
-The file of a function decides. Functions made from text (a dataclass's method) have none; for them the module does.
+The file of a function decides. Functions generated from text (methods of a dataclass) have no file; for them the module
+decides.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Of which leaves the traced code set the `.grad`.
+"""Finds the leaves whose `.grad` the traced code set.
 
-A leaf's `.grad` is noted when the code meets the leaf first. Where it is another one later, the code may have set it,
-by `backward()` or by an assignment; or another thread did, which runs eagerly meanwhile. A gradient is the code's where
-the trace has made it, or where the code knows it by name. Where a gradient is gone, the code took it away if it uses an
-optimizer or mentions a name that can do so.
+A leaf's `.grad` is recorded when the code first encounters the leaf. If it differs later, either the code set it, by
+`backward()` or by assignment, or another thread did, running eagerly meanwhile. A gradient belongs to the code if the
+trace created it or the code refers to it by name. A gradient that is missing was cleared by the code if the code uses
+an optimizer or mentions a name that can clear one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Gradients:
         self.trace: tracing.Trace | None = None
 
     def is_set(self, leaf: Tensor, before: Tensor | None) -> bool:
-        """Whether the code gave a leaf another `.grad`; threads that run eagerly meanwhile do so too."""
+        """Whether the code, rather than an eager thread, set the `.grad` of a leaf."""
         notes = self._notes
         now = leaf.grad
         if now is before:
@@ -46,7 +46,7 @@ class Gradients:
         return any(t.device.type == "jax" and buffer_of(t) is buffer_of(now) for t in known)
 
     def are_used(self) -> bool:
-        """Whether the code may read a leaf's `.grad`, or take it away."""
+        """Whether the code may read or clear a leaf's `.grad`."""
         return bool(self._notes.optimizers) or self._notes.uses_gradients
 
     def follow_others(self) -> None:
@@ -58,7 +58,7 @@ class Gradients:
                 gradients[key] = reference, leaf.grad
 
     def give_back(self) -> None:
-        """Let each leaf have the `.grad` that it had."""
+        """Restore the `.grad` of each leaf."""
         for reference, gradient in list(self._notes.gradients.values()):
             leaf = reference()
             if leaf is not None and self.is_set(leaf, gradient):

@@ -1,10 +1,10 @@
-"""Guards: what a program depends on beside the data of tensors.
+"""Guards: what a program depends on besides the data of tensors.
 
-A guard says where a value stands (a path that one would write: `cfg.scale`), how to read it now, and what was expected
-there. Those of one object or dictionary are one group. `guards.py` asks whether all of them hold.
+A guard has the path of a value (as in source code: `cfg.scale`), a way to read it again, and the expected value. The
+guards of one object or dictionary form a group. `guards.py` checks whether all of them hold.
 
-Nothing of the user's is kept alive: objects are held by weak references, and when one dies that is expected somewhere,
-the program no longer holds.
+Guards keep no user objects alive: they hold weak references, and when an expected object dies, the program becomes
+invalid.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Guard:
     """One value that a program depends on.
 
     Attributes:
-        path: where it stands, as one would write it.
+        path: where it is found, as in source code.
         expected: its token.
-        id: the identity of what stands there, or None where only its contents count (a list).
-        value: itself, where it is plain; a weak reference to it otherwise.
+        id: the identity of the value, or None if only its contents count (a list).
+        value: the value if it is plain, otherwise a weak reference to it.
         direct: whether the code was seen to read it, and not only might have.
     """
 
@@ -57,12 +57,12 @@ class Guard:
             self.value = _weak(value)
 
     def is_at(self, value: Any) -> bool:
-        """Whether this is the very object: another one may have got its identity when it died."""
+        """Whether this is the very object: after its death another one may have its id."""
         alive = not isinstance(self.value, weakref.ref) or self.value() is value
         return self.id == id(value) and alive
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value means the same to the program."""
+        """Whether a value is equivalent for the program."""
         if isinstance(self.expected, Same):  # whose number another object may have got
             return self.is_at(value)
         if self.id is None:  # its contents have a guard of their own
@@ -83,8 +83,8 @@ class Group:
     """The guards of one owner.
 
     Args:
-        fetch: gives the owner, or None where it is gone.
-        get: takes the owner, gives the values of all guards as a tuple.
+        fetch: returns the owner, or None if it no longer exists.
+        get: takes the owner, returns the values of all guards as a tuple.
         guards: in that order.
         absent: the names of attributes that neither the object nor its class may get.
     """
@@ -100,7 +100,7 @@ class Group:
         self.get: Callable[[Any], tuple[Any, ...]] = lambda owner: ()
 
     def close(self) -> None:
-        """All keys are known: make the getter."""
+        """Build the getter, once all keys are known."""
         owner = self.fetch()
         if self.kind == ATTRIBUTES and isinstance(getattr(owner, "__dict__", None), dict):
             getter = getattr(type(owner), "__getattr__", None)
@@ -114,14 +114,14 @@ class Group:
         self.get = _getter(self.kind, self.keys, [g.id == id(MISSING) for g in self.guards])
 
     def now(self) -> Sequence[Any] | None:
-        """What stands at the places of the guards; None where the owner is gone or has lost one of them."""
+        """The current values of all guards; None if the owner no longer exists or lacks one of them."""
         try:
             return self.get(self.fetch())
         except GONE:
             return None
 
     def each_now(self) -> list[Any]:
-        """As `now`, place by place: MISSING for what is gone."""
+        """Like `now`, one by one, with MISSING for values that no longer exist."""
         found = []
         for key in self.keys:
             try:
@@ -132,7 +132,7 @@ class Group:
 
 
 class ClosureFetch:
-    """A variable of a function's closure. Where the function is gone nobody can call it, and nothing depends on it."""
+    """A closure variable of a function. If the function no longer exists, nothing depends on the variable."""
 
     __slots__ = ("code", "function", "place")
 
@@ -146,7 +146,7 @@ class ClosureFetch:
 
 
 def is_void(group: Group) -> bool:
-    """Whether the group is of a variable that nobody can reach any more."""
+    """Whether the group is of a variable that is no longer reachable."""
     return isinstance(group.fetch, ClosureFetch) and group.fetch.function() is None
 
 
@@ -167,7 +167,7 @@ def _getter(kind: str, keys: list[Any], missing: list[bool]) -> Callable[[Any], 
 
 
 def attribute_or_missing(owner: Any, path: str) -> Any:
-    """An attribute, or MISSING. Raises AttributeError where the owner is gone."""
+    """An attribute, or MISSING. Raises AttributeError if the owner no longer exists."""
     if owner is None:
         raise AttributeError(path)
     try:
@@ -185,7 +185,7 @@ def item_or_missing(owner: Any, key: Any) -> Any:
 
 
 def contents(container: Any) -> tuple[Any, ...]:
-    """What a container holds, with its type, in order."""
+    """The type and the contents of a container, in order."""
     if isinstance(container, dict | types.MappingProxyType):
         return (type(container), *container, *container.values())
     if isinstance(container, set | frozenset):
@@ -194,25 +194,25 @@ def contents(container: Any) -> tuple[Any, ...]:
 
 
 def other_contents(group: Group) -> list[Change]:
-    """What a container has gained and lost; where its order alone is another one, that."""
+    """The keys that a container gained and lost, or a change of their order."""
     path = group.guards[0].path
     try:
         now = group.fetch()
     except GONE:
         return [Change(path, "there", None)]
     if not isinstance(now, dict | types.MappingProxyType):
-        return [Change(path, None, Said("has other contents"))]
+        return [Change(path, None, Said("has different contents"))]
     known = {g.path: g.expected for g in group.guards}
     found = [(f"{path}[{key!r}]", value) for key, value in now.items()]
     changes = [Change(where, None, token(value)) for where, value in found if where not in known]
     there = {where for where, _ in found} | {path}
     lost = [where for where in known if where not in there and " (its key " not in where]
     changes += [Change(where, known[where], None) for where in lost]
-    return changes or [Change(path, None, Said("has other contents"))]
+    return changes or [Change(path, None, Said("has different contents"))]
 
 
 class Change(NamedTuple):
-    """A guard that does not hold: its path, what was expected, what stands there."""
+    """A guard that does not hold: its path, the expected token and the current one."""
 
     path: str
     old: Any
@@ -220,7 +220,7 @@ class Change(NamedTuple):
 
 
 class Check:
-    """A guard that asks a question: `holds()`. `path` and `what` say what became of it where it does not."""
+    """A guard with its own check, `holds()`. If it fails, `path` and `what` describe the change."""
 
     __slots__ = ("holds", "path", "what")
 
@@ -242,7 +242,7 @@ class Table:
         self.guards = [Guard(f"{path}.{name}", value) for name, value in table.items()]
 
     def changes(self) -> list[Change]:
-        """What stands in the table that did not."""
+        """The entries that the table has gained."""
         known = {guard.path.rpartition(".")[2]: guard for guard in self.guards}
         found = []
         for name in {**known, **self.table}:
@@ -255,7 +255,7 @@ class Table:
 
 
 def users_hooks(hooks: dict[Any, Any]) -> dict[Any, Any]:
-    """Those of a table that are not this project's."""
+    """The hooks of a table that are not this project's."""
     return {
         key: hook
         for key, hook in list(hooks.items())

@@ -1,10 +1,10 @@
-"""All that one program depends on, and the check before each of its runs.
+"""All guards of one program, and their check before each run.
 
-The check has two parts. The quick one asks whether every object is the very one that was expected: a function whose
-source is made from the guards (`_quick_check`), so that a guard costs one read and one comparison. Where it says no,
-values are compared, slowly; if they mean the same, the new objects are what is expected from then on.
+The check has two parts. The quick check compares the identity of every object with the expected one, in a function
+generated from the guards (`_quick_check`), so that a guard costs one read and one comparison. If it fails, values are
+compared, which is slower; if they are equivalent, the new objects become the expected ones.
 
-The tables of modules are read as a whole, in loops of C.
+The tables of modules are read as a whole, in C loops.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _forward = repeat("forward")
 
 
 class Guards:
-    """All that one program depends on. Made by a `Recorder`.
+    """All guards of one program. Created by a `Recorder`.
 
     Args:
         groups, checks, tables: the guards.
-        hookless: (path, table of hooks) of those that are empty.
+        hookless: (path, table of hooks) of the empty ones.
         attributes: (path, attributes) of modules that must get no `forward` of their own.
         absent: (dictionary, names that it must not get): globals that would hide a builtin.
-        modules: that ran; when one dies, what is held of it is let go.
+        modules: that ran; when one dies, its references are dropped.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Guards:
         self._expected = _expected(groups)
 
     def hold(self) -> bool:
-        """Whether everything is as it was when the program was traced, or means the same."""
+        """Whether everything is as it was when the program was traced, or equivalent."""
         if self.is_bare:
             return True
         in_tables = map(id, chain.from_iterable(map(_values, self._held)))
@@ -142,7 +142,7 @@ class Guards:
             return False
 
     def release(self) -> None:
-        """A module has died: the program can never hold again, and keeps nothing alive."""
+        """Invalidate the program and drop its references, because a module has died."""
         self.gone = self._dead = True
         self._held, self._empty, self.tables = [], [], []
         self._hookless, self._attributes = [], []
@@ -170,7 +170,7 @@ class Guards:
         return True
 
     def changes(self) -> list[Change]:
-        """What does not hold: of what the code was seen to read, or else of what it may have read."""
+        """The guards that fail: those of values that the code was seen to read, or else of values it may have read."""
         found: list[Change] = []
         perhaps: list[Change] = []
         for group in self.groups:
@@ -203,7 +203,7 @@ class Guards:
         return [change._replace(path=_CHILD.sub(r".\1", change.path)) for change in found]
 
     def _closure(self, path: str, function: Any) -> list[Change]:
-        """What differs in the closure of a function that stands where another one of the same code stood."""
+        """The differences in the closure of a function that replaced another one with the same code."""
         if not isinstance(function, types.FunctionType):
             return []
         found = []
@@ -218,7 +218,7 @@ class Guards:
         return found
 
     def state(self) -> dict[str, Any]:
-        """path -> what was expected there."""
+        """path -> the expected token."""
         guards = [g for group in self.groups for g in group.guards]
         guards += [g for table in self.tables for g in table.guards]
         return {g.path: g.expected for g in guards}

@@ -1,4 +1,4 @@
-"""Tensors that the code makes and binds to places that outlive it: each run leaves one of its own there."""
+"""Tensors that the code creates and binds to places that outlive it: each run binds a new one there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 
 
 class Landing:
-    """A tensor that the trace made and left at a place that outlives it: each run leaves a new one there.
+    """A tensor that the trace created and left in a place that outlives it: each run leaves a new one there.
 
     Args:
         put: takes the tensor to its place.
@@ -51,7 +51,7 @@ class Landing:
 
 
 class Binding:
-    """A place to which the code bound a tensor that it made.
+    """A place to which the code bound a tensor that it created.
 
     Attributes:
         slots: the places.

@@ -1,8 +1,8 @@
-"""What is read of a torch module beside what its code mentions.
+"""What a torch module's methods read besides what its own code mentions.
 
-A call of a module looks into its tables of hooks and those of all modules, and takes the `forward` of the module itself
-or of its class. Hooks of this project are there only while code is traced, and do not count. A method such as
-`state_dict` reads all of a module's tree.
+A call of a module reads its tables of hooks and the global ones, and takes `forward` from the module or from its class.
+This project's own hooks exist only during a trace and do not count. A method such as `state_dict` reads the whole
+module tree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Modules:
         self._notes = values.notes
 
     def called(self, module: torch.nn.Module) -> None:
-        """A module is called: it has hooks or none, and a `forward` of its class or of its own."""
+        """Note a call of a module: its hooks, and whether `forward` comes from its class or from the module itself."""
         notes = self._notes
         if not notes.is_first((id(module), "called")):
             return
@@ -70,7 +70,7 @@ class Modules:
         fetch, expected = strong(hooks), tuple(map(id, users.values()))
         notes.checks[id(hooks)] = Check(
             path,
-            "has other hooks",
+            "has different hooks",
             lambda: tuple(map(id, users_hooks(fetch()).values())) == expected,
         )
 

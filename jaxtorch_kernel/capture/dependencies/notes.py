@@ -1,16 +1,16 @@
-"""What was noted of one trace: what the code read, what it met, what it may change. Becomes the guards of its program.
+"""The notes of one trace: what the code read, what it met, what it may change. They become the guards of its program.
 
-The notes decide nothing about where to look (`steps.py`, `values.py` do); they only see to it that each thing is noted
-once, under the path by which it was read first:
+The notes do not decide where to look (`steps.py` and `values.py` do). They make sure that each thing is noted once,
+under the path by which it was first read:
 
-    groups        what stands at an attribute or key of an owner, what a container holds
-    checks        questions: a tensor on the CPU, an array, the hooks of a module
-    tables        parameters and buffers of modules; `hookless`, `attributes`: modules that got nothing of their own
+    groups        the value of an attribute or key of an owner, the contents of a container
+    checks        other questions: a tensor on the CPU, an array, the hooks of a module
+    tables        parameters and buffers of modules; `hookless`, `attributes`: modules without attributes of their own
     absent        globals that would hide a builtin
-    tensors, gradients, modules, optimizers      that the code used
+    tensors, gradients, modules, optimizers      used by the code
 
-*Met* objects are those that were there before the code ran. What the code makes is nothing to depend on, so no chain of
-reads begins at an argument that was not met.
+*Met* objects are those that existed before the code ran. Objects that the code creates are no dependencies, so a chain
+of reads does not begin at an argument that was not met.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST = 1 << 14  # groups of one program
 
 
 class Own(NamedTuple):
-    """What traced code is handed in the place of what was there: nothing of it is a dependency.
+    """The objects that traced code receives in place of the original ones; they are not dependencies.
 
     Attributes:
         namespace: a dictionary that the code runs in.
@@ -62,7 +62,7 @@ NOTHING = Own(None, frozenset(), set())
 
 
 def said(key: Any) -> str:
-    """A key of a container, as one would write it; of a tensor or an object, what it is."""
+    """A key of a container, as in source code; for a tensor or an object, its type."""
     return repr(key) if is_plain(key) else f"<{type(key).__name__}>"
 
 
@@ -70,21 +70,21 @@ class Notes:
     """The notes of one trace.
 
     Args:
-        own: what the code is handed, or sets itself before it reads it.
+        own: what the code receives, or sets itself before reading it.
 
     Attributes:
         effects: Python state that the code may change.
         arguments: tensors by identity -> their place among the leaves of the call.
         modules: that were called or read whole, by identity.
         tensors: that were read by name, by identity: path, weak reference.
-        gradients: leaves, with their `.grad` when they were met first.
-        parameters: that the code made; `made`: objects that it made, by identity.
+        gradients: leaves, with their `.grad` when they were first met.
+        parameters: created by the code; `made`: objects created by the code, by identity.
         names: that followed code mentions.
         words: all names in followed code, and its strings: what it writes has one of them.
         strings: constants of followed code that may be names of attributes or globals.
         uses_gradients: whether followed code may read a leaf's `.grad`, or set it.
-        warned: what the code does that a program cannot repeat: what, file, line.
-        line: file and line of the user's, that reads.
+        warned: actions of the code that a program cannot repeat: what, file, line.
+        line: file and line of the user code that reads.
         direct: whether what is noted now was seen to be read (`Guard`).
     """
 
@@ -134,7 +134,7 @@ class Notes:
         return True
 
     def meet(self, value: Any, path: str) -> None:
-        """An object that was there before the code ran."""
+        """Note an object that existed before the code ran."""
         if id(value) not in self._met or not self._met[id(value)][1]:
             self._met[id(value)] = value, path
             if not self.is_made(value):
@@ -144,7 +144,7 @@ class Notes:
                     self.meet(child, f"{path}.{name}")
 
     def remember(self, value: Any, path: str) -> None:
-        """What an object holds, before the code changes it. What a cell does to its own names is seen by the cell."""
+        """Record the contents of an object before the code changes them. A cell tracks changes to its own names."""
         if getattr(value, "__dict__", None) is not self.own.namespace or self.own.namespace is None:
             self.effects.snapshots.take(value, path)
 
@@ -153,22 +153,22 @@ class Notes:
         return name in self.words
 
     def is_met(self, value: Any) -> bool:
-        """Whether an object was there before the code ran."""
+        """Whether an object existed before the code ran."""
         return id(value) in self._met
 
     def make(self, value: Any) -> None:
-        """The code makes an object."""
+        """Note an object that the code creates."""
         with contextlib.suppress(TypeError):  # it can have no weak reference
             self.made[id(value)] = weakref.ref(value)
 
     def is_made(self, value: Any) -> bool:
-        """Whether the code made an object: nothing of it is a dependency."""
+        """Whether the code created an object, which is then not a dependency."""
         made = self.made.get(id(value))
         begins = isinstance(value, torch.nn.Module) and "_modules" not in vars(value)
         return begins or (made is not None and made() is value)
 
     def is_new_tree(self, owner: Any, kind: str, key: Any, value: Any) -> bool:
-        """Whether the code has bound a container of tensors that it made to this place: it is nothing to depend on."""
+        """Whether the code bound a container of tensors that it created to this place; it is not a dependency."""
         written = self.effects.written.get((id(owner), kind, key))
         if written is None or value is written.before:
             return False
@@ -195,7 +195,7 @@ class Notes:
         return written.before
 
     def path_of(self, value: Any, otherwise: str) -> str:
-        """The path by which an object was met."""
+        """The path by which an object was first met."""
         return (self._met.get(id(value)) or (None, ""))[1] or otherwise
 
     def module_path(self, module: torch.nn.Module) -> str:
@@ -203,7 +203,7 @@ class Notes:
         return self.path_of(module, type(module).__name__)
 
     def let_go(self) -> None:
-        """The code has run: hold what was met no longer."""
+        """Release the objects that were met, after the code has run."""
         self.effects.forget_replaced(
             lambda v: (self.is_met(v) and not self.is_made(v)) or id(v) in self.tensors
         )
@@ -214,7 +214,7 @@ class Notes:
     def guard(
         self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch
     ) -> tuple[Fetch, bool]:
-        """Guard one value of an owner: how the owner is found, and whether the guard is new. The first one stays."""
+        """Guard one value of an owner. Returns its fetch and whether the guard is new; the first guard stays."""
         place = (id(owner), kind, _owner_path(owner, kind, path))
         group = self.groups.get(place)
         if group is None:
@@ -264,7 +264,7 @@ class Notes:
                 self.tables[id(table)] = Table(path, module, table)
 
     def tensor(self, path: str, value: Tensor) -> None:
-        """A tensor is read by name; nothing where the trace has made its values."""
+        """Note a tensor that is read by name, unless its values were computed by the trace."""
         trace = tracing.current()
         if is_lazy(value):  # which becomes another one in place
             raise MakesParameters(path, *self.line)
@@ -290,19 +290,19 @@ class Notes:
                     self.tensor(f"{where}.param_groups[{i}]['params'][{j}]", p)
 
     def check(self, value: Any, check: Check) -> None:
-        """A question about an object is asked before each run."""
+        """Add a check of an object before each run."""
         self.checks.setdefault(id(value), check)
         self.meet(value, check.path)
 
     def holds_new_parameters(self, value: Any) -> bool:
-        """Whether a value is a parameter that the code made, or a module with one."""
+        """Whether a value is a parameter that the code created, or a module with one."""
         if not self.parameters or not isinstance(value, Tensor | torch.nn.Module):
             return False
         found = [value] if isinstance(value, Tensor) else list(value.parameters())
         return any(reference() is p for reference in self.parameters for p in found)
 
     def warn(self, what: str, file: str | None, line: int | None) -> None:
-        """The code does what a program cannot repeat."""
+        """Note that the code does something that a program cannot repeat."""
         found = what, file or "", line or 0
         if found not in self.warned:
             self.warned.append(found)
@@ -322,17 +322,17 @@ class Notes:
         return any(key[0] == id(container) for key in self.groups)
 
     def reads(self, slot: Slot) -> bool:
-        """Whether the code reads what stands at a place that it writes."""
+        """Whether the code reads the value of a place that it writes."""
         return any(slot.key in group.keys for group in self._groups_of(slot))
 
     def expect_before(self, written: Written) -> None:
-        """A run is like the trace only where a place that the code writes holds what it held before."""
+        """Require a slot that the code writes to have its previous value before a run."""
         slot = written.slot
         if written.replaced or (
             isinstance(written.before, CONTAINERS) and not is_plain(written.before)
         ):
             # A guard asks for what it holds, not whether it is this one.
-            self.checks[written] = Check(slot.path, "is another container", lambda: False)
+            self.checks[written] = Check(slot.path, "is a different container", lambda: False)
         if self.reads(slot):
             return
         owner, kind, key = slot.place
@@ -343,14 +343,14 @@ class Notes:
         self.groups[place].guards.append(Guard(slot.path, written.before))
 
     def drop(self, slot: Slot) -> None:
-        """Forget the guards of a place."""
+        """Drop the guards of a place."""
         for group in self._groups_of(slot):
             if slot.key in group.keys:
                 i = group.keys.index(slot.key)
                 del group.keys[i], group.guards[i]
 
     def drop_tree(self, slot: Slot, containers: set[int]) -> None:
-        """Forget the guards of a place, and of the containers that were read there."""
+        """Drop the guards of a place and of the containers that were read there."""
         self.drop(slot)
         for place, group in list(self.groups.items()):
             paths = [guard.path for guard in group.guards]
@@ -412,7 +412,7 @@ def _owner_path(owner: Any, kind: str, path: str) -> str:
 
 
 def _is_one(places: dict[str, Callable[[], Any]]) -> Check:
-    """A container that stands in several places: that it is one still."""
+    """A check that a container found in several places is still a single object."""
 
     def holds() -> bool:
         try:
@@ -421,7 +421,7 @@ def _is_one(places: dict[str, Callable[[], Any]]) -> Check:
             return False
 
     first, second, *_ = places
-    return Check(first, f"is no longer the same as {second}", holds)
+    return Check(first, f"is no longer the same object as {second}", holds)
 
 
 def _is_there(group: Group) -> bool:

@@ -1,5 +1,6 @@
-"""What a program depends on and no guard can watch: iterators, the clock, random numbers of the host, files; and what a
-guard must compare by its contents: tensors on the CPU, arrays.
+"""Dependencies that no guard can watch, and those that a guard must compare by contents.
+
+The former are iterators, the clock, random numbers of the host and files; the latter CPU tensors and arrays.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _is_quiet(frame: types.FrameType | None) -> bool:
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether reading a value moves it on, so that a program could not read it again."""
+    """Whether reading a value advances it, so that a program could not read it again."""
     if isinstance(value, io.IOBase):
         standard = value in (sys.stdin, sys.stdout, sys.stderr)
         return not standard and not value.closed and value.readable()
@@ -165,15 +166,15 @@ def is_iterator(value: Any) -> bool:
 def refuse_iterator(path: str, file: str | None, line: int | None) -> None:
     """Raise for an iterator that captured code may advance."""
     raise CaptureError(
-        f"`{path}` is an iterator, which captured code would advance once, when it is traced, and never again",
-        "Take its next value before (`batch = next(...)`), outside of the captured code, and pass that.",
+        f"`{path}` is an iterator, which captured code would advance only once, when it is traced",
+        "Take its next value outside the captured code (`batch = next(...)`) and pass that.",
         file,
         line,
     )
 
 
 def unwritten(path: str, tensor: Tensor) -> Check:
-    """A tensor that is not on the device: its values are part of the program."""
+    """A check of a CPU tensor, whose values are part of the program."""
     reference = weakref.ref(tensor)
     tracked = not tensor.is_inference()
     version = tensor._version if tracked else 0
@@ -190,19 +191,19 @@ def unwritten(path: str, tensor: Tensor) -> Check:
 
 
 def asked_again(path: str, ask: Any) -> Check:
-    """What a function of the process answers."""
+    """A check that a function still returns the same value."""
     before = token(ask())
-    return Check(f"{path}()", "gives another answer", lambda: bool(token(ask()) == before))
+    return Check(f"{path}()", "returns a different value", lambda: bool(token(ask()) == before))
 
 
 def kept_results(path: str, cache: Any) -> Check:
-    """A function under `functools.lru_cache`: that it still keeps what it kept."""
+    """A check that a function under `functools.lru_cache` has dropped no results."""
     least = cache.cache_info().currsize
-    return Check(path, "has dropped what it kept", lambda: cache.cache_info().currsize >= least)
+    return Check(path, "has dropped cached results", lambda: cache.cache_info().currsize >= least)
 
 
 def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
-    """What a context variable holds."""
+    """A check that a context variable has the same value."""
     return asked_again(f"{path}.get", lambda: variable.get(MISSING))
 
 
@@ -247,7 +248,7 @@ def unchanged_array(path: str, value: Any) -> Check:
     """An array of NumPy's, or what gives one (a DataFrame): compared by its contents."""
     if isinstance(value, _BYTES):
         before = bytes(value)
-        return Check(path, "has other contents", lambda: bytes(value) == before)
+        return Check(path, "has different contents", lambda: bytes(value) == before)
     copy = np.array(value, copy=True)
     labels = _labels(value)
 
@@ -263,4 +264,4 @@ def unchanged_array(path: str, value: Any) -> Check:
             return now.reshape(-1).view(np.uint8).data == copy.reshape(-1).view(np.uint8).data
         return now.tobytes() == copy.tobytes()
 
-    return Check(path, "has other contents", holds)
+    return Check(path, "has different contents", holds)

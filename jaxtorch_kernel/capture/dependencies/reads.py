@@ -1,8 +1,8 @@
 """What code reads and writes, from its bytecode: chains such as `cfg.model.scale` or `table['lr']`.
 
-A chain begins at a name outside of the code (a global, a variable of the closure, an imported module) or at an
-argument, and continues through attributes and items with constant keys. Any other use (an item whose key is computed, a
-call) ends the chain, and the object at its end counts as read as a whole.
+A chain begins at a name from outside the code (a global, a variable of the closure, an imported module) or at an
+argument, and continues through attributes and items with constant keys. Any other use (an item with a computed key, a
+call) ends the chain, and the object at its end counts as read in full.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Increment(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What one code object does with the world.
+    """What one code object reads and writes.
 
     Attributes:
         chains: what it reads.
         stores: what it assigns or deletes: `global n`, `self.n = ...`, `table['n'] = ...`.
-        increments: what it counts up by a constant.
+        increments: what it increments by a constant.
         names: every name and attribute that it reads.
         dynamic: whether it reads attributes whose names it computes.
         strings: its constants that could be names of attributes or globals, if it is dynamic.

@@ -1,4 +1,4 @@
-"""What one trace leaves behind: its guards, what each run repeats of its effects, where its tensors are found."""
+"""The result of one trace: its guards, the effects that each run repeats, and where its tensors are found."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ Tensor = torch.Tensor
 
 def _kept(path: str, file: str | None, line: int | None) -> CaptureError:
     return CaptureError(
-        f"the captured code keeps a tensor in `{path}`, which was there before it",
-        "Return it, and keep it outside; or use jit (%%jit), which keeps one at each run.",
+        f"the captured code stores a tensor in `{path}`, which existed before the call",
+        "Return it and store it outside, or use jit (%%jit), which stores a new one at each run.",
         file,
         line,
     )
 
 
 def warn_of_a_constant(what: str, file: str, line: int) -> None:
-    """Say that the code does what a program cannot do again."""
+    """Warn that the code does something that a program cannot repeat."""
     warnings.warn_explicit(
-        f"captured code {what}: the value of now is part of the program. Pass it as an argument.",
+        f"captured code {what}: the current value becomes a constant of the program. Pass it as an argument.",
         UserWarning,
         file,
         line,
@@ -89,12 +89,12 @@ def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
         return None if tensor is None else (layout_of(tensor), tensor.requires_grad)
 
     before = now()
-    return Check(path, "lies in memory in another way", lambda: bool(now() == before))
+    return Check(path, "has a different memory layout", lambda: bool(now() == before))
 
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
-    """Hold from the trace until its program is ready: where that fails, Python state is as it was."""
+    """Hold from the trace until its program is ready; on failure, restore Python state."""
     try:
         yield
     except BaseException:
@@ -104,16 +104,16 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 class Record:
-    """Made when a trace is over.
+    """The result of one trace, created at its end.
 
     Args:
-        recorder: what watched it.
-        is_traced: whether a buffer was made by the trace and has no value outside of it.
+        recorder: the recorder that watched the trace.
+        is_traced: whether a buffer was created by the trace and has no value outside it.
         results: what the code returned (`results.py`).
-        escaped: (weak reference to a buffer, its spec) of what the code made from inputs and that outlives it.
+        escaped: (weak reference to a buffer, its spec) of tensors computed from inputs that outlive the code.
 
     Raises:
-        CaptureError: the code did to Python state what cannot be done again.
+        CaptureError: if the code changed Python state in a way that cannot be repeated.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Record:
     def _repeat(
         self, recorder: Recorder, key: int, watched: Watched, is_traced: Callable[[Buffer], bool]
     ) -> None:
-        """What the code did to one tensor beside writing its values."""
+        """Record the effects on one tensor besides writing its values."""
         place = recorder.arguments.get(key)
         flag, moved = watched.flag(), watched.moved()
         if place is None:
@@ -200,8 +200,8 @@ class Record:
             return
         if place is not None or not is_traced(buffer_of(moved)) or not watched.in_place(moved):
             raise CaptureError(
-                f"the captured code gives {watched.name} other memory or another shape",
-                "Its program cannot do that: write to it in place (`copy_`), or make a new tensor.",
+                f"the captured code changes the memory or the shape of {watched.name}",
+                "A program cannot do that: write to it in place (`copy_`), or create a new tensor.",
             )
         new = moved.detach()
         watched.put_back()
@@ -210,7 +210,7 @@ class Record:
     def _bind(
         self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
     ) -> None:
-        """What the code did to one place."""
+        """Record the effect on one place."""
         slot, now = written.slot, written.slot.get()
         if recorder.notes.holds_new_parameters(now):
             raise MakesParameters(slot.path, written.file, written.line)
@@ -238,8 +238,8 @@ class Record:
             return
         if not is_traced(buffer_of(now)):
             raise CaptureError(
-                f"the captured code keeps a view of an argument, or of a tensor that it reads, in `{slot.path}`",
-                "Keep the tensor itself, or a copy: `.clone()`.",
+                f"the captured code stores a view of an argument, or of a tensor that it reads, in `{slot.path}`",
+                "Store the tensor itself, or a copy (`.clone()`).",
                 written.file or None,
                 written.line,
             )
@@ -252,7 +252,7 @@ class Record:
     def _bind_tree(
         self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
     ) -> bool:
-        """What the code did to one place, if it bound a container of tensors that it made."""
+        """Record the effect on one place, if the code bound a container of tensors that it created."""
         slot, before = written.slot, written.old
         found = None if written.was_there else parts_of(slot.get())
         if found is None:
@@ -316,14 +316,14 @@ class Record:
         filled: Contained,
         is_traced: Callable[[Buffer], bool],
     ) -> None:
-        """What the code did to one container."""
+        """Record the effect on one container."""
         path, container, before, fetch, line = filled
         if _by_item(container, before, recorder.effects.written):
             return
-        what = f"the captured code changes what `{path}` holds, which was there before it"
+        what = f"the captured code changes the contents of `{path}`, which existed before the call"
         advice = (
-            f"Return the value or give it a name, and change `{path}` afterwards (in a notebook, in the next cell): "
-            "the Python of captured code runs once, when it is traced."
+            f"Return the value or assign it to a variable, and change `{path}` afterwards (in a notebook, in the next "
+            "cell): the Python of captured code runs only once, when it is traced."
         )
         old = {id(value) for value in _values(before)}
         new = [value for value in _values(container) if id(value) not in old]
@@ -335,7 +335,7 @@ class Record:
         ]
         held = [parts[0] for value in new if (parts := parts_of(value)) is not None]
         if any(isinstance(t, Tensor) and is_traced(buffer_of(t)) for t in chain(*held)):
-            recorder.checks[id(container)] = Check(path, "has other contents", lambda: False)
+            recorder.checks[id(container)] = Check(path, "has different contents", lambda: False)
             return
         in_order = isinstance(container, list | deque)
         if in_order and not recorder.notes.reads_contents(container):
@@ -379,7 +379,7 @@ class Record:
         return id(cell) in self._named and id(cell) not in self._bound
 
     def reads_through(self, cell: Any, reference: Callable[[], Any]) -> None:
-        """Let a cell be found by this reference at each run."""
+        """Use this reference to find a cell at each run."""
         self._bound.setdefault(id(cell), []).append(reference)
 
     def all_of(self, cell: Any) -> list[Callable[[], Any]]:
@@ -414,7 +414,7 @@ class Record:
         return [b.landing(trace_made) for b in self.bindings if id(buffer_of(b.tensor)) in cells]
 
     def forget(self) -> None:
-        """Hold no tensor any more."""
+        """Drop the references to tensors."""
         self._named.clear()
         self._replaced.clear()
         self.bindings.clear()

@@ -1,15 +1,15 @@
-"""What traced code reads beside tensors' data, recorded while it runs.
+"""Records what traced code reads, besides tensor data, while it runs.
 
-A profile hook of this thread sees each Python function that the code enters. For the user's code, and for libraries
-built on torch (`followed.py`), the bytecode says what a function reads (`reads.py`): its globals, the variables of its
-closure, attributes of its arguments. These are looked up at once, before the function runs (`chains.py`), so that what
-is noted is what the function is about to read. Each becomes a guard (`steps.py`, `notes.py`). An object that a function
-uses in another way counts as read as a whole (`values.py`).
+A profile hook of this thread sees each Python function that the code enters. For user code, and for libraries built on
+torch (`followed.py`), the bytecode tells what a function reads (`reads.py`): globals, closure variables, attributes of
+its arguments. These are looked up immediately, before the function runs (`chains.py`), so that the recorded values are
+those that the function is about to read. Each becomes a guard (`steps.py`, `notes.py`). An object that a function uses
+in any other way counts as read in full (`values.py`).
 
-A few functions of torch do to the user's objects what no followed bytecode says: a module is called, an attribute of it
-is set, an optimizer steps. Each of them has a handler here, which gets the frame.
+A few functions of torch act on user objects in ways that no followed bytecode shows: a module is called, one of its
+attributes is set, an optimizer steps. Each of them has a handler here, which receives the frame.
 
-While an operator of the device runs, the hook is off (`pausing.py`).
+The hook is off while an operator of the device runs (`pausing.py`).
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Recorder:
     """Notes what code reads; `finish` makes the guards.
 
     Args:
-        function: what is traced. A cell's has an `own`: what it is handed, or sets itself before it reads it.
+        function: the function to trace. A cell's has an `own`: what it receives, or sets itself before reading it.
 
     Attributes:
-        notes: what was noted.
+        notes: the notes of the trace.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -120,7 +120,7 @@ class Recorder:
         borders.check_arguments(given, torch.utils._pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
-                f"the captured code changes {what}", "Change it outside of the captured code."
+                f"the captured code changes {what}", "Change it outside the captured code."
             )
         self.effects.compare(notes.mentions)
         self._values.look_into_waiting()
@@ -178,11 +178,11 @@ class Recorder:
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def enter_users(self, frame: types.FrameType) -> None:
-        """A function of the user's begins."""
+        """Called when a user function is entered."""
         self._chains.enter(frame, True)
 
     def enter_library(self, frame: types.FrameType) -> None:
-        """A function of a library begins whose own code does not change."""
+        """Called when a library function, whose own code does not change, is entered."""
         if not _open.users_only:
             self._chains.enter(frame, False)
 
@@ -284,15 +284,15 @@ class Recorder:
     # -- afterwards -----------------------------------------------------------------------------------------------
 
     def set_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
-        """Whether the code gave a leaf another `.grad`; threads that run eagerly meanwhile do so too."""
+        """Whether the code, rather than an eager thread, set the `.grad` of a leaf."""
         return self._gradients.is_set(leaf, before)
 
     def uses_gradients(self) -> bool:
-        """Whether the code may read a leaf's `.grad`, or take it away."""
+        """Whether the code may read or clear a leaf's `.grad`."""
         return self._gradients.are_used()
 
     def give_gradients_back(self) -> None:
-        """Let each leaf have the `.grad` that it had."""
+        """Restore the `.grad` of each leaf."""
         self._gradients.give_back()
 
 
@@ -310,7 +310,7 @@ _open = _Open()
 
 @contextmanager
 def users_only() -> Iterator[None]:
-    """Follow only the user's own code: the libraries under a JAX function keep caches that change at each call."""
+    """Follow only user code: libraries below a JAX function keep caches that change at each call."""
     _open.users_only += 1
     try:
         yield
@@ -319,15 +319,15 @@ def users_only() -> Iterator[None]:
 
 
 def read_whole(module: torch.nn.Module) -> None:
-    """Say that the code that is being traced in this thread reads all of a module, without a call of it."""
+    """Declare that the code being traced in this thread reads all of a module without calling it."""
     for recorder in _open.recorders:
         recorder.reads_whole(module)
 
 
 def handed_over(function: Any) -> None:
-    """Say that a function is an input of the code that is being traced in this thread, with its closure.
+    """Declare a function and its closure to be inputs of the code that is being traced in this thread.
 
-    Whose variables hold other values at another call, and are no dependencies. What the objects in them hold is one.
+    The variables may have other values at another call and are not dependencies, but the contents of their objects are.
     """
     function = getattr(function, "__func__", function)
     if isinstance(function, types.FunctionType):
@@ -346,8 +346,8 @@ def _refuse_loader(recorder: Recorder, frame: types.FrameType) -> None:
     while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     raise CaptureError(
-        "captured code loops over a DataLoader, which it would do once, when it is traced",
-        "Loop outside, and pass each batch.",
+        "captured code loops over a DataLoader, which would happen only once, when it is traced",
+        "Loop outside the captured code and pass it each batch.",
         frame.f_code.co_filename,
         frame.f_lineno,
     )

@@ -1,7 +1,7 @@
-"""What each run of a program does again of what the trace did to Python objects.
+"""The effects of a trace on Python objects that each run of its program repeats.
 
-A counter is increased, a plain value is assigned, a `requires_grad` is set, a container is filled, a list gets longer.
-Each is a callable without arguments, made when the trace is over.
+A run increments a counter, assigns a plain value, sets a `requires_grad`, fills a container or extends a list. Each
+effect is a callable without arguments, created at the end of the trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 
 class Again:
-    """What a run does to one slot, as the trace did: it assigns `value`."""
+    """Assigns `value` to a slot, as the trace did."""
 
     __slots__ = ("slot", "value")
 
@@ -35,7 +35,7 @@ class Again:
 
 
 class Count:
-    """What a run does to a counter: it adds `step`, so many times: a float is not the product."""
+    """Adds `step` to a counter, as often as the trace did: for a float, repeated addition is not multiplication."""
 
     __slots__ = ("slot", "step", "times")
 
@@ -50,7 +50,7 @@ class Count:
 
 
 class Rebind:
-    """What a run does to slots to which the code bound objects that were there: it binds those objects, all at once."""
+    """Binds the existing objects that the code bound to slots, all at once."""
 
     __slots__ = ("pairs",)
 
@@ -66,7 +66,7 @@ class Rebind:
 
 
 class AgainContainer:
-    """What a run does to a slot to which the code bound a container that it made: it binds a new one."""
+    """Binds a new container to a slot to which the code bound a container that it created."""
 
     __slots__ = ("contents", "slot")
 
@@ -78,9 +78,9 @@ class AgainContainer:
 
 
 def again_of(written: Written, is_read: bool) -> Callable[[], None] | None:
-    """What each run must do to a slot that the code wrote; None where that cannot be repeated.
+    """The operation on a slot that each run must repeat; None if it cannot be repeated.
 
-    A program runs only where its guards hold: what the code assigned from what it read is the same at each run.
+    A program runs only if its guards hold, so a value that the code assigned from what it read is the same at each run.
     """
     now, slot = written.slot.get(), written.slot
     if written.counts and not written.stored and not is_read:
@@ -95,7 +95,7 @@ def again_of(written: Written, is_read: bool) -> Callable[[], None] | None:
 
 
 class Reflag:
-    """What a run does to a tensor's `requires_grad`."""
+    """Sets a tensor's `requires_grad`."""
 
     __slots__ = ("tensor", "value")
 
@@ -108,7 +108,7 @@ class Reflag:
             tensor.requires_grad_(self.value)
 
     def check(self) -> Check:
-        """That it was the other one before a run."""
+        """A check that the flag has its old value before a run."""
 
         def holds() -> bool:
             tensor = self.tensor()
@@ -118,7 +118,7 @@ class Reflag:
 
 
 class Refill:
-    """What a run does to a container: it holds what it held after the trace."""
+    """Gives a container the contents that it had after the trace."""
 
     __slots__ = ("after", "fetch")
 
@@ -130,7 +130,7 @@ class Refill:
 
 
 class Extend:
-    """What a run does to a list to which the code appends plain values."""
+    """Appends plain values to a list, as the code did."""
 
     __slots__ = ("fetch", "values")
 

@@ -1,7 +1,7 @@
 """Places that code writes: an attribute, an item, a variable of a closure; `tensor.data`; the end of a list.
 
-A slot finds its place again at each run: by a weak reference to the owner or, where the owner can have none (a
-dictionary), by what gives the owner of now.
+A slot finds its place again at each run: by a weak reference to the owner or, if the owner does not support one (a
+dictionary), by a fetch of the current owner.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Slot:
     """A place that code writes: an attribute, an item, a variable of a closure.
 
     Attributes:
-        owner: gives whose it is; None where that is gone.
+        owner: returns the owner, or None if it no longer exists.
         key: an attribute's name, an item's key.
-        path: as one would write it.
+        path: as in source code.
         is_buffer: a module's buffer, or another tensor among its attributes.
     """
 
@@ -70,11 +70,11 @@ class Slot:
 
     @property
     def place(self) -> tuple[int, str, Any]:
-        """What tells it apart: its owner's identity, the kind, the key."""
+        """Its identity: the owner's id, the kind and the key."""
         return id(self.owner()), "items" if self.kind == "item" else "attributes", self.key
 
     def get(self) -> Any:
-        """What stands there now."""
+        """The current value."""
         owner = self.owner()
         if self.kind == "attribute":
             try:
@@ -87,7 +87,7 @@ class Slot:
             return MISSING
 
     def set(self, value: Any) -> None:
-        """Put a value there, or nothing."""
+        """Set the value, or delete it."""
         owner = self.owner()
         if owner is None:
             return

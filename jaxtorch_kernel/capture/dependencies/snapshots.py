@@ -1,8 +1,8 @@
-"""What the objects that code can reach held before the code changed them.
+"""Snapshots of the objects that code can reach, taken before the code changes them.
 
-Most writes are seen in the code: `self.n += 1` names the place. Others do not say whose attribute they set:
-`make().n = 1`, `for c in counters: c.n += 1`. So each object of the user's is remembered with its attributes when the
-code reaches it first, and compared when the code has run.
+Most writes are visible in the code: `self.n += 1` names the place. Others do not name the object whose attribute they
+set: `make().n = 1`, `for c in counters: c.n += 1`. So the attributes of each user object are recorded when the code
+first reaches it, and compared after the code has run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Filled = tuple[str, Any, Any]  # a path, a container, a copy of what it held
 
 
 class Snapshots:
-    """The objects and containers of the user's that code can reach, with what they held then."""
+    """The user objects and containers that code can reach, with their contents when first reached."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
@@ -100,7 +100,7 @@ class Snapshots:
         return None if known is None else known.before
 
     def written(self) -> Iterator[Written]:
-        """The places where another object stands now."""
+        """The places whose object has changed."""
         for snapshot in self._objects:
             yield from snapshot.written()
 
@@ -154,7 +154,7 @@ class _Snapshot:
 
 
 def _reader(value: Any) -> Callable[[Any], dict[str, Any]] | None:
-    """How what an object of the user's holds is read; None for any other object."""
+    """How to read the contents of a user object; None for any other object."""
     if isinstance(value, types.CellType):
         return _of_cell
     if isinstance(value, types.FunctionType):

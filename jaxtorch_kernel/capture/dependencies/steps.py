@@ -1,13 +1,13 @@
-"""One step of a read: from an owner to what stands at an attribute or an item of it, with a guard there.
+"""One step of a read: from an owner to the value of one of its attributes or items, with a guard on it.
 
-Where an attribute stands depends on its owner, and the guard goes to that place: into the dictionary of a Python
-module, into a torch module's table of tensors, onto the class for a method or a class variable, else onto the object
-itself. A step gives None where its chain cannot go on: nothing is there, or code runs that is seen when it runs (a
-property, `__getattr__`).
+Where an attribute is stored depends on its owner, and the guard goes to that place: the dictionary of a Python module,
+a torch module's table of tensors, the class for a method or a class variable, otherwise the object itself. A step
+returns None if its chain cannot continue: the attribute does not exist, or reading it runs code that is recorded when
+it runs (a property, `__getattr__`).
 
-What a step finds may have to be looked into in turn: a function has defaults, which are values (`values.py`), and what
-these hold is read by steps. Two objects that hold each other would keep what they note (tables of tensors) alive until
-the garbage collector runs. So `Values` is a subclass of `Steps`, and says what `found` does.
+The value that a step finds may have to be inspected in turn: a function has defaults, which are values (`values.py`),
+and their contents are read by steps. Two objects with references to each other would keep their notes (tables of
+tensors) alive until the garbage collector runs. So `Values` is a subclass of `Steps` and defines `found`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Steps(ABC):
     def _through_class(
         self, owner: Any, name: str, where: str, fetch: Fetch, has_dict: bool
     ) -> Found | None:
-        """An attribute that does not stand on the object itself: of its class, in a slot, or nowhere."""
+        """An attribute that is not in the object's own dictionary: on its class, in a slot, or missing."""
         raw = _on_class(type(owner), name)
         if isinstance(raw, types.FunctionType):
             file = raw.__code__.co_filename
@@ -155,14 +155,14 @@ class Steps(ABC):
         return None
 
     def _absent(self, owner: Any, name: str, where: str) -> None:
-        """An object has no attribute of its own of that name: its class answers for it."""
+        """Guard that an object has no own attribute of that name, so that its class provides it."""
         own = getattr(owner, "__dict__", None)
         if isinstance(own, dict) and name not in own:
             table = reader(ref(owner), ATTRIBUTES, "__dict__")
             self.guard(own, ITEMS, name, MISSING, where, table)
 
     def of_class(self, cls: type, name: str, where: str, fetch: Fetch) -> Found | None:
-        """An attribute of a class, wherever among its bases that stands."""
+        """An attribute of a class, on whichever base it is defined."""
         raw = _on_class(cls, name)
         if not is_users_class(cls):
             return None
@@ -188,14 +188,14 @@ class Steps(ABC):
         return self.guard(cls, ATTRIBUTES, name, raw, where, fetch)
 
     def of_bases(self, cls: type, name: str, base: type) -> None:
-        """What stands under a name on one of the bases of a class, and that none before it has the name."""
+        """An attribute of one of the bases of a class, and a guard that no earlier base defines it."""
         for other in cls.__mro__[: cls.__mro__.index(base)]:
             if is_users_class(other) and name not in vars(other):
                 self.of_base(other, name)
         self.of_base(base, name)
 
     def of_base(self, base: type, name: str) -> None:
-        """What stands on one class itself under a name, whatever that is."""
+        """The entry of a name in the dictionary of one class, present or not."""
         if not self.notes.is_first((id(base), "on it", name)):
             return
         where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)

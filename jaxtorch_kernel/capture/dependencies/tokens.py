@@ -1,8 +1,8 @@
-"""What a guard expects of a value, as something that can be compared and shown.
+"""Tokens: what a guard expects of a value, in a form that can be compared and shown.
 
 an int, a string, a dtype ...       Value(type, value)
-a function of the user's            its code, defaults and closure: the same definition run again is no change
-a class of the user's               its functions and plain attributes
+a user function                     its code, defaults and closure: rerunning the same definition is no change
+a user class                        its functions and plain attributes
 a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand.
                                     Inside of the above it is that very tensor: its guard would go on with the old one
 anything else                       Same: that very object
@@ -81,7 +81,7 @@ class Same(NamedTuple):
 
 
 class TensorLook(NamedTuple):
-    """What a program depends on of a tensor that is handed to it."""
+    """The properties of an input tensor that a program depends on."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -90,27 +90,27 @@ class TensorLook(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A function of the user's: what decides what it does, but for what its code reads when it runs."""
+    """A user function: everything that determines what it does, except what its code reads when it runs."""
 
     code: types.CodeType
     parts: tuple[Any, ...]
 
 
 class Structure(NamedTuple):
-    """A class of the user's, a container, a partial: what it is made of."""
+    """The parts of a user class, a container or a partial."""
 
     kind: str
     parts: tuple[Any, ...]
 
 
 class Said(NamedTuple):
-    """What became of something, in words: "has other contents"."""
+    """A change in words, such as "has different contents"."""
 
     phrase: str
 
 
 def look(tensor: torch.Tensor) -> TensorLook:
-    """What a program depends on of a tensor that is handed to it."""
+    """The properties of an input tensor that a program depends on."""
     return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
 
 
@@ -136,7 +136,7 @@ def is_plain_container(value: Any) -> bool:
 
 
 def token(value: Any, depth: int = _DEEPEST) -> Any:
-    """What a guard expects where this value stands. Equal tokens promise the same program."""
+    """What a guard expects in place of this value. Equal tokens guarantee the same program."""
     if isinstance(value, float):  # by its digits: nan is nan, and 0.0 is not -0.0
         return Value(type(value), repr(value))
     if isinstance(value, complex | slice | range | np.generic):
@@ -201,12 +201,12 @@ def class_attributes(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def class_names(cls: type) -> list[str]:
-    """The names of what stands on a class itself, but for Python's own notes."""
+    """The names in the dictionary of a class, except those that Python sets."""
     return [name for name in vars(cls) if name not in _UNSAID and not name.startswith("_abc_")]
 
 
 def is_users_class(cls: type) -> bool:
-    """Whether a class is the user's own: of a notebook or of a file that is no installed library's."""
+    """Whether a class is user code: defined in a notebook, or in a file outside installed libraries."""
     module = sys.modules.get(cls.__module__)
     if cls.__module__ in ("builtins", "__main__") or module is None:
         return cls.__module__ != "builtins"

@@ -1,8 +1,8 @@
 """Containers of tensors that captured code binds to a place, as a recurrent network keeps its state (`self.h = h, c`).
 
-Each run binds a new container there: of the tensors of that run, of arguments, of tensors that stood in the old one, of
-plain values. Where the old container has the structure of the new one, its tensors are inputs of the program, found
-through the place; a container with another structure or other plain values is another program.
+Each run binds a new container there, made of that run's tensors, of arguments, of tensors from the old container and of
+plain values. If the old container has the structure of the new one, its tensors are inputs of the program, found
+through the slot. A container with a different structure or different plain values needs another program.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Old:
         return next((i for i, t in self.tensors.items() if t() is tensor), None)
 
     def check(self, slot: Slot) -> Check:
-        """That a container with this structure and these plain values stands at the place."""
+        """A check that the place holds a container with this structure and these plain values."""
 
         def holds() -> bool:
             now = parts_of(slot.get())
@@ -56,7 +56,7 @@ class Old:
                 and all(token(now[0][i]) == value for i, value in self.values.items())
             )
 
-        return Check(slot.path, "is another container", holds)
+        return Check(slot.path, "is a different container", holds)
 
 
 def old_of(value: Any) -> Old | None:
@@ -83,7 +83,7 @@ class Part:
         self.path = f"{tree.slot.path} ({position})"
 
     def get(self) -> Any:
-        """What stands there now."""
+        """The current container."""
         now = parts_of(self.tree.slot.get())
         same = now is not None and now[1] == self.tree.structure
         return now[0][self.position] if now is not None and same else MISSING

@@ -1,16 +1,16 @@
-"""A value that the code uses as a whole: what of it a program depends on.
+"""What a program depends on when its code uses a value as a whole.
 
-A chain of reads ends at a value with which the code computes, or which it hands to C. What happens there is not seen,
-so what the value holds counts as read, by its kind:
+A chain of reads ends at a value that the code computes with or passes to C. What happens there is not visible, so the
+contents of the value count as read, depending on its kind:
 
     a tensor, an array                    its layout, or its contents
-    a container                           what it holds, and what that holds
-    a function                            nothing yet: what it reads is seen when it runs
-    an object, a torch module             those of its attributes whose names some followed code mentions
+    a container                           its elements, and their contents
+    a function                            nothing yet: its reads are recorded when it runs
+    an object, a torch module             those attributes whose names are mentioned in followed code
 
-The names that code mentions are complete only when all of it has run: attributes whose names are unknown so far
-wait until then. Code that computes names (`getattr`, `vars`) is *dynamic*: it may read all attributes, and those that
-its strings name.
+The set of mentioned names is complete only when all the code has run: attributes whose names are not yet mentioned wait
+until then. Code that computes names (`getattr`, `vars`) is *dynamic*: it may read all attributes, and those named by
+its strings.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Values(Steps):
 
     Args:
         notes: of the trace.
-        closures: are told of each function that may run.
+        closures: notified of each function that may run.
     """
 
     def __init__(self, notes: Notes, closures: Closures):
@@ -164,7 +164,7 @@ class Values(Steps):
             self.expect(path, owner, strong(owner), False, depth)
 
     def _cache(self, path: str, cache: Any) -> None:
-        """A function under `functools.lru_cache`: what it gave before, and whether it gave that up since."""
+        """A function under `functools.lru_cache`: its cached results, and whether it has dropped some since."""
         if self.notes.is_first((id(cache), "cache")):
             self._caches.append((path, cache))
             self._results_of(path, cache)
@@ -211,7 +211,7 @@ class Values(Steps):
         self.class_later(f"type({path})", type(value))  # by `type(self).k`, which no chain shows
 
     def class_later(self, path: str, cls: type) -> None:
-        """A class of the user's is used: its attributes are read, if some followed code mentions them.
+        """A user class is used: its attributes are read if some followed code mentions them.
 
         Of an object that the code makes no guard can be asked: it is gone when the code has run.
         """
@@ -269,7 +269,7 @@ class Values(Steps):
             self._later(path, value, _attribute_names(value), depth)
         if not depth or len(elements) > _LARGEST:
             if not all(is_plain(part) for _, part in elements):
-                notes.warn(f"reads more of `{path}` than is looked at", *notes.line)
+                notes.warn(f"reads more of `{path}` than is tracked", *notes.line)
             return
         in_set = isinstance(value, set | frozenset)
         for key, part in elements:

@@ -1,1 +1,1 @@
-"""XLA programs as data: instructions, where they come from, what they cost, how two of them differ."""
+"""XLA programs as data: instructions, their origins, their costs, and differences between programs."""

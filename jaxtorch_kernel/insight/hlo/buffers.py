@@ -1,7 +1,7 @@
-"""The memory of one run of a program, as XLA laid it out: which instruction's value lies where.
+"""The memory layout of one run of a program, as XLA planned it.
 
-An allocation is a piece of memory that is there for the whole run. Arguments, results and constants have one each;
-what is computed on the way shares a few, at offsets where nothing else lives at the time.
+An allocation is a block of memory that exists for the whole run. Arguments, results and constants have one each;
+intermediate values share a few, at offsets that are free during their lifetime.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Held:
     """A value in an allocation.
 
     Attributes:
-        instruction: the name of what computes it; "" where that is gone.
+        instruction: the name of the instruction that computes it; "" if it was removed.
     """
 
     instruction: str
@@ -28,11 +28,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A piece of memory.
+    """A block of memory.
 
     Attributes:
-        kind: "argument", "result", "constant", "temporary", or "local" to a thread.
-        held: what lies in it at some time, the largest first.
+        kind: "argument", "result", "constant", "temporary", or "local" (thread-local).
+        held: the values placed in it, the largest first.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Allocation:
 
 
 def read_buffers(assignment: bytes, module: Module) -> list[Allocation]:
-    """Read a serialized `BufferAssignmentProto`, the largest allocation first; nothing where XLA gives none."""
+    """Read a serialized `BufferAssignmentProto`, the largest allocation first; empty if XLA provides none."""
     makers: dict[int, str] = {}
     allocations: list[list[tuple[int, Any]]] = []
     for key, value in fields(assignment):

@@ -1,14 +1,14 @@
-"""What instructions cost: floating point operations, transcendental functions, bytes moved.
+"""The costs of instructions: floating-point operations, transcendental functions, bytes moved.
 
-XLA's own `cost_analysis()` has totals of a program, in which the body of a loop counts once. Here each instruction has
-its own figures, by the rules that XLA counts by, and a loop counts as often as it runs (`trips.py`):
+XLA's own `cost_analysis()` gives program totals in which a loop body counts once. Here each instruction has its own
+figures, by XLA's counting rules, and a loop body counts as often as it runs (`trips.py`):
 
-* a product or a sum of elements is one operation, a multiply-add two; `exp`, `tanh`, ... are counted by themselves;
-* a convolution counts the positions where its window lies on the input, not those in the padding;
-* what is fused moves nothing: a fusion reads its operands once and writes its result once. A slice reads what it
-  cuts out, and an update in place writes what it changes;
-* of a branch, every side counts once: an upper bound. A loop that nobody knows the length of counts once, and is
-  listed (`Costs.unknown`), as are calls of libraries whose work is not known.
+* an elementwise addition or multiplication is one operation, a multiply-add two; `exp`, `tanh`, ... count separately;
+* a convolution counts only window positions on the input, not those in the padding;
+* values inside a fusion move no bytes: a fusion reads its operands once and writes its result once. A slice reads only
+  the elements it selects, and an in-place update writes only the elements it changes;
+* every side of a branch counts once, which is an upper bound. A loop with an unknown trip count counts once and is
+  listed in `Costs.unknown`, as are library calls whose work is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .work import NOTHING as NOTHING
 from .work import Cost as Cost
 from .work import Work, words
 
-# Nothing moves: they only say where something is, or what they run moves by itself.
+# Opcodes that move no bytes: they only refer to values, or the computations they run are counted on their own.
 _FREE = words(
     """
     parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional
@@ -45,11 +45,11 @@ class Costs:
 
     @cached_property
     def total(self) -> Cost:
-        """Of one run of the program."""
+        """The cost of one run of the program."""
         return self._of_computation(self.module.entry)
 
     def of(self, instruction: Instruction) -> Cost:
-        """Of one run of an instruction, with all that it runs: a loop's with all its rounds."""
+        """The cost of one run of an instruction, with everything it runs: a loop includes all iterations."""
         found = self._known.get(instruction.id)
         if found is None:
             found = self._own(instruction)
@@ -64,7 +64,7 @@ class Costs:
 
     @cached_property
     def runs(self) -> dict[int, int]:
-        """How often each computation of more than a fusion runs in one run of the program, by its id."""
+        """How often each unfused computation runs in one run of the program, by its id."""
         found: dict[int, int] = {}
 
         def visit(computation: Computation, times: int) -> None:
@@ -79,22 +79,22 @@ class Costs:
         return found
 
     def _times(self, instruction: Instruction) -> int:
-        """How often what an instruction runs is run at each of its own runs."""
+        """How often the computations of an instruction run each time it runs."""
         if instruction.opcode != "while":
             return 1
         found = self.trips.of(instruction)
         return 1 if found is None else found
 
     def executed(self) -> Iterator[tuple[Instruction, int]]:
-        """The instructions that XLA runs one by one, and how often each: those of no fusion."""
+        """The instructions outside of fusions, each with the number of times it runs."""
         for number, times in self.runs.items():
             for instruction in self.module.computations[number].instructions:
                 yield instruction, times
 
     def spread(self, instruction: Instruction) -> Sequence[tuple[Instruction, Cost]]:
-        """The cost of one run by what is fused in it: reads go to who reads, the write to who makes the result.
+        """The cost of one run, split over the fused instructions: reads count at the reader, the write at the producer.
 
-        Of anything but a fusion, the instruction itself, without what it runs. The costs add up to its own.
+        Any other instruction is returned as it is, without the computations it runs. The parts add up to its own cost.
         """
         if instruction.opcode != "fusion":
             return [(instruction, self._own(instruction))]
@@ -113,7 +113,7 @@ class Costs:
 
     @cached_property
     def unknown(self) -> list[Instruction]:
-        """Loops of unknown length, which count once, and calls of libraries, whose work counts nothing."""
+        """Loops with an unknown trip count, which count once, and library calls, which count nothing."""
         return [
             i
             for i, _ in self.executed()
@@ -131,7 +131,7 @@ class Costs:
         return total
 
     def _own(self, instruction: Instruction) -> Cost:
-        """Without the computations that a loop, a branch or a call runs."""
+        """The cost without the computations that a loop, a branch or a call runs."""
         if instruction.opcode == "fusion":
             total = NOTHING
             for _, cost in self.spread(instruction):
@@ -146,7 +146,7 @@ class Costs:
         opcode, out = instruction.opcode, float(instruction.shape.bytes)
         if opcode in _FREE:
             return 0.0
-        if opcode == "copy-start":  # whose result names the source too
+        if opcode == "copy-start":  # its result also refers to the source
             return 2.0 * self._work.operand(instruction, 0).bytes
         if opcode in _SLICES:
             return 2 * out + sum(
@@ -166,7 +166,7 @@ class Costs:
         )
 
     def _updated(self, instruction: Instruction) -> float:
-        """What an update in place writes."""
+        """The bytes that an in-place update writes."""
         if instruction.opcode == "scatter":
             arrays = len(instruction.operands) // 2
             return float(
@@ -175,7 +175,7 @@ class Costs:
         return float(self._work.operand(instruction, 1).bytes)
 
     def _moved_by_fusion(self, fused: Computation) -> Iterator[tuple[Instruction, float]]:
-        """(who moves, bytes) of a fusion."""
+        """(instruction, bytes it moves) for the instructions of a fusion."""
         users = self.module.users
         instructions = self.module.instructions
         for parameter in fused.instructions:
@@ -187,7 +187,7 @@ class Costs:
             for reader, count in zip(readers, counts, strict=True):
                 if count is not None and not whole:
                     yield reader, count
-            for reader in whole:  # it is read once, and by all of them
+            for reader in whole:  # read once, shared by all of them
                 yield reader, parameter.shape.bytes / len(whole)
         root = instructions[fused.root]
         results = [instructions[i] for i in root.operands] if root.opcode == "tuple" else [root]
@@ -198,7 +198,7 @@ class Costs:
             yield result, self._updated(result) if in_place else float(result.shape.bytes)
 
     def _read(self, reader: Instruction, parameter: Instruction) -> float | None:
-        """What an instruction of a fusion reads of a parameter, where that is not all of it."""
+        """The bytes of a parameter that a fused instruction reads; None if it reads all of it."""
         if parameter.id in reader.operands[1:]:
             return None
         if reader.opcode in _SLICES:
@@ -206,7 +206,7 @@ class Costs:
         return 0.0 if reader.opcode in _UPDATES else None
 
 
-# The first operand that an update in place reads as a whole.
+# The index of the first operand that an in-place update reads in full.
 _UPDATES: dict[str, Callable[[Instruction], int]] = {
     "dynamic-update-slice": lambda i: 1,
     "scatter": lambda i: len(i.operands) // 2,

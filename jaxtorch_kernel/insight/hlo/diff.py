@@ -1,9 +1,9 @@
-"""How two programs differ, line by line, where another number in a name is no difference.
+"""Line-by-line comparison of two programs that ignores the numbers in names.
 
-XLA and JAX number what they name, so that one instruction more renames all that follow. Lines are compared with every
-name replaced by what it is called without its number (in a jaxpr and in StableHLO: by one sign). Lines that are equal
-then must also mean the same: their names are paired, and a name that was paired with another before makes a difference.
-So of an operation put in between, the lines that read its result differ too, and none after them.
+XLA and JAX number their names, so one more instruction renames all that follow. For the comparison, every name is
+replaced by its form without the number (in jaxprs and StableHLO, by a placeholder). Lines that then look equal must
+also mean the same: their names are paired, and a name already paired with another one makes the lines different. So if
+an operation is inserted, only it and the lines that read its result differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .listing import Listing, without_metadata
 
 
 class Hunk(NamedTuple):
-    """Lines of both texts that belong together, as ranges from 0.
+    """Corresponding lines of both texts, as zero-based ranges.
 
     Attributes:
         same: whether they are equal.
@@ -32,7 +32,7 @@ class Hunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Diff:
-    """A comparison; the hunks follow each other and cover both texts."""
+    """A comparison. The hunks are in order and cover both texts."""
 
     first: Listing
     second: Listing
@@ -40,12 +40,12 @@ class Diff:
 
     @property
     def removed(self) -> int:
-        """How many lines only the first has."""
+        """The number of lines only in the first."""
         return sum(len(h.first) for h in self.hunks if not h.same)
 
     @property
     def added(self) -> int:
-        """How many lines only the second has."""
+        """The number of lines only in the second."""
         return sum(len(h.second) for h in self.hunks if not h.same)
 
 
@@ -61,7 +61,7 @@ def compare(first: Listing, second: Listing) -> Diff:
         ValueError: they are of different stages.
     """
     if first.stage != second.stage:
-        raise ValueError(f"a {first.stage} and a {second.stage} cannot be compared line by line")
+        raise ValueError(f"cannot compare a {first.stage} and a {second.stage} line by line")
     canonical = _CANONICAL[first.stage]
     one, two = canonical(first.lines), canonical(second.lines)
     pairs = _Pairs()
@@ -90,12 +90,12 @@ _MOST_EDITS = 1000
 
 
 def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int, int]]:
-    """The ranges that are equal, as (start, start in the second, length); an empty one at the end.
+    """The equal ranges as (start, start in the second, length), followed by an empty one.
 
-    Thousands of lines of a program are the same again and again, which difflib takes hours for or gives up on. Two
-    versions of a program differ in few, and those are found in time that grows with the number of differences: the
-    furthest place that is reached with 0, 1, 2, ... edits on each diagonal of the table of all pairs (Myers, 1986).
-    Programs that differ in more are difflib's.
+    Programs repeat the same lines thousands of times, for which difflib takes hours or gives up. Two versions of a
+    program usually differ in few lines, which Myers' algorithm (1986) finds in time that grows with the number of
+    differences: it tracks the furthest point reached with 0, 1, 2, ... edits on each diagonal of the edit graph.
+    Programs with more than `_MOST_EDITS` differences are left to difflib.
 
     Example:
         >>> from jaxtorch.insight.hlo.diff import matches
@@ -106,7 +106,7 @@ def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int,
     a = [codes.setdefault(line, len(codes)) for line in first]
     b = [codes.setdefault(line, len(codes)) for line in second]
     n, m = len(a), len(b)
-    furthest = {1: 0}  # by diagonal: the place in the first
+    furthest = {1: 0}  # diagonal -> position in the first
     steps: list[dict[int, int]] = []
     for edits in range(min(_MOST_EDITS, n + m) + 1):
         steps.append(dict(furthest))
@@ -122,7 +122,7 @@ def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int,
 
 
 def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
-    """Where a diagonal is entered with one edit more, and from which: by a line of the second, or of the first."""
+    """Where a diagonal is entered with one more edit, and from which diagonal: by an insertion or a deletion."""
     above, left = furthest.get(diagonal + 1, -1), furthest.get(diagonal - 1, -1)
     if diagonal == -edits or (diagonal != edits and left < above):
         return above, diagonal + 1
@@ -130,7 +130,7 @@ def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, 
 
 
 def _way_back(steps: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int, int]]:
-    """The equal ranges on the way that reached the end."""
+    """The equal ranges along the path that reached the end."""
     found = []
     for edits in range(len(steps) - 1, -1, -1):
         diagonal = x - y
@@ -144,14 +144,14 @@ def _way_back(steps: list[dict[int, int]], x: int, y: int) -> list[tuple[int, in
 
 
 class _Pairs:
-    """Which name of the first text is which of the second."""
+    """A one-to-one mapping of names in the first text to names in the second."""
 
     def __init__(self) -> None:
         self._there: dict[str, str] = {}
         self._back: dict[str, str] = {}
 
     def fit(self, first: Iterable[str], second: Iterable[str]) -> bool:
-        """Whether names can be each other; those met for the first time become so."""
+        """Whether the names correspond; names seen for the first time are paired."""
         fits = True
         for a, b in zip(first, second, strict=True):
             fits &= self._there.setdefault(a, b) == b and self._back.setdefault(b, a) == a

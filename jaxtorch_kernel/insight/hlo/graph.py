@@ -1,6 +1,6 @@
-"""Graphs small enough to be drawn: what stands around an instruction, and the whole program folded by module path.
+"""Graphs small enough to draw: the neighbourhood of an instruction, and the whole program folded by module path.
 
-Laying out a graph takes time that grows much faster than the graph, so neither has more than `MOST` nodes.
+Layout time grows much faster than the graph, so neither has more than `MOST` nodes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MOST = 80
 
 @dataclass(frozen=True)
 class Node:
-    """An instruction, or all of a scope.
+    """An instruction, or a whole scope.
 
     Attributes:
-        id: of the instruction; a number of its own for a scope.
+        id: the instruction's id; for a scope, its index.
         label: the instruction's name, or the scope's path.
         detail: opcode and shape, or the number of instructions.
-        distance: steps from the instruction in the middle; depth of a scope.
+        distance: steps from the central instruction; for a scope, its depth.
         cost: of one run.
     """
 
@@ -37,10 +37,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes, and edges as pairs of their ids: from what makes a value to what reads it.
+    """Nodes, and edges as pairs of their ids, from producer to consumer.
 
     Attributes:
-        cut: whether there is more than is shown.
+        cut: whether nodes were left out.
     """
 
     nodes: list[Node]
@@ -49,7 +49,7 @@ class Graph:
 
 
 def neighbourhood(costs: Costs, instruction: Instruction, hops: int = 3, most: int = MOST) -> Graph:
-    """An instruction with what it reads and what reads it, so many steps away, the nearest first."""
+    """An instruction with its producers and consumers, up to `hops` steps away, the nearest first."""
     module = costs.module
     distance = {instruction.id: 0}
     queue = deque([instruction.id])
@@ -84,7 +84,7 @@ def neighbourhood(costs: Costs, instruction: Instruction, hops: int = 3, most: i
 
 @dataclass
 class _Folded:
-    """What is gathered of one scope."""
+    """The totals of one scope."""
 
     depth: int
     instructions: int = 0
@@ -92,13 +92,13 @@ class _Folded:
 
 
 def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
-    """The program by named scope, as deep as given, or as deep as it stays small.
+    """The program folded by named scope, to the given depth, or as deep as the graph stays small.
 
-    The backward pass is beside the forward pass, as "backward GPT/blocks.0".
+    The backward pass has its own nodes, such as "backward GPT/blocks.0".
     """
     work = [(i, times) for i, times in costs.executed() if i.opcode not in _HANDS_ON]
     paths = {i.id: _path(i) for i, _ in work}
-    # What is fused counts where it belongs, which may be deeper than the fusion.
+    # Fused instructions count in their own scope, which may be deeper than the fusion's.
     parts = [
         (_path(inner) if inner.op_name else paths[instruction.id], inner, cost.times(times))
         for instruction, times in work
@@ -149,7 +149,7 @@ def _path(instruction: Instruction) -> tuple[tuple[str, ...], bool]:
     return scope.path, scope.backward
 
 
-# What only hands values on.
+# Opcodes that only pass values on.
 _HANDS_ON = frozenset(
     [
         "tuple",
@@ -166,7 +166,7 @@ _HANDS_ON = frozenset(
 
 
 def _makers(costs: Costs, instruction: Instruction) -> Iterator[Instruction]:
-    """What computes an instruction's operands, past all that only hands them on."""
+    """The instructions that compute an operand, looking through those that only pass values on."""
     instructions = costs.module.instructions
     seen: set[int] = set()
     queue = list(instruction.operands)

@@ -1,10 +1,10 @@
-"""The three texts of a program, each line with the lines of the user's that it comes from.
+"""The three representations of a program, each line with the lines of user code that it comes from.
 
-* jaxpr: JAX's printer says which traceback each printed line belongs to.
-* StableHLO: each operation ends in the name of a location, and the locations are a table at the end. The text that is
-  shown has neither.
-* optimized HLO: instructions are found by their name. The tables of frames at its head are left out, for they
-  are what the links are made of.
+* jaxpr: JAX's printer reports the traceback of each printed line.
+* StableHLO: each operation ends in the name of a location, and a table of locations is at the end. The text shown
+  leaves out both.
+* optimized HLO: instructions are found by name. The text shown leaves out the frame tables at its head, since the links
+  replace them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ STAGES = ("jaxpr", "stablehlo", "hlo")
 
 @dataclass(frozen=True)
 class Listing:
-    """A text of a program.
+    """One representation of a program, as text.
 
     Attributes:
         stage: one of `STAGES`.
         lines: the text.
-        places: for each line, the lines of the user's that it comes from, its own first.
-        instructions: for each line of optimized HLO, the id of the instruction on it, or None; else empty.
+        places: for each line, the lines of user code that it comes from, its own first.
+        instructions: for each line of optimized HLO, the id of its instruction, or None; empty for other stages.
     """
 
     stage: str
@@ -45,18 +45,18 @@ class Listing:
 
     @cached_property
     def all_places(self) -> list[Place]:
-        """Every line of the user's that it comes from, each once."""
+        """Every line of user code that it comes from, without duplicates."""
         return list(dict.fromkeys(p for places in dict.fromkeys(self.places) for p in places))
 
     def at(self, place: Place) -> list[int]:
-        """The numbers (from 0) of the lines that come from a line of the user's."""
+        """The zero-based numbers of the lines that come from a line of user code."""
         wanted = place.file, place.line
         return [
             i for i, own in enumerate(self.places) if any((p.file, p.line) == wanted for p in own)
         ]
 
     def grep(self, word: str) -> list[int]:
-        """The numbers (from 0) of the lines that contain a word, in any case."""
+        """The zero-based numbers of the lines that contain a word, ignoring case."""
         word = word.lower()
         return [i for i, line in enumerate(self.lines) if word in line.lower()]
 
@@ -84,7 +84,7 @@ def list_jaxpr(jaxpr: Any) -> Listing:
 def _inherited(
     lines: Sequence[str], places: Sequence[tuple[Place, ...]]
 ) -> list[tuple[Place, ...]]:
-    """A line of a jaxpr within an equation (a `custom_jvp_call`) that has no place of its own has that equation's."""
+    """The places of a jaxpr's lines. A line inside an equation (a `custom_jvp_call`) inherits the equation's place."""
     found: list[tuple[Place, ...]] = []
     around: list[tuple[int, tuple[Place, ...]]] = []
     for line, own in zip(lines, places, strict=True):
@@ -114,7 +114,7 @@ def list_stablehlo(text: str) -> Listing:
     kept, locations = Locations.of_text(text)
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
-    # Indent -> the operation whose regions stand there: its location is behind them.
+    # Indent -> the operation whose regions have this indent: its location follows them.
     opens: dict[int, int] = {}
     for line in kept:
         place = locations.place(line)
@@ -133,7 +133,7 @@ _Stack = tuple[tuple[str, int, str], ...]
 
 
 class Locations:
-    """The table of locations: a name, a file's line, or a callee at a caller, each by what it refers to."""
+    """The table of locations. A location is a named scope, a line of a file, or a callee at a caller."""
 
     def __init__(self, table: dict[str, str]):
         self._table = table
@@ -142,7 +142,7 @@ class Locations:
 
     @classmethod
     def of_text(cls, text: str) -> tuple[list[str], Locations]:
-        """The lines of a text without its table, and the table."""
+        """The lines of a text without its location table, and the table."""
         table: dict[str, str] = {}
         kept: list[str] = []
         for line in text.splitlines():
@@ -154,14 +154,14 @@ class Locations:
         return kept, cls(table)
 
     def place(self, line: str) -> Place | None:
-        """The line of the user's that a line of text comes from."""
+        """The line of user code that a line of text comes from."""
         name = self._name(line)
         if name not in self._places:
             self._places[name] = own_place(self._stack(name))
         return self._places[name]
 
     def at_end(self, line: str) -> tuple[str, _Stack]:
-        """The scopes that a line of text was traced under, and what was running, the innermost first."""
+        """The scopes that a line of text was traced under, and its Python stack, the innermost first."""
         name = self._name(line)
         scopes = _NAMED.match(self._table.get(name, name))
         return _unescaped(scopes[1]) if scopes else "", self._stack(name)
@@ -172,7 +172,7 @@ class Locations:
         return names[-1] if names and line.rstrip().endswith(")") else ""
 
     def _stack(self, name: str) -> _Stack:
-        """Of `callsite(a at b)`, a's frames, then b's."""
+        """The frames of a location; for `callsite(a at b)`, those of a, then those of b."""
         found = self._stacks.get(name)
         if found is None:
             content = self._table.get(name, name if name.startswith('"') else "")
@@ -187,7 +187,7 @@ class Locations:
 
 
 def _unescaped(text: str) -> str:
-    r"""A string of MLIR's, which writes a byte as two digits.
+    r"""The value of an MLIR string, which escapes a byte as two hex digits.
 
     Example:
         >>> _unescaped(r"a\22b\\c")
@@ -212,7 +212,7 @@ _FRAME = re.compile(r" ?stack_frame_id=\d+(?=\})")
 
 
 def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
-    """Optimized HLO as XLA prints it, less its tables of frames."""
+    """Optimized HLO as XLA prints it, without its frame tables."""
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
     instructions: list[int | None] = []
@@ -227,7 +227,7 @@ def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
     return Listing("hlo", tuple(lines), tuple(places), tuple(instructions))
 
 
-# Of a line of HLO, what a narrow view leaves out.
+# The parts of an HLO line that a narrow view leaves out.
 _METADATA = re.compile(r", metadata=\{(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*\}")
 _CONFIG = re.compile(r", (?:backend_config|frontend_attributes)=\{.*\}$")
 
@@ -244,5 +244,5 @@ def short(line: str) -> str:
 
 
 def without_metadata(line: str) -> str:
-    """A line of HLO without what says where it comes from."""
+    """A line of HLO without its metadata."""
     return _METADATA.sub("", line)

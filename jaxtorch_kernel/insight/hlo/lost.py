@@ -1,14 +1,14 @@
-"""Instructions that XLA left without an origin, and where they come from.
+"""Infers the origin of instructions that XLA left without one.
 
-When XLA rewrites a convolution (of a gradient, on the CPU above all) or changes a layout, it makes new instructions
-and forgets to say what for. In a residual network these are nearly all of the backward pass.
+When XLA rewrites a convolution (above all in gradients on the CPU) or changes a layout, it creates new instructions
+without metadata. In a residual network these make up nearly all of the backward pass.
 
-* A product (a convolution, a `dot`) is looked for in the StableHLO, where every operation still has its line: among
-  those that no instruction stands for, one with as many elements in its result and its operands, read from the same
-  arguments of the program. Where several fit, they are taken in order.
-* Anything else, a copy, a transpose, belongs to what reads it, or else to what it reads.
+* A product (a convolution, a `dot`) is matched with the StableHLO, where every operation still has its line. A match
+  has no instruction yet, the same number of elements in result and operands, and reads the same program arguments. If
+  several match, they are taken in order.
+* Any other instruction, such as a copy or a transpose, gets the origin of its consumer, or else of its operand.
 
-Both are guesses, if good ones. `Module.inferred` says of which instructions.
+Both are good guesses, but guesses. `Module.inferred` lists the instructions concerned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Origin(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """What tells products apart: elements of the result and of the operands, and the arguments they are read from."""
+    """Identifies a product: elements of result and operands, and the program arguments it reads."""
 
     result: int
     operands: tuple[int, ...]
@@ -50,7 +50,7 @@ class _Product(NamedTuple):
 
 
 def found_again(module: Module, stablehlo: Callable[[], str | None]) -> Module:
-    """The module with an origin for what has none. `stablehlo` is asked for where there is a product to be found."""
+    """The module with inferred origins. `stablehlo` is called only if a product has to be matched."""
     sources = Sources(module)
     lost = [
         i
@@ -90,7 +90,7 @@ def found_again(module: Module, stablehlo: Callable[[], str | None]) -> Module:
 
 
 def _with(module: Module, origins: dict[int, _Origin]) -> Module:
-    """A module with other origins for some instructions."""
+    """A copy of a module with new origins for some instructions."""
     frames = list(module._frames)
     numbers: dict[tuple[Frame, ...], int] = {(): 0}
 
@@ -130,7 +130,7 @@ def _products(module: Module, lost: list[Instruction], text: str) -> dict[int, _
             free.append((product, origin))
     found: dict[int, _Origin] = {}
     wanted = {own.id: _product(module, own) for own in lost}
-    # First those that read the same arguments, then what is left of the same size.
+    # First match those that read the same arguments, then the rest by size.
     for key in (lambda p: p, lambda p: p.size):
         groups: defaultdict[_Product, list[_Origin]] = defaultdict(list)
         for product, origin in free:
@@ -152,7 +152,7 @@ def _product(module: Module, own: Instruction) -> _Product:
 
 
 def _arguments(module: Module, own: Instruction) -> Iterator[int]:
-    """The arguments of the program that a value is, moved about or converted."""
+    """The program argument that a value is a moved or converted copy of, if any."""
     while True:
         if own.opcode == "parameter":
             if own.computation == module.entry.id:
@@ -179,7 +179,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+(?:<\w+>)?>")
 
 
 def _written(text: str) -> Iterator[tuple[_Product, _Origin]]:
-    """The products of StableHLO in its order, with what each is of."""
+    """The products in StableHLO, in order, with their origins."""
     lines, locations = Locations.of_text(text)
     from_argument: dict[str, str] = {}
     for line in lines:

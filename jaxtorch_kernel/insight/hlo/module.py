@@ -1,10 +1,10 @@
 """An XLA module as data, read from its serialized form.
 
-A module is computations; a computation is instructions in an order in which operands come before their users. Fusions,
-loops, branches and reductions call other computations. What XLA was told about an instruction's origin is its metadata:
-`op_name`, the named scopes it was traced under, and the id of a stack frame. The frames are a table of the module in
-which each names the frame that called it. (The text of a module prints those parents off by one, which is why
-everything is read from the serialized form; the text is only for eyes, and `Listing` finds its lines again by name.)
+A module has computations; a computation has instructions, ordered so that operands come before their users. Fusions,
+loops, branches and reductions call other computations. The metadata of an instruction holds its origin: `op_name`, the
+named scopes it was traced under, and the id of a stack frame. The module has a table of frames, each with its calling
+frame. (The text form prints these parents off by one. So everything is read from the serialized form; the text is only
+shown, and `Listing` finds its lines by instruction name.)
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _TYPES = {
 }  # fmt: skip
 _TUPLE, _BUFFER = 13, 34
 
-# Opcodes whose computations run as programs of their own, instruction by instruction.
+# Opcodes whose computations are executed instruction by instruction.
 RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an instruction gives: an array, or a tuple of such.
+    """The shape of a result: an array, or a tuple of shapes.
 
     Attributes:
         text: as XLA writes it, without the layout.
         dtype: of an array; "tuple" of a tuple.
         dimensions: of an array.
         parts: of a tuple.
-        bytes: of all of it, unpadded.
+        bytes: the total, without padding.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds, over all parts."""
+        """The number of elements, over all parts."""
         if self.parts:
             return sum(part.elements for part in self.parts)
         count = 1
@@ -75,10 +75,10 @@ class Instruction:
     Attributes:
         operands: ids of instructions of the same computation.
         calls: ids of the computations that it runs.
-        computation: the id of the one it stands in.
+        computation: the id of the computation that contains it.
         op_name: the named scopes it was traced under, with the primitive's name last.
-        frame: its place in the module's table of frames; 0 where nothing is known.
-        fields: what else is serialized, by the numbers of `hlo.proto`.
+        frame: the id of its stack frame in the module's table; 0 if unknown.
+        fields: the other serialized fields, by their numbers in `hlo.proto`.
     """
 
     id: int
@@ -98,7 +98,7 @@ class Computation:
     """Instructions, operands before their users.
 
     Attributes:
-        fused: whether it is the inside of a fusion, so that its values stay in registers.
+        fused: whether it is the body of a fusion, so that its values stay in registers.
     """
 
     id: int
@@ -109,14 +109,14 @@ class Computation:
 
 
 class Module:
-    """A whole program. Made by `read_module`.
+    """A whole program. Created by `read_module`.
 
     Attributes:
-        name: of the program.
-        id: XLA's number of it, by which a profile names it.
-        entry: the computation that runs first.
-        computations: by id, those called before their callers.
-        inferred: instructions, by id, whose origin is a guess (`lost.py`).
+        name: the program's name.
+        id: XLA's module id, which identifies it in a profile.
+        entry: the entry computation.
+        computations: by id, callees before their callers.
+        inferred: ids of the instructions whose origin is a guess (`lost.py`).
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Module:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The instructions that read each one's result, by id."""
+        """Instruction id -> the ids of the instructions that read its result."""
         found: dict[int, list[int]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -150,7 +150,7 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[int, list[int]]:
-        """The instructions that run each computation, by its id."""
+        """Computation id -> the ids of the instructions that run it."""
         found: dict[int, list[int]] = {}
         for instruction in self.instructions.values():
             for called in dict.fromkeys(instruction.calls):
@@ -158,7 +158,7 @@ class Module:
         return found
 
     def named(self, name: str) -> Instruction:
-        """The instruction of a name, with or without its `%`.
+        """The instruction with a name, given with or without its `%`.
 
         Raises:
             LookupError: there is none.
@@ -169,7 +169,7 @@ class Module:
         return found
 
     def find(self, name: str) -> Instruction | None:
-        """The same, None where there is none."""
+        """Like `named`, but None if there is none."""
         return self._names.get(name.removeprefix("%"))
 
     @cached_property
@@ -177,7 +177,7 @@ class Module:
         return {i.name: i for i in self.instructions.values()}
 
     def stack(self, frame: int) -> tuple[Frame, ...]:
-        """The lines that were running, the innermost first."""
+        """The Python stack of a frame, the innermost line first."""
         found = self._stacks.get(frame)
         if found is None:
             own, parent = self._frames[frame - 1]
@@ -185,7 +185,7 @@ class Module:
         return found
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """What a fusion fused, or a loop or call runs, at any depth; callers before what they call."""
+        """The instructions inside a fusion, loop or call, at any depth; callers before callees."""
         for called in instruction.calls:
             for inner in self.computations[called].instructions:
                 yield inner
@@ -197,7 +197,7 @@ def read_module(data: bytes) -> Module:
     """Read a serialized `HloModuleProto`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not a module.
 
     Example:
         >>> import jax
@@ -207,7 +207,7 @@ def read_module(data: bytes) -> Module:
         >>> [i.shape.text for i in module.instructions.values() if i.opcode == "dot"]
         ['f32[4,4]']
     """
-    name, number, entry = "", 0, 0  # a number that is not there is 0
+    name, number, entry = "", 0, 0  # an absent number is 0
     memo = _Memo({}, {})
     computations: list[Computation] = []
     frames: list[tuple[Frame, int]] = []
@@ -223,12 +223,12 @@ def read_module(data: bytes) -> Module:
         elif key == 17:
             frames = _frames(value)
     if entry not in {c.id for c in computations}:
-        raise ValueError("these bytes are no XLA module: they hold no computation to begin with")
+        raise ValueError("these bytes are not an XLA module: there is no entry computation")
     return Module(name, number, entry, computations, frames)
 
 
 class _Memo(NamedTuple):
-    """What many instructions of a module share, read once: half of the time."""
+    """Caches of values shared by many instructions; this halves the reading time."""
 
     shapes: dict[bytes, Shape]
     origins: dict[bytes, tuple[str, int]]  # metadata -> its name and frame
@@ -300,7 +300,7 @@ def _shape(data: bytes) -> Shape:
 
 
 def _frames(data: bytes) -> list[tuple[Frame, int]]:
-    """The table of frames: each with the id of the one that called it, 0 for none."""
+    """The table of frames, each with the id of its calling frame, or 0."""
     files: list[str] = []
     functions: list[str] = []
     locations: list[Frame] = []

@@ -1,4 +1,4 @@
-"""One program of the session, read: its texts, its lines with what they cost, what was fused, where its memory goes."""
+"""One program of the session: its listings, the cost of each source line, its fusions, its memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .source import Sources
 
 
 class LineCost(NamedTuple):
-    """What became of a line.
+    """The instructions and the cost of one source line.
 
     Attributes:
-        place: the line; None for what comes from no line of the user's.
-        instructions: how many instructions do work of it.
-        cost: of all its work in one run of the program.
+        place: the line; None for instructions without a line of user code.
+        instructions: how many instructions do work for it.
+        cost: the total in one run of the program.
     """
 
     place: Place | None
@@ -33,11 +33,11 @@ class LineCost(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """All instructions of an opcode.
+    """All instructions with the same opcode.
 
     Attributes:
         number: how many there are.
-        fused: how many of them are inside of fusions.
+        fused: how many of them are inside fusions.
     """
 
     opcode: str
@@ -47,12 +47,12 @@ class Kind(NamedTuple):
 
 
 class Fusion(NamedTuple):
-    """What XLA made one kernel of.
+    """Instructions that XLA fused into one kernel.
 
     Attributes:
-        kind: XLA's word for how it is compiled.
-        parts: the opcodes that do work inside, with how many of each.
-        places: the lines that it spans.
+        kind: XLA's fusion kind.
+        parts: the number of instructions inside, by opcode.
+        places: the source lines that it spans.
     """
 
     instruction: Instruction
@@ -64,10 +64,10 @@ class Fusion(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A piece of a file of the user's that a program comes from.
+    """A part of a user file that a program comes from.
 
     Attributes:
-        first: the number of the first line here.
+        first: the number of its first line.
     """
 
     file: str
@@ -77,7 +77,7 @@ class Source:
 
 
 class Reading:
-    """A program, read. What is asked for is computed then, and once.
+    """Reads a program. Everything is computed on request and cached.
 
     Raises:
         LookupError: the program is gone.
@@ -88,8 +88,8 @@ class Reading:
         proto = program.hlo_proto()
         if proto is None:
             raise LookupError(
-                f"{program.name} (#{program.id}) is gone: nobody can run it any more. Run it again, or keep its text "
-                "next time, by jaxtorch.insight.programs.keep"
+                f"{program.name} (#{program.id}) is gone: it can no longer run. Run its code again, or keep its text "
+                "next time with jaxtorch.insight.programs.keep"
             )
         self._proto = proto
         self._listings: dict[str, Listing] = {}
@@ -101,7 +101,7 @@ class Reading:
 
     @cached_property
     def sources(self) -> Sources:
-        """Their lines."""
+        """Their source lines."""
         return Sources(self.module)
 
     @cached_property
@@ -111,23 +111,23 @@ class Reading:
 
     @cached_property
     def hlo_text(self) -> str:
-        """The optimized HLO as XLA prints it, with everything."""
+        """The full optimized HLO as XLA prints it."""
         return hlo_text(self._proto)
 
     def listing(self, stage: str) -> Listing:
-        """One of its texts, with links; without lines where it is gone.
+        """The listing of one stage, with source links; empty if it is gone.
 
         Raises:
-            ValueError: no such stage.
+            ValueError: there is no such stage.
         """
         if stage not in STAGES:
-            raise ValueError(f"a program has the stages {', '.join(STAGES)}, and no {stage!r}")
+            raise ValueError(f"the stage must be one of {', '.join(STAGES)}, not {stage!r}")
         if stage not in self._listings:
             self._listings[stage] = self._read(stage)
         return self._listings[stage]
 
     def read(self) -> list[Listing]:
-        """The texts that somebody has asked for."""
+        """The listings requested so far."""
         return list(self._listings.values())
 
     def _read(self, stage: str) -> Listing:
@@ -145,7 +145,7 @@ class Reading:
 
     @cached_property
     def lines(self) -> list[LineCost]:
-        """The lines by file and number, what has none last. Their costs add up to the program's."""
+        """The costs by source line, work without a line last. They add up to the cost of the program."""
         costs: dict[tuple[str, int] | None, Cost] = {}
         counts: Counter[tuple[str, int] | None] = Counter()
         for instruction, times in self.costs.executed():
@@ -170,7 +170,7 @@ class Reading:
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        """The opcodes, the dearest first. A fusion is counted by what it fused."""
+        """The opcodes, most expensive first. A fusion counts as the instructions inside it."""
         counts: Counter[str] = Counter()
         fused: Counter[str] = Counter()
         costs: dict[str, Cost] = {}
@@ -186,7 +186,7 @@ class Reading:
 
     @cached_property
     def fusions(self) -> list[Fusion]:
-        """What XLA fused, the dearest first."""
+        """The fusions, most expensive first."""
         found = []
         for instruction, times in self.costs.executed():
             if instruction.opcode != "fusion":
@@ -204,13 +204,13 @@ class Reading:
 
     @cached_property
     def buffers(self) -> list[Allocation]:
-        """Its memory, the largest allocation first; nothing where XLA does not tell."""
+        """Its memory, the largest allocation first; empty if XLA does not report it."""
         return read_buffers(self.program.buffer_assignment() or b"", self.module)
 
     def texts(self) -> list[Source]:
-        """The user's code that it comes from: whole cells, and of files the lines around those that matter.
+        """The user code that it comes from: whole cells, and for files the lines around those involved.
 
-        As far as it was read: a line that XLA removed is in the jaxpr alone.
+        Only stages read so far count: a line that XLA removed appears only in the jaxpr.
         """
         found: dict[str, list[Place]] = {}
         for place in self._all_places():
@@ -222,14 +222,14 @@ class Reading:
             if places[0].cell is None:
                 first = max(1, min(p.line for p in places) - 3)
                 last = min(last, max(p.line for p in places) + 3)
-            if not lines:  # a file that is gone has its numbers alone
+            if not lines:  # for a missing file only the line numbers are shown
                 last = max(p.line for p in places)
                 lines = [""] * last
             sources.append(Source(file, places[0].cell, first, tuple(lines[first - 1 : last])))
         return sorted(sources, key=lambda s: (s.cell is None, s.cell or 0, s.file))
 
     def _all_places(self) -> list[Place]:
-        """Those of every stage that was read: XLA may have removed what a line became."""
+        """The lines of every stage read so far: XLA may have removed all instructions of a line."""
         found = {(p.file, p.line): p for p in self.sources.places}
         for listing in self._listings.values():
             found |= {(p.file, p.line): p for p in listing.all_places}

@@ -1,7 +1,7 @@
 """Named scopes: the module path an instruction was traced under, and whether it belongs to the backward pass.
 
-XLA's `op_name` reads `jit(step)/transpose(jvp(GPT))/blocks.0/attention/dot_general`: transformations wrap the first
-scope that they found, loops and calls add words of their own, the primitive comes last.
+XLA's `op_name` looks like `jit(step)/transpose(jvp(GPT))/blocks.0/attention/dot_general`: transformations wrap the
+first scope inside them, loops and calls add words of their own, and the primitive comes last.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)$", re.DOTALL)
-# What wraps a scope or a part of one without being one: transformations of JAX ...
+# Wrappers and words that are not scopes themselves: JAX transformations ...
 _TRANSFORMS = frozenset(
     ["jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp"]
 )
-# ... what it calls a function of its own that it compiled ...
+# ... compiled functions ...
 _CALLS = frozenset(["jit", "pjit"])
-# ... and the words that it puts between the scopes of what it runs.
+# ... and words that control flow and calls insert between scopes.
 _WORDS = re.compile(
     r"while|body|cond|scan|closed_call|core_call|checkpoint|remat2?|rematted_computation|branch_\d+_fun|pjit|"
     r"custom_[jv][vj]p_call(_jaxpr)?|shard_map|"
@@ -25,12 +25,12 @@ _WORDS = re.compile(
 
 
 class Scope(NamedTuple):
-    """Where an instruction belongs.
+    """The scope of an instruction.
 
     Attributes:
         path: the named scopes, the outermost first.
-        backward: whether it is a part of a gradient's computation.
-        primitive: the name of JAX's operation.
+        backward: whether it belongs to the backward pass.
+        primitive: the name of the JAX primitive.
     """
 
     path: tuple[str, ...]
@@ -40,7 +40,7 @@ class Scope(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def scope_of(op_name: str) -> Scope:
-    """Take an `op_name` apart.
+    """Parse an `op_name`.
 
     Example:
         >>> from jaxtorch.insight.hlo.scopes import scope_of
@@ -65,7 +65,7 @@ def scope_of(op_name: str) -> Scope:
 
 
 def _split(name: str) -> list[str]:
-    """At the slashes outside of parentheses."""
+    """Split at the slashes outside of parentheses."""
     parts, depth, start = [], 0, 0
     for i, letter in enumerate(name):
         if letter == "(":

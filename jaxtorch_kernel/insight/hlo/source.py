@@ -1,11 +1,11 @@
-"""Which line of the user's an instruction comes from, and which instructions a line became.
+"""Maps instructions to lines of user code, and lines to instructions.
 
-A stack holds the cell, libraries it calls, torch, jaxtorch and JAX. The line that a person wants to see is the
-innermost one of a cell; where the program comes from no cell, the innermost one of the user's own files. A line of a
-helper in a module is so shown as the line of the cell that called it.
+A stack holds the cell, libraries it calls, torch, jaxtorch and JAX. The line to show is the innermost line of a cell,
+or without a cell the innermost line of the user's own files. So the work of a helper in a module is shown at the line
+of the cell that called it.
 
-A stack that reaches the machinery of capture before any line of the user's is that machinery's own work, and not the
-work of the line that happened to call for it.
+A stack that reaches the capture machinery before any line of user code is the machinery's own work. It is not
+attributed to the line that triggered it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ...programs.site import is_user_file
 from ..programs import Place, place_of
 from .module import RUNS_INSIDE, Frame, Instruction, Module
 
-# Where the user's code is called to be traced, and where what was traced is put together and compiled.
+# Where user code is called to be traced, and where the trace is assembled and compiled.
 _KERNEL = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MACHINERY = frozenset(
     os.path.join(_KERNEL, *path)
     for path in (("capture", "captured.py"), ("interop", "compiled.py"))
 )
-# Where a profile calls what it is taken of: what called the profile had no part in that.
+# Where a profile calls the profiled function: the callers of the profiler are not part of it.
 PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
 
 
 def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
-    """The line to show for a stack, the innermost first; None where nothing in it is the user's.
+    """The line to show for a stack, given innermost first; None if it has no line of user code.
 
     Example:
         >>> from jaxtorch.insight.hlo.source import own_place
@@ -41,7 +41,7 @@ def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
 
 
 def places_of(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
-    """The lines of the user's on a stack, the innermost first, as far as the work is theirs."""
+    """The lines of user code on a stack, the innermost first, up to the capture machinery or the profiler."""
     found = False
     for file, line, _ in stack:
         if file in _MACHINERY or (file == PROFILER and found):
@@ -52,7 +52,7 @@ def places_of(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
 
 
 def own_of(places: Iterable[Place]) -> Place | None:
-    """The one to show of these: the first that stands in a cell, or else the first."""
+    """The place to show: the first one in a cell, or else the first."""
     first = None
     for place in places:
         if place.cell is not None or is_cell_file(place.file):
@@ -62,12 +62,12 @@ def own_of(places: Iterable[Place]) -> Place | None:
 
 
 def is_cell_file(file: str) -> bool:
-    """Whether a file name is that of a notebook's cell."""
+    """Whether a file name is that of a notebook cell."""
     return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 class Sources:
-    """The lines of a module's instructions."""
+    """The source lines of a module's instructions."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -77,20 +77,20 @@ class Sources:
     def of(self, instruction: Instruction) -> Place | None:
         """The line that an instruction was traced at.
 
-        One that XLA left without a line, and that runs others (a fusion, a sum), has that of the last of these which
-        has one.
+        If XLA left it without a line and it runs other instructions (a fusion, a reduction), it gets the line of the
+        last of these that has one.
         """
         return self._of_frame(self._frame(instruction))
 
     def stack(self, instruction: Instruction) -> tuple[Place, ...]:
-        """Every line of the user's that was on the stack there, the innermost first, each once."""
+        """Every line of user code on its stack, the innermost first, without duplicates."""
         frame = self._frame(instruction)
         if frame not in self._stacks:
             self._stacks[frame] = tuple(dict.fromkeys(places_of(self.module.stack(frame))))
         return self._stacks[frame]
 
     def _frame(self, instruction: Instruction) -> int:
-        """The frame that says an instruction's line; 0 where there is none."""
+        """The frame with an instruction's line; 0 if there is none."""
         if self._of_frame(instruction.frame) is not None:
             return instruction.frame
         if instruction.opcode not in RUNS_INSIDE:
@@ -101,16 +101,16 @@ class Sources:
         return 0
 
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
-        """Every line that an instruction does work of, its own first: a fusion's are those of what was fused."""
+        """Every line that an instruction does work for, its own first, then those of fused instructions."""
         return self._spans[instruction.id]
 
     def at(self, place: Place) -> Sequence[Instruction]:
-        """The instructions that do work of a line: those traced there, and the fusions that hold such."""
+        """The instructions that do work for a line: those traced there, and the fusions that contain them."""
         return self._at.get((place.file, place.line), ())
 
     @property
     def places(self) -> list[Place]:
-        """Every line that became an instruction, by file and line."""
+        """Every line with instructions, by file and line."""
         found = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
         return sorted(found.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
 

@@ -1,9 +1,9 @@
-"""How often a loop runs.
+"""Trip counts of loops.
 
-XLA's compilers for CPU and GPU write down what they found out. A TPU's does not, and a counter of 64 bits is two of 32
-there, with a carry. So the counters are run: the scalars that the condition reads, by what the body makes of them,
-until the condition is false. Only whole numbers that come from constants are followed; a loop that looks at data has no
-known length, nor has one of more than 65,536 rounds.
+XLA's CPU and GPU compilers record a trip count if they find one. The TPU compiler does not, and it splits a 64-bit
+counter into two 32-bit values with a carry. So the counters are simulated: the scalars that the condition reads are
+updated as the body updates them, until the condition is false. Only integers derived from constants are followed. A
+loop whose condition depends on data has no known trip count, nor has one of more than 65,536 iterations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KNOWN = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
 _MOST = 1 << 16
 _WHOLE = re.compile(r"pred|[su](8|16|32|64)")
 
-# What gives its first operand on, in another place, shape or type of as many bits.
+# Opcodes that pass their first operand on, moved, reshaped or converted.
 _SAME = frozenset(
     ["bitcast", "bitcast-convert", "convert", "copy", "copy-done", "opt-barrier", "reshape"]
 )
@@ -47,14 +47,14 @@ _COMPARISONS: dict[bytes, Callable[[int, int], bool]] = {
 
 
 class _UnknownError(Exception):
-    """A value that is no whole number, or comes from data."""
+    """The value is not an integer, or depends on data."""
 
 
 class _Inputs(ABC):
-    """The values of a computation's parameters in one run of it.
+    """The values of a computation's parameters in one run.
 
     Attributes:
-        known: what was computed from them so far: (instruction, part) -> number.
+        known: the values computed so far: (instruction, tuple index) -> number.
     """
 
     def __init__(self) -> None:
@@ -62,25 +62,25 @@ class _Inputs(ABC):
 
     @abstractmethod
     def element(self, parameter: Instruction, index: int | None) -> int:
-        """A part of one, where it is a tuple; else None asks for all of it."""
+        """One element of a tuple parameter; index None reads the whole parameter."""
 
 
 class Trips:
-    """The lengths of a module's loops."""
+    """The trip counts of a module's loops."""
 
     def __init__(self, module: Module):
         self.module = module
         self._known: dict[int, int | None] = {}
 
     def of(self, loop: Instruction) -> int | None:
-        """How often the body of a `while` runs; None where that is not known."""
+        """How often the body of a `while` runs; None if unknown."""
         if loop.id not in self._known:
             written = _KNOWN.search(loop.fields.get(43, b""))
             self._known[loop.id] = int(written[1]) if written else self._counted(loop)
         return self._known[loop.id]
 
     def _counted(self, loop: Instruction) -> int | None:
-        """The rounds until the condition is false."""
+        """The iterations until the condition is false."""
         body, condition = (self.module.computations[called] for called in loop.calls)
         try:
             state = self._start(loop, body, condition)
@@ -96,7 +96,7 @@ class Trips:
     def _start(
         self, loop: Instruction, body: Computation, condition: Computation
     ) -> dict[int, int]:
-        """The counters, as they are before the first round: what the condition reads, and what the body makes it of."""
+        """The counters before the first iteration: what the condition reads, and what the body derives it from."""
         outside = _Outside(self, loop.computation)
         start = self.module.instructions[loop.operands[0]]
         state = _State({}, lambda i: self.value(start, i, outside))
@@ -109,11 +109,11 @@ class Trips:
         return state.values
 
     def root(self, computation: Computation) -> Instruction:
-        """What a computation gives."""
+        """The root instruction of a computation."""
         return self.module.instructions[computation.root]
 
     def value(self, instruction: Instruction, index: int | None, inputs: _Inputs) -> int:
-        """A whole number that an instruction gives; `index`: of a tuple, which part."""
+        """The integer value of an instruction, or of element `index` of its tuple."""
         key = instruction.id, index
         if key not in inputs.known:
             inputs.known[key] = self._value(instruction, index, inputs)
@@ -146,7 +146,7 @@ class Trips:
 
 
 class _State(_Inputs):
-    """The counters of one round; `start` gives those that are asked for the first time."""
+    """The counters of one iteration; `start` provides counters on first use."""
 
     def __init__(self, values: dict[int, int], start: Callable[[int], int] | None = None):
         super().__init__()
@@ -163,7 +163,7 @@ class _State(_Inputs):
 
 
 class _Operands(_Inputs):
-    """The parameters of what is fused: the operands of the fusion."""
+    """The parameters of a fused computation: the operands of the fusion."""
 
     def __init__(self, trips: Trips, operands: list[Instruction], inputs: _Inputs):
         super().__init__()
@@ -175,7 +175,7 @@ class _Operands(_Inputs):
 
 
 class _Outside(_Inputs):
-    """Around a loop: a call hands its operands on, a loop what it leaves as it is; a program's arguments are data."""
+    """Values from outside a loop: call operands and loop-invariant values. Program arguments are data."""
 
     def __init__(self, trips: Trips, computation: int):
         super().__init__()
@@ -191,7 +191,7 @@ class _Outside(_Inputs):
         return self._trips.value(operand, index, _Outside(self._trips, caller.computation))
 
     def _kept(self, loop: Instruction, parameter: Instruction, index: int | None) -> bool:
-        """Whether a loop's body gives a part of its tuple on as it is."""
+        """Whether an element of a loop's tuple is loop-invariant."""
         module = self._trips.module
         root = self._trips.root(module.computations[self._computation])
         if loop.opcode != "while" or root.opcode != "tuple" or index is None:
@@ -216,7 +216,7 @@ def _computed(instruction: Instruction, values: list[int]) -> int:
 
 
 def _wrapped(value: int, dtype: str) -> int:
-    """A number as its type holds it.
+    """A number wrapped to its integer type.
 
     Example:
         >>> _wrapped(2**32 - 1, "s32"), _wrapped(-1, "u8"), _wrapped(2, "pred")
@@ -229,7 +229,7 @@ def _wrapped(value: int, dtype: str) -> int:
     return value - (1 << bits) if dtype[0] == "s" and value >> (bits - 1) else value
 
 
-# The fields of LiteralProto: a list of numbers, or for the short ones their bytes.
+# Fields of LiteralProto: a list of numbers, or raw bytes for the short types.
 _LITERALS = {"pred": 2, "s32": 4, "s64": 5, "u32": 6, "u64": 7}
 _SHORT = {"u8": 3, "s8": 15, "u16": 16, "s16": 17}
 

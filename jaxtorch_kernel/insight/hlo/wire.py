@@ -1,8 +1,8 @@
-"""The wire format of protocol buffers, as much as reading needs: a message is pairs of a field's number and a value.
+"""A minimal reader for the protocol buffer wire format: a message is a sequence of field numbers and values.
 
-XLA's Python bindings show an instruction's name, opcode and operands, and no shape, metadata or stack frame, which are
-in the serialized module alone. Its schema (`hlo.proto`, `xla_data.proto`) keeps the numbers of its fields, so that a
-reader of the format and a dozen numbers do what the package `protobuf` and generated classes would.
+XLA's Python bindings expose an instruction's name, opcode and operands, but not its shape, metadata or stack frame;
+those are only in the serialized module. Field numbers of its schema (`hlo.proto`, `xla_data.proto`) are stable, so this
+reader and a dozen field numbers replace the `protobuf` package and generated classes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message, in order: an int for a number, bytes for a string, a message or a packed list.
+    """The fields of a message, in order: an int for a varint, bytes for a string, a message or a packed list.
 
-    Numbers of fixed width stay bytes. An unset field is not there.
+    Fixed-width numbers stay bytes. Unset fields are absent.
 
     Raises:
-        ValueError: it is no message, or it is cut off.
+        ValueError: the bytes are not a message, or the message is cut off.
 
     Example:
         >>> from jaxtorch.insight.hlo.wire import fields
@@ -50,18 +50,18 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
                 value = data[at:stop]
                 at = stop
             else:
-                raise ValueError(f"no message: a field of kind {kind} at byte {at}")
+                raise ValueError(f"not a protobuf message: wire type {kind} at byte {at}")
             if at > end:
                 break
             yield tag >> 3, value
     except IndexError:
         at = end + 1
     if at > end:
-        raise ValueError(f"the message is cut off: {end} bytes, and more are announced")
+        raise ValueError(f"the message is cut off: a field extends past its {end} bytes")
 
 
 def numbers(data: bytes | int) -> list[int]:
-    """A repeated number: packed, or a single one as it stands.
+    """The values of a repeated number field, packed or single.
 
     Example:
         >>> from jaxtorch.insight.hlo.wire import numbers
@@ -81,7 +81,7 @@ def numbers(data: bytes | int) -> list[int]:
 
 
 def signed(value: int) -> int:
-    """A negative number, which the format writes as one of 64 bits.
+    """A varint as a signed 64-bit number.
 
     Example:
         >>> from jaxtorch.insight.hlo.wire import signed
@@ -92,7 +92,7 @@ def signed(value: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of several bytes, seven bits in each, and where it ends."""
+    """A varint, seven bits per byte, and the offset behind it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,6 +1,6 @@
-"""The operations of instructions, opcode by opcode: floating point operations, and transcendental functions.
+"""Operation counts by opcode: floating-point operations and transcendental functions.
 
-They are counted by the rules of XLA's own `cost_analysis()`, which `costs.py` tells.
+They follow the rules of XLA's own `cost_analysis()`; `costs.py` describes them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from .wire import fields, numbers, signed
 
 
 class Cost(NamedTuple):
-    """A cost of an instruction, or of several."""
+    """The cost of one or more instructions."""
 
     flops: float = 0.0
     transcendentals: float = 0.0
     bytes: float = 0.0
 
     def times(self, count: float) -> Cost:
-        """The cost of so many."""
+        """The cost of `count` runs."""
         return Cost(self.flops * count, self.transcendentals * count, self.bytes * count)
 
     def plus(self, other: Cost) -> Cost:
-        """Both."""
+        """The sum of two costs."""
         return Cost(
             self.flops + other.flops,
             self.transcendentals + other.transcendentals,
@@ -38,7 +38,7 @@ NOTHING = Cost()
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """The set of words in a text."""
     return frozenset(text.split())
 
 
@@ -65,7 +65,7 @@ class Work:
         self.module = module
 
     def of(self, instruction: Instruction) -> Cost:
-        """Of one run of an instruction, with what is fused in it."""
+        """The operations of one run of an instruction, including fused ones."""
         opcode = instruction.opcode
         if opcode in _ELEMENTWISE:
             return Cost(float(instruction.shape.elements))
@@ -77,7 +77,7 @@ class Work:
         return NOTHING if rule is None else rule(self, instruction)
 
     def sum(self, computation: Computation) -> Cost:
-        """Of all instructions of a computation."""
+        """The operations of a computation."""
         total = NOTHING
         for instruction in computation.instructions:
             total = total.plus(self.of(instruction))
@@ -96,7 +96,7 @@ def _dot(work: Work, instruction: Instruction) -> Cost:
 
 
 def _library_call(work: Work, instruction: Instruction) -> Cost:
-    """A matrix product by a library; what else a library does is not known."""
+    """A matrix product by a library; other library calls are not counted."""
     found = _CONTRACTED.search(instruction.fields.get(43, b""))
     if found is None or not instruction.operands:
         return NOTHING
@@ -126,7 +126,7 @@ def _window(instruction: Instruction) -> list[_WindowDimension]:
 
 
 def _positions(window: _WindowDimension, base: int, out: int) -> int:
-    """How many pairs of a place in the window and a place of the result meet an element of the input."""
+    """The number of (window position, output position) pairs that fall on an element of the input."""
     if window == _WindowDimension(window.size) and out == base - window.size + 1:
         return window.size * out
     count = 0
@@ -163,7 +163,7 @@ def _convolution(work: Work, instruction: Instruction) -> Cost:
 
 
 def _applied(work: Work, instruction: Instruction, times: float, which: int = 0) -> Cost:
-    """The computation that an instruction applies to elements, so many times."""
+    """The cost of the computation that an instruction applies to elements, `times` times."""
     return work.sum(work.module.computations[instruction.calls[which]]).times(times)
 
 
@@ -199,7 +199,7 @@ def _sort(work: Work, instruction: Instruction) -> Cost:
 
 
 def _fft(work: Work, instruction: Instruction) -> Cost:
-    """5 n log2 n for a complex transform, as is usual."""
+    """The usual 5 n log2 n for a complex transform."""
     size = math.prod(numbers(instruction.fields.get(32, b""))) or 1
     return Cost(5.0 * instruction.shape.elements * math.log2(size)) if size > 1 else NOTHING
 

@@ -1,12 +1,11 @@
-"""What a profile of XLA's holds, as compact arrays: one row for each event, its names in tables.
+"""The events of an XLA profile as compact arrays: one row per event, with names in tables.
 
-Events lie in lanes: a thread of the host, or a stream of a device. On the CPU the device *is* threads of the host, so
-that an event belongs to the device if it names the HLO instruction that it runs, whatever lane it lies in. Events of a
-lane nest (a loop around its body); `own` is an event's time without what lies within, so that the sum of all `own` of
-the device counts nothing twice.
+Events are in lanes: a host thread, or a stream of a device. On the CPU the device *is* host threads, so an event
+belongs to the device if it names its HLO instruction, whatever its lane. Events of a lane nest (a loop around its
+body). `own` is an event's time without nested events, so that the sum of all `own` of the device counts nothing twice.
 
-XLA numbers the runs of each executable in the order of their launches (`run`), which is not the order in which they
-start where they wait for inputs.
+XLA numbers the runs of each executable in launch order (`run`). They may start in another order if they wait for
+inputs.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-# Lanes of a device's plane that repeat, in other groupings, what the lane of instructions says.
+# Lanes of a device plane that repeat the lane of instructions in other groupings.
 _REPEATED = {"XLA Modules", "Steps", "XLA TraceMe", "Framework Ops", "Source code"}
 _NOISE = re.compile(r"^(end: |ThreadpoolListener::|ThunkExecutor::|SlinkyThreadPool|\$)")
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Where events follow each other in time: a thread, or a stream of a device."""
+    """A sequence of events in time: a thread, or a stream of a device."""
 
     name: str
     device: bool
@@ -33,10 +32,10 @@ class Lane:
 
 @dataclass(frozen=True)
 class Program:
-    """Which module an event of the device runs, as XLA names it.
+    """The module of a device event, as XLA names it.
 
-    `id` is the `HloModuleProto.id`. A program that comes from the persistent cache keeps the id of the process that
-    compiled it, so that two may share one: the name tells them apart.
+    `id` is the `HloModuleProto.id`. A program from the persistent cache keeps the id of the process that compiled it,
+    so two programs may share an id; the name tells them apart.
     """
 
     id: int
@@ -50,12 +49,12 @@ class Events:
     Attributes:
         start: nanoseconds since the profile began.
         duration: nanoseconds.
-        own: nanoseconds without the events within.
+        own: nanoseconds without nested events.
         lane: index into `lanes`.
-        name: index into `names`; for an event of the device, its HLO instruction.
-        program: index into `programs`, or -1 for an event of the host.
-        run: XLA's number of the launch, 0 on the host.
-        depth: how many events of its lane lie around it.
+        name: index into `names`; for a device event, its HLO instruction.
+        program: index into `programs`, or -1 for a host event.
+        run: XLA's run number, 0 on the host.
+        depth: number of enclosing events in its lane.
     """
 
     start: np.ndarray
@@ -79,7 +78,7 @@ class Events:
         return self.program >= 0
 
     def chosen(self, mask: np.ndarray) -> Events:
-        """Those of a mask, with the same tables."""
+        """The events selected by a mask, with the same tables."""
         return replace(self, **{name: getattr(self, name)[mask] for name in _COLUMNS})
 
 
@@ -87,7 +86,7 @@ _COLUMNS = ("start", "duration", "own", "lane", "name", "program", "run", "depth
 
 
 class _Table:
-    """Values by number, in the order in which they were met."""
+    """Numbers values in the order of their first use."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -128,7 +127,7 @@ def made(
     names: tuple[str, ...],
     programs: tuple[Program, ...],
 ) -> Events:
-    """Events of rows (start, duration, lane, name, program, run), in any order."""
+    """Events from rows (start, duration, lane, name, program, run), in any order."""
     table = np.array(sorted(rows, key=lambda r: (r[2], r[0], -r[1])), np.int64).reshape(-1, 6)
     start, duration, lane, name, program, run = table.T
     own, depth = _nested(start, duration, lane, program)
@@ -146,12 +145,12 @@ def _row(event: Any, lane: int, names: _Table, programs: _Table) -> tuple[int, .
 
 
 def _mostly_device(rows: list[tuple[int, ...]]) -> bool:
-    """Whether a thread is there for the device; a host's thread may run a small program, too."""
+    """Whether a lane is a device thread; host threads may run small programs too."""
     return 2 * sum(row[4] >= 0 for row in rows) > len(rows)
 
 
 def _lane_name(name: str) -> str:
-    """XLA's threads have the address of their pool in the name, which means nothing to a reader.
+    """The name of a lane, without the address of its thread pool.
 
     Example:
         >>> _lane_name("tf_XLAPjRtCpuClient/-7455935508566668832")
@@ -165,7 +164,7 @@ def _nested(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The own time and the depth of events sorted by lane and start.
 
-    Host and device are nested apart: a small program runs in the host's thread, inside the call that launches it.
+    Host and device events nest separately: a small program runs in the host thread, inside the call that launches it.
     """
     own = duration.copy()
     depth = np.zeros(len(start), np.int64)

@@ -1,10 +1,11 @@
-"""The programs that ran in a profile, found among those that are alive.
+"""Finds the programs that ran in a profile among the live executables.
 
-An event names its program by its module's name and an id. The id is that of the process that compiled it, so that two
-programs from the persistent cache may share one, and it is found nowhere else in this process: a run is known by its
-number (`fingerprint.py`). Where that does not tell (several executables without a fingerprint, or two of the same
-code), the one that has the instructions of the events is meant, and of such the one that was launched: an operator
-is compiled twice to the same code where its key has what makes no difference to it, torch's default dtype above all.
+An event names its program by module name and id. The id comes from the process that compiled the program, so two
+programs from the persistent cache may share one, and nothing else in this process knows it. A run is therefore
+identified by its run number (`fingerprint.py`). If that is ambiguous (several executables without a fingerprint, or two
+with the same code), the executable that contains the events' instructions is chosen, and among several of these the one
+that was launched. Equal code is common: an operator is compiled again whenever its key changes, even by something
+irrelevant to it, such as torch's default dtype.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Executable:
     """A program that ran.
 
     Attributes:
-        name: as the user knows it.
-        info: what the session recorded of it; None for what JAX runs on its own.
-        running: XLA's; None where it is gone.
+        name: the name shown to the user.
+        info: the session's record of it; None for programs that JAX runs on its own.
+        running: XLA's executable; None if it is gone.
     """
 
     name: str
@@ -42,23 +43,23 @@ class Executable:
 
     @property
     def kind(self) -> str:
-        """As `ProgramInfo.kind`; "other" for what JAX runs on its own."""
+        """As in `ProgramInfo.kind`; "other" for programs that JAX runs on its own."""
         return self.info.kind if self.info is not None else "other"
 
     @property
     def title(self) -> str:
-        """Its name, with what part of a capture it is."""
+        """Its name, marked if it is the backward part of a capture."""
         part = self.info.part if self.info is not None else ""
         return f"{self.name} ({part})" if part == "backward" else self.name
 
     @property
     def backward(self) -> bool:
-        """Whether all of it is a backward pass."""
+        """Whether the whole program is a backward pass."""
         return self.info is not None and self.info.part == "backward"
 
     @cached_property
     def module(self) -> Module | None:
-        """Its HLO; None where it is gone."""
+        """Its HLO; None if it is gone."""
         if self.running is None:
             return None
         own = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
@@ -69,7 +70,7 @@ class Executable:
 def assign(
     events: Events, launches: tuple[Launch, ...]
 ) -> tuple[list[Executable], np.ndarray, np.ndarray]:
-    """What ran: the programs, for each event of the device which, and which launch (or -1)."""
+    """The programs that ran, and for each device event the index of its program and of its launch (or -1)."""
     launched: dict[Any, list[int]] = defaultdict(list)
     for i, launch in enumerate(launches):
         launched[_running(launch.record)].append(i)
@@ -94,13 +95,13 @@ def assign(
 
 
 def _running(record: Any) -> Any:
-    """XLA's executable behind a record, while it is alive."""
+    """XLA's executable of a record, if it is still alive."""
     handle = record.handle()
     return None if handle is None else handle.executable.runtime_executable()
 
 
 def _alive(names: set[str]) -> dict[str, list[Any]]:
-    """The executables whose modules have these names."""
+    """The live executables whose modules have these names."""
     found = defaultdict(list)
     for one in backend.get_backend().live_executables():
         name = one.hlo_modules()[0].name
@@ -116,7 +117,7 @@ def _proto(running: Any) -> bytes:
 def _groups(
     events: Events, alive: dict[str, list[Any]], likely: dict[Any, int]
 ) -> list[tuple[np.ndarray, Any, str]]:
-    """Rows of one executable, that executable (None where it is gone), its name; `likely`: which of twins is meant."""
+    """(rows, executable or None if it is gone, name) for each executable; `likely` ranks those with equal code."""
     groups: list[tuple[np.ndarray, Any, str]] = []
     for number, program in enumerate(events.programs):
         rows = np.flatnonzero(events.program == number)
@@ -131,7 +132,7 @@ def _groups(
 
 
 def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
-    """Those whose numbers begin closest below a run; and those whose numbers are not known."""
+    """The candidates whose first run number is closest below a run; if there is none, those without a known number."""
     begin = {c: first_run(c.fingerprint or b"") for c in candidates}
     nth = {c: nth_run(run, first) for c, first in begin.items() if first is not None}
     least = min((n for n in nth.values() if n is not None), default=None)
@@ -143,7 +144,7 @@ def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
 def _meant(
     candidates: tuple[Any, ...], events: Events, group: np.ndarray, likely: dict[Any, int]
 ) -> Any:
-    """The candidate that has the instructions of a group of events; of several that do, the likeliest."""
+    """The candidate that contains the instructions of a group of events; among several, the likeliest."""
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     wanted = {events.names[n] for n in np.unique(events.name[group])}
@@ -152,12 +153,12 @@ def _meant(
 
 
 def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:
-    """The launch of each event of an executable: its runs, by number, are its launches, in order.
+    """The launch of each event of an executable: its runs, sorted by number, are its launches in order.
 
-    Where some runs left no event, only launches that are all from one line can be told.
+    If some runs left no event, launches can be assigned only if all of them come from one line.
     """
     numbers = run % (1 << 32)
-    if numbers.max() - numbers.min() > 1 << 31:  # the count went over its end
+    if numbers.max() - numbers.min() > 1 << 31:  # the counter wrapped around
         numbers = (numbers + (1 << 31)) % (1 << 32)
     numbers = numbers - numbers.min()
     if numbers.max() + 1 == len(own):

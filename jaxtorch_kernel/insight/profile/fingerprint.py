@@ -1,28 +1,27 @@
-"""Which executable a run belongs to: XLA numbers an executable's runs from a hash of its fingerprint on.
+"""Identifies the executable of a run: XLA numbers the runs of an executable from a hash of its fingerprint.
 
-The number of a run (`run_id` in a profile) is the number of launches of its executable so far plus the lower half of
-`Fingerprint64` of the executable's fingerprint, in 32 bits. So a run names its executable and its place among the
-launches, where a program's id does not: an executable from the persistent cache runs under the id of the process that
-compiled it. `Fingerprint64` is FarmHash's; a fingerprint is a number of 128 bits in decimals, nearly always more
-than 32.
+The number of a run (`run_id` in a profile) is the number of earlier launches of its executable plus the lower half of
+`Fingerprint64` of the executable's fingerprint, modulo 2**32. So the number identifies both the executable and the
+launch. The program id does not: an executable from the persistent cache keeps the id of the process that compiled it.
+`Fingerprint64` is FarmHash's; a fingerprint is a 128-bit number in decimal, nearly always longer than 32 digits.
 """
 
 from __future__ import annotations
 
 _MASK = (1 << 64) - 1
 _K2 = 0x9AE16A3B2F90404F
-_LAUNCHES = 1 << 24  # of one executable: less than this, or another's runs could be taken for them
+_LAUNCHES = 1 << 24  # assumed upper bound on the launches of one executable
 
 
 def first_run(fingerprint: bytes) -> int | None:
-    """The number of an executable's first run; None for a fingerprint of an unusual length."""
+    """The number of an executable's first run; None if the fingerprint has an unusual length."""
     if not fingerprint:
         return _K2 & 0xFFFFFFFF
     return _fingerprint64(fingerprint) & 0xFFFFFFFF if 32 < len(fingerprint) <= 64 else None
 
 
 def nth_run(run: int, first: int) -> int | None:
-    """How many launches of an executable were before this run; None for a run of another one."""
+    """The number of earlier launches of an executable; None if the run belongs to another one."""
     nth = (run - first) & 0xFFFFFFFF
     return nth if nth < _LAUNCHES else None
 

@@ -1,7 +1,7 @@
-"""What the calling thread did while it was profiled: compiling, launching, moving data, waiting, or running Python.
+"""What the calling thread did during the profile: compile, launch, transfer data, wait, or run Python.
 
-The events of a thread overlap (a launch waits, a transfer launches). Each moment goes to the first of these that holds
-it: compilation, waiting, transfer, launch; what is left of a run is Python, the user's and torch's.
+The events of a thread overlap (a launch waits, a transfer launches). Each moment counts for the first that applies:
+compilation, waiting, transfer, launch. The rest of a run is Python: user code and torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAUNCH = re.compile(
 
 @dataclass(frozen=True)
 class Host:
-    """Nanoseconds of the calling thread in one run, by what it did; and of the device, in which it worked at all."""
+    """Nanoseconds of the calling thread in one run, by activity, and nanoseconds in which the device was busy."""
 
     compile: float
     waiting: float
@@ -40,7 +40,7 @@ class Host:
 
 
 def host_time(recording: Recording) -> Host:
-    """What the calling thread did."""
+    """The time of the calling thread by activity."""
     events, runs = recording.events, list(recording.runs)
     repeat = max(1, len(runs))
     mine = events.chosen((events.lane == recording.lane) & ~events.on_device)
@@ -79,7 +79,7 @@ def host_time(recording: Recording) -> Host:
 
 
 def _union(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The same moments, as spans that do not touch.
+    """The union of spans, as disjoint spans.
 
     Example:
         >>> _union([(5, 9), (0, 2), (1, 3), (9, 10)])
@@ -95,7 +95,7 @@ def _union(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def _within(spans: Iterable[tuple[int, int]], bounds: Spans) -> Spans:
-    """What of the spans lies in the bounds, which do not overlap."""
+    """The intersection of the spans with the bounds, which do not overlap."""
     return [
         (max(start, low), min(end, high))
         for start, end in spans

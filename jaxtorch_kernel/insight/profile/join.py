@@ -1,15 +1,15 @@
-"""From events of the device to lines, modules, operators and directions.
+"""Attributes device events to lines, modules, operators and directions.
 
-An event names its program and its instruction; the program's HLO says where the instruction comes from. Two things
-stand in the way, and are dealt with here:
+An event names its program and its instruction, and the program's HLO has the origin of the instruction. Two cases need
+more:
 
-* **One eager program serves many lines.** Its HLO has the line that compiled it first. The launches that the dispatch
-  recorded have the right ones. A captured program has its own lines, and its launches the lines that called it.
-* **One instruction serves many lines.** A fusion is a single event: its time is split by the cost of what is fused, and
-  what is so split is marked as inferred.
+* **One eager program serves many lines.** Its HLO has only the line that first compiled it; the recorded launches have
+  the right lines. A captured program has its own lines, and its launches have the lines that called it.
+* **One instruction serves many lines.** A fusion is a single event: its time is split by the cost of the fused
+  instructions, and the parts are marked as inferred.
 
-The result is a table of `Share`s: whose, how long, how often. Every summary is a sum over it, so that each of them adds
-up to the same total.
+The result is a table of `Share`s: origin, time, count. Every summary is a sum over this table, so all of them add up to
+the same total.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Share(NamedTuple):
         instruction: its name in the HLO.
         own: nanoseconds.
         times: how often the instruction ran.
-        inferred: whether it is an estimate: a part of something that ran as one.
+        inferred: whether it is an estimate, such as a share of a fusion.
     """
 
     executable: int
@@ -53,13 +53,13 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Whose the device's time is.
+    """The device time of a recording by origin.
 
     Attributes:
-        total: nanoseconds of all events of the device, each without those within.
-        executable_of: for each event of the device, its executable.
+        total: nanoseconds of all device events, without double counting of nested ones.
+        executable_of: for each device event, its executable.
         places: the lines.
-        place_of: for each event of the device, the line that most of it belongs to, or -1.
+        place_of: for each device event, the line that most of its time belongs to, or -1.
     """
 
     total: float
@@ -71,12 +71,12 @@ class Attribution:
 
 
 def attribute(recording: Recording) -> Attribution:
-    """Whose the device's time of a recording is."""
+    """Attribute the device time of a recording."""
     events = recording.events.chosen(recording.events.on_device)
     executables, executable_of, launch_of = assign(events, recording.launches)
     place_at = _Places()
     origins = [_origin(launch, place_at) for launch in recording.launches]
-    # Few different rows: an instruction of a program, asked for by a line.
+    # There are few distinct rows: an instruction of a program, launched by a line.
     places = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
     numbers = np.array([places[o] for o in origins] + [-1])  # the last for "no launch"
     key = np.stack([executable_of, events.name, numbers[launch_of]], 1)
@@ -109,7 +109,7 @@ def attribute(recording: Recording) -> Attribution:
 
 
 class _Places(dict[tuple[int, int], Place | None]):
-    """The line of each site, found once: launches share them, and a code object is slow to hash."""
+    """Caches the line of each site: launches share sites, and code objects are slow to hash."""
 
     def of(self, sites: Sites) -> list[Place]:
         """The lines of some sites."""
@@ -130,7 +130,7 @@ def _origin(launch: Launch, places: _Places) -> Origin:
 
 
 class _Splitter:
-    """The shares of one program's instructions."""
+    """Splits the time of one program's instructions into shares."""
 
     def __init__(self, executable: Executable):
         self.executable = executable
@@ -140,7 +140,7 @@ class _Splitter:
     def shares(
         self, number: int, name: str, launched: Origin | None, own: float, count: int
     ) -> Iterator[Share]:
-        """An instruction's time: of one origin where a launch says so, else split where it is of several."""
+        """The shares of an instruction's time: a single one if the launch has its origin, otherwise one per origin."""
         try:
             instruction = self.origins.module.named(name) if self.origins is not None else None
         except LookupError:
@@ -149,7 +149,7 @@ class _Splitter:
         if instruction is None or self.origins is None:
             yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
             return
-        if self.executable.kind == "eager":  # whose HLO has the line that came first
+        if self.executable.kind == "eager":  # its HLO has the line that compiled it first
             parts = [Part(launched or unknown, 1.0, self.origins.cost(instruction), False)]
         else:
             parts = [_called(part, launched) for part in self.origins.of(instruction)]
@@ -169,7 +169,7 @@ class _Splitter:
 
 
 def _called(part: Part, launched: Origin | None) -> Part:
-    """A part of captured code, with the lines that called it this time."""
+    """A part of captured code, with the lines that called it in this launch."""
     if launched is None:
         return part
     stack = tuple(dict.fromkeys((*part.origin.stack, *launched.stack)))

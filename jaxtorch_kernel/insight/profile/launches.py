@@ -1,9 +1,9 @@
-"""Which lines and which module asked for each program, as it was launched.
+"""Records the source lines and the module behind each program launch.
 
-In the user's thread the lines are on the stack. torch's backward pass runs in a thread without Python frames: the node
-that it runs has torch's number, and the launches of the forward pass were noted under the numbers of theirs, so that a
-kernel of the backward pass belongs to the line of the forward pass that it is the gradient of. What belongs to no such
-node (the sum of two gradients, a node that was made before) belongs to the line that waits for the backward pass.
+In the user's thread the lines are on the stack. torch's backward pass runs in a thread without Python frames, but each
+autograd node has a sequence number, and forward launches are recorded under the numbers of their nodes. So a backward
+kernel is attributed to the forward line whose gradient it computes. Launches without such a node (the sum of two
+gradients, a node created before the recording) are attributed to the line that waits for the backward pass.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from ...programs.stats import Compiled
 from ..hlo.source import PROFILER
 
 Site = tuple[CodeType, int]  # a code object and the offset of its instruction
-Sites = tuple[Site, ...]  # the lines of the user's on a stack, the innermost first
+Sites = tuple[Site, ...]  # the lines of user code on a stack, the innermost first
 
 
 class Launch(NamedTuple):
     """One call of a program.
 
     Attributes:
-        record: the program's.
-        sites: the lines whose work it is, with those that called them; of a kernel of torch's backward pass, those
-            of the forward pass.
-        waiting: the lines that wait for the backward pass that asked for it.
-        backward: whether one did.
-        scope: names of the modules and `record_function`s around it.
+        record: the record of the program.
+        sites: the lines it does work for, with their callers; for a backward kernel, those of the forward pass.
+        waiting: for a backward kernel, the lines that wait for the backward pass.
+        backward: whether a backward pass launched it.
+        scope: names of the enclosing modules and `record_function`s.
     """
 
     record: Compiled
@@ -46,19 +45,19 @@ class Launch(NamedTuple):
 
 
 class Launches:
-    """The launches of one recording, as they come."""
+    """Collects the launches of one recording."""
 
     def __init__(self) -> None:
         self.found: list[Launch] = []
         self._thread = threading.get_ident()
         self._scopes: Scopes | None = None
-        # Of the forward pass, in order: the number of the node that a launch is part of, and where it was.
+        # Forward launches in order: the sequence number of the autograd node, and the location.
         self._numbers: list[int] = []
         self._sites: list[tuple[Sites, tuple[str, ...]]] = []
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Hold while modules tell their names."""
+        """Track module names during the block."""
         with followed() as scopes:
             self._scopes = scopes
             try:
@@ -67,7 +66,7 @@ class Launches:
                 self._scopes = None
 
     def launched(self, record: Compiled) -> None:
-        """A program is about to be called in this thread."""
+        """Called in the launching thread before each program call."""
         node = private.current_autograd_node()
         if node is not None:
             self.found.append(self._of_backward(record, private.sequence_number(node)))
@@ -87,22 +86,22 @@ class Launches:
 
     def _of_backward(self, record: Compiled, number: int) -> Launch:
         if self._numbers and self._numbers[0] <= number <= self._numbers[-1]:
-            # A view's node launched nothing, and is noted under what reads the view.
+            # A view's node launches nothing; it gets the location of the next launch.
             sites, scope = self._sites[bisect_left(self._numbers, number)]
             return Launch(record, sites, self._waiting(), True, scope)
         return self._of_nobody(record)
 
     def _of_nobody(self, record: Compiled) -> Launch:
-        """The gradient of nothing that is known: it belongs to the line that waits."""
+        """A backward launch without a known forward line, attributed to the waiting line."""
         return Launch(record, self._waiting(), (), True, ())
 
     def _waiting(self) -> Sites:
-        """Where the recorded thread is."""
+        """The current lines of the recorded thread."""
         return _sites(sys._current_frames().get(self._thread))
 
 
 def _sites(frame: FrameType | None) -> Sites:
-    """The lines of the user's from here outwards, as far as what is profiled."""
+    """The lines of user code from here outwards, up to the profiled function."""
     found: list[Site] = []
     while frame is not None:
         code = frame.f_code

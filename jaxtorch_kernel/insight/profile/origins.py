@@ -1,7 +1,7 @@
-"""Where an instruction's time comes from: line, module path, operator, direction.
+"""The origin of an instruction's time: line, module path, operator, direction.
 
-A fusion ran as one: its time is split by what is fused in it, each by its cost. What XLA made on its own names no line,
-and is given one by `hlo/lost.py`. Both are inferred.
+A fusion runs as one kernel, so its time is split over the fused instructions in proportion to their cost. Instructions
+that XLA created without a line get one from `hlo/lost.py`. Both are marked as inferred.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..programs import Place
 
 
 class Origin(NamedTuple):
-    """Whose the work is.
+    """Where work comes from.
 
     Attributes:
-        place: the line; None where nothing is known.
-        stack: every line of the user's that it was called through, its own among them.
+        place: the line; None if unknown.
+        stack: every line of user code that it was called through, including its own.
         scope: the names of modules and `record_function`s, the outermost first.
-        operator: of torch eagerly, of JAX in captured code.
+        operator: torch's operator in eager code, JAX's primitive in captured code.
     """
 
     place: Place | None = None
@@ -38,8 +38,8 @@ class Part(NamedTuple):
     """A share of an instruction.
 
     Attributes:
-        fraction: of its time.
-        cost: of one run.
+        fraction: its fraction of the time.
+        cost: the cost of one run.
         inferred: whether the time or the line is an estimate.
     """
 
@@ -53,7 +53,7 @@ class Origins:
     """The origins of one program's instructions.
 
     Args:
-        backward: whether all of it is a backward pass.
+        backward: whether the whole program is a backward pass.
     """
 
     def __init__(self, module: Module, backward: bool = False):
@@ -62,11 +62,11 @@ class Origins:
         self._known: dict[int, list[Part]] = {}
 
     def cost(self, instruction: Instruction) -> Cost:
-        """Of one run of an instruction, without what it runs."""
+        """The cost of one run of an instruction, without the computations it runs."""
         return sum_of(cost for _, cost in self._costs.spread(instruction))
 
     def of(self, instruction: Instruction) -> list[Part]:
-        """Whose an instruction's time is; the fractions add up to 1."""
+        """The origins of an instruction's time; the fractions add up to 1."""
         found = self._known.get(instruction.id)
         if found is None:
             found = self._known[instruction.id] = self._split(instruction)
@@ -85,7 +85,7 @@ class Origins:
         if not groups:
             return [Part(self._origin(instruction), 1.0, sum_of(nobodys), not known)]
         costs = {origin: sum_of(own) for origin, own in groups.items()}
-        # What is fused without a line of its own is there for the sake of what has one.
+        # Fused instructions without a line count for those that have one.
         whole = sum(_weight(cost) for cost in costs.values())
         rest = sum_of(nobodys)
         parts = []
@@ -105,7 +105,7 @@ class Origins:
 
 
 def sum_of(costs: Iterable[Cost]) -> Cost:
-    """All of them together."""
+    """The sum of some costs."""
     total = Cost()
     for cost in costs:
         total = total.plus(cost)
@@ -113,5 +113,5 @@ def sum_of(costs: Iterable[Cost]) -> Cost:
 
 
 def _weight(cost: Cost) -> float:
-    """How much of a fusion's time its part takes, in no unit: a byte moved as an operation, an `exp` as eight."""
+    """The relative weight of a part of a fusion: a byte moved counts as one operation, an `exp` as eight."""
     return cost.flops + 8 * cost.transcendentals + cost.bytes

@@ -1,7 +1,7 @@
-"""A profile as a trace that Perfetto and chrome://tracing read: Chrome's JSON.
+"""Exports a profile as a Chrome JSON trace, for Perfetto and chrome://tracing.
 
-Three groups of tracks: the threads of the host, the lanes of the device, and the lines of the user's code, each with
-the events that belong most to it.
+There are three groups of tracks: host threads, device lanes, and lines of user code. An event is on the track of the
+line that most of its time belongs to.
 """
 
 from __future__ import annotations

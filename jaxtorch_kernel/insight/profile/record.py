@@ -1,10 +1,10 @@
-"""Running something under JAX's profiler, while the device's dispatch says which line asked for each eager program.
+"""Runs a function under JAX's profiler and records which line launched each eager program.
 
     recording = record(lambda: train_step(x, y), repeat=3, warmup=1)
 
-What the profiler writes goes to a temporary directory and is read into arrays (`events.py`). Beside it stands what the
-profiler cannot know: the launches of eager programs with their lines and modules (`launches.py`), and JAX's phases of
-compilation. Whatever happens inside, the profiler is stopped and the session is as it was.
+The profiler writes to a temporary directory, which is read into arrays (`events.py`). Two things that the profiler does
+not know are recorded beside it: the launches of eager programs with their lines and modules (`launches.py`), and JAX's
+compilation phases. Whatever happens inside, the profiler is stopped and the session restored.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PHASES = {
 
 
 class ProfileError(RuntimeError):
-    """A profile that could not be taken."""
+    """The profile could not be recorded."""
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A phase of a compilation while the profile ran: `trace`, `lower` or `xla`; nanoseconds of the profile's clock."""
+    """A compilation phase, `trace`, `lower` or `xla`, in nanoseconds of the profile's clock."""
 
     phase: str
     name: str
@@ -52,7 +52,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that tensors of at least 32 KiB hold: before, at most meanwhile, after."""
+    """Bytes held by tensors of at least 32 KiB: before the runs, at the peak, and after."""
 
     before: int
     peak: int
@@ -61,14 +61,14 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What was seen of some runs.
+    """The recording of one or more runs.
 
     Attributes:
-        result: what the last run returned.
-        error: what ended it; the profile then shows what ran until there.
-        runs: (start, end) of each run in nanoseconds of the profile's clock, the wait for the device included.
-        launches: of eager programs, in order.
-        lane: index of the lane of the thread that ran it, or -1.
+        result: the return value of the last run.
+        error: the exception that ended it, if any; the profile then covers what ran before.
+        runs: (start, end) of each run in nanoseconds of the profile's clock, including the wait for the device.
+        launches: the launches of eager programs, in order.
+        lane: index of the lane of the calling thread, or -1.
     """
 
     result: Any
@@ -84,17 +84,16 @@ class Recording:
 def record(
     function: Callable[[], Any], *, repeat: int = 1, warmup: int = 0, memory: bool = False
 ) -> Recording:
-    """Run a function `repeat` times under the profiler, after `warmup` times without.
+    """Run a function `repeat` times under the profiler, after `warmup` unprofiled runs.
 
-    What torch code launched is waited for, also where its result is dropped. A result of JAX code of the user's that is
-    dropped at once may still be computed when the profile begins or ends.
+    Each run waits for everything that torch code launched, even if its result was dropped. A result of the user's own
+    JAX code that was dropped at once may still be computing when the profile starts or ends.
 
-    An exception of the function ends the runs and is kept in `error`, for the caller to raise when it has shown what
-    was seen until there.
+    An exception in the function ends the runs and is stored in `error`; the caller raises it after showing the profile.
 
     Raises:
-        ProfileError: a profile is running already; it goes on.
-        ValueError: nothing to run.
+        ProfileError: another profile is running; it keeps running.
+        ValueError: `repeat` is less than 1 or `warmup` is negative.
 
     Example:
         >>> import torch
@@ -104,7 +103,9 @@ def record(
         2
     """
     if repeat < 1 or warmup < 0:
-        raise ValueError(f"a profile runs at least once, not repeat={repeat}, warmup={warmup}")
+        raise ValueError(
+            f"a profile runs at least once: repeat must be >= 1 and warmup >= 0, not {repeat} and {warmup}"
+        )
     with watching(lambda program: None) as watcher:
         for _ in range(warmup):
             function()
@@ -126,7 +127,7 @@ def record(
                         _rest(watcher)
         except BaseException as caught:
             error = caught
-            with suppress(Exception):  # the first error is the one to be told
+            with suppress(Exception):  # the first error is the one to report
                 _rest(watcher)
         most = usage.peak
     data = profile()
@@ -149,19 +150,17 @@ def record(
 
 @contextmanager
 def _profiler() -> Iterator[Callable[[], Any]]:
-    """Hold while JAX's profiler runs; afterwards the function given returns the `ProfileData`."""
+    """Run JAX's profiler for the block; after it, the yielded function returns the `ProfileData`."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = (
-        0  # a Python event for each call of a function would drown the rest
-    )
+    options.python_tracer_level = 0  # an event per Python function call would drown the rest
     options.host_tracer_level = 2
     with tempfile.TemporaryDirectory(prefix="jaxtorch_profile_") as folder:
         try:
             jax.profiler.start_trace(folder, profiler_options=options)
         except RuntimeError as error:
             raise ProfileError(
-                "JAX's profiler runs already (jax.profiler.start_trace or trace): one profile at a time. It goes on; "
-                "stop it with jax.profiler.stop_trace() and ask again."
+                "JAX's profiler is already running (jax.profiler.start_trace or trace): one profile at a time. "
+                "Stop it with jax.profiler.stop_trace() and try again."
             ) from error
         found: list[Any] = []
         try:
@@ -169,13 +168,13 @@ def _profiler() -> Iterator[Callable[[], Any]]:
         finally:
             stopped = _surely(jax.profiler.stop_trace)
         if not stopped:
-            raise ProfileError("the profile was stopped by the code that was profiled")
+            raise ProfileError("the profiler was stopped by the code being profiled")
         files = sorted(Path(folder).rglob("*.xplane.pb"))
         found.append(jax.profiler.ProfileData.from_file(str(files[-1])))
 
 
 def _surely(stop: Callable[[], None]) -> bool:
-    """Stop, even if Ctrl-C comes meanwhile; False where nothing was left to stop."""
+    """Stop, even if Ctrl-C arrives meanwhile; False if there was nothing to stop."""
     try:
         try:
             stop()
@@ -188,14 +187,14 @@ def _surely(stop: Callable[[], None]) -> bool:
 
 
 def _rest(watcher: Watcher) -> None:
-    """Wait until the device has nothing left to do, of what is still held and of what was dropped."""
+    """Wait until the device is idle, including work whose results were dropped."""
     watcher.wait()
     streams.synchronize()
 
 
 @contextmanager
 def _compilations(found: list[tuple[str, str, float, float]]) -> Iterator[None]:
-    """Note what this thread compiles."""
+    """Record what this thread compiles."""
     thread = threading.get_ident()
 
     def heard(event: str, start_time: float, end_time: float, **more: Any) -> None:
@@ -212,7 +211,7 @@ def _compilations(found: list[tuple[str, str, float, float]]) -> Iterator[None]:
 
 @contextmanager
 def _peak(wanted: bool) -> Iterator[None]:
-    """Hold while `usage.peak` is that of this time; afterwards it is the session's again."""
+    """Make `usage.peak` the peak of this block; restore the session's peak afterwards."""
     if not wanted:
         yield
         return
@@ -225,7 +224,7 @@ def _peak(wanted: bool) -> Iterator[None]:
 
 
 def _began(data: Any) -> int:
-    """The profile's zero, in nanoseconds since the epoch."""
+    """The start of the profile, in nanoseconds since the epoch."""
     for plane in data.planes:
         for name, value in plane.stats:
             if name == "profile_start_time":
@@ -234,7 +233,7 @@ def _began(data: Any) -> int:
 
 
 def _runs(events: Events) -> tuple[tuple[tuple[int, int], ...], int]:
-    """When each run was, and in which lane."""
+    """The time span of each run, and the lane of the calling thread."""
     numbers = [i for i, name in enumerate(events.names) if name.startswith(RUN)]
     rows = np.flatnonzero(np.isin(events.name, numbers))
     runs = [

@@ -1,9 +1,9 @@
-"""What a device can do at most, by its maker's sheet; and where work stands under that roof.
+"""Peak rates of devices from their data sheets, and the position of work under that roofline.
 
-Work that does few operations for each byte it moves cannot be faster than memory is; the roof is the lower of
-`intensity * bandwidth` and `flops`. The figures hold for dense matrix products in the widest format that the matrix
-units take at full speed (bfloat16), so that float32 work stands lower than it must. Where they are not known or
-another roof is wanted, a measured one say, `jaxtorch.config.update(peak=(operations, bytes))` gives it, a second each.
+Work with few operations per byte moved is limited by memory bandwidth: the roof is the minimum of
+`intensity * bandwidth` and `flops`. The peaks are for dense matrix products in the widest format that the matrix units
+run at full speed (bfloat16), so float32 work appears further below the roof than it is. For other devices, or for
+measured peaks, set `jaxtorch.config.update(peak=(operations, bytes))`, both per second.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Peak:
     """A device's roof.
 
     Attributes:
-        flops: bfloat16 operations a second.
-        bandwidth: bytes a second between the device and its memory.
+        flops: bfloat16 operations per second.
+        bandwidth: bytes per second between the device and its memory.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Peak:
 
     @property
     def ridge(self) -> float:
-        """Operations per byte from which on the arithmetic is the limit."""
+        """The operations per byte above which arithmetic is the limit."""
         return self.flops / self.bandwidth
 
     def roof(self, intensity: float) -> float:
-        """The most operations a second at some operations per byte.
+        """The maximum operations per second at an intensity.
 
         Example:
             >>> Peak("toy", 100.0, 10.0).roof(2.0), Peak("toy", 100.0, 10.0).roof(50.0)
@@ -50,14 +50,14 @@ class Peak:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a line stands under the roof.
+    """The position of a line under the roof.
 
     Attributes:
-        row: of the profile's table of lines.
-        intensity: operations for each byte moved.
-        speed: operations a second.
-        roof: the most that is possible at this intensity.
-        memory: whether it is memory that limits there, and not arithmetic.
+        row: its row in the profile's table of lines.
+        intensity: operations per byte moved.
+        speed: operations per second.
+        roof: the maximum speed at this intensity.
+        memory: whether the limit is memory rather than arithmetic.
     """
 
     row: Row
@@ -68,12 +68,12 @@ class Position:
 
     @property
     def reached(self) -> float:
-        """The share of what is possible."""
+        """The speed as a share of the roof."""
         return self.speed / self.roof
 
 
 def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
-    """Where lines stand, most time first; those without operations or bytes stand nowhere."""
+    """The positions of the lines, most time first, without lines that have no operations or bytes."""
     found = []
     for row in lines:
         time = row.time
@@ -87,7 +87,7 @@ def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
 
 _T, _G = 1e12, 1e9
 
-# As JAX names the device -> (operations, bytes) a second, dense, without the doubling of sparse matrices.
+# JAX's device kind -> (operations, bytes) per second; dense peaks, without the doubling for sparse matrices.
 _PEAKS = {
     # https://cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e: "Peak compute per chip (bf16)", "HBM bandwidth per chip"
     "TPU v4": (275 * _T, 1200 * _G),
@@ -118,9 +118,9 @@ _PEAKS = {
 
 
 def peak_of(kind: str | None = None) -> Peak | None:
-    """The roof of a kind of device, by default of the first one here; None where it is not known, as of any CPU.
+    """The roof of a device kind, by default of the first local device; None if unknown, as for any CPU.
 
-    `jaxtorch.config.peak` goes before what is known of the device here.
+    `jaxtorch.config.peak` takes precedence for the local device.
     """
     own = jax.devices()[0].device_kind
     name = own if kind is None else kind

@@ -1,4 +1,4 @@
-"""The user's code with what each line costs on the device: cells whole, files where something happened."""
+"""User code with the device time of each line: whole cells, and the relevant parts of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ..programs import Place
 from .summary import Profile, Row, Time
 
-_AROUND = 2  # lines shown before and after one of a file that has time
+_AROUND = 2  # context lines around a line with time, in files
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Line:
     """A line of code.
 
     Attributes:
-        time: its own; None where it had nothing to do on the device.
-        inclusive: with what it called; None where that had nothing to do either.
+        time: its own time; None if it did nothing on the device.
+        inclusive: including what it called; None if that did nothing either.
     """
 
     number: int
@@ -30,11 +30,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Source:
-    """A cell, or what is shown of a file.
+    """A cell, or the parts of a file to show.
 
     Attributes:
-        total: nanoseconds on the device of all its lines.
-        lines: in order; numbers leap where lines of a file are left out.
+        total: device time of all its lines, in nanoseconds.
+        lines: in order; line numbers skip what is left out.
     """
 
     file: str
@@ -44,12 +44,12 @@ class Source:
 
     @property
     def title(self) -> str:
-        """What it is called in a view."""
+        """Its title in a view."""
         return self.file if self.cell is None else f"cell [{self.cell}]"
 
 
 def annotate(profile: Profile, first: str = "") -> list[Source]:
-    """The code of a profile, by time; `first`: the file that comes before the others, if any of it has time."""
+    """The code of a profile, most time first; the file `first` precedes the others if it has any time."""
     files: dict[str, dict[int, Row]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
     for row in (*profile.lines, *profile.calling):
@@ -76,7 +76,7 @@ def _line(number: int, text: str, row: Row | None) -> Line:
 
 
 def where(place: Place) -> str:
-    """A line as a table names it: its cell, or its file without the folders.
+    """A line as named in tables: by its cell, or by its file name without folders.
 
     Example:
         >>> where(Place("/home/me/models.py", 43))
@@ -86,5 +86,5 @@ def where(place: Place) -> str:
 
 
 def text_of(place: Place) -> str:
-    """The code on a line, without its indentation; "" where the file cannot be read."""
+    """The code on a line, without its indentation; "" if the file cannot be read."""
     return linecache.getline(place.file, place.line).strip()

@@ -1,7 +1,7 @@
-"""A profile as a person reads it: time by line, by module, by operator, by instruction, and what the rest went to.
+"""The tables of a profile: time by line, module, operator and instruction, and the rest of the wall time.
 
-All times are nanoseconds of one run, the mean where there were several. Every table of the device's time adds up to
-`Profile.device`; what could be given to no line is `unattributed`.
+All times are nanoseconds of one run, the mean over several. Every table of device time adds up to `Profile.device`;
+time without a line is `unattributed`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .roofline import Peak, Position, peak_of, positions
 
 @dataclass(frozen=True)
 class Time:
-    """Time on the device and what was done in it.
+    """Time on the device and the work done in it.
 
     Attributes:
         total: nanoseconds.
-        backward: of those, in the backward pass.
-        inferred: of those, split by estimated cost from what ran as one.
-        count: instructions that ran.
-        flops: floating point operations, by the HLO.
-        bytes: read and written, by the HLO.
+        backward: the part of `total` in the backward pass.
+        inferred: the part of `total` that is an estimate, such as a share of a fusion.
+        count: number of instructions run.
+        flops: floating-point operations, from the HLO.
+        bytes: bytes read and written, from the HLO.
     """
 
     total: float = 0.0
@@ -42,16 +42,16 @@ class Time:
 
     @property
     def forward(self) -> float:
-        """Of the total, what is not of the backward pass."""
+        """The part of the total outside the backward pass."""
         return self.total - self.backward
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a name, or for the table of lines a place.
+    """One row of a table, by name or, in the table of lines, by place.
 
     Attributes:
-        inclusive: of a line, its own time and that of what it called.
+        inclusive: for a line, its own time and that of everything it called.
     """
 
     name: str
@@ -65,9 +65,9 @@ class InstructionRow:
     """One instruction of a program.
 
     Attributes:
-        program: its name.
-        number: of its `ProgramInfo`, for the HLO; None for what JAX runs on its own.
-        places: its lines, the one with most time first.
+        program: the program's name.
+        number: the `ProgramInfo.id`, for `%jax hlo`; None for programs that JAX runs on its own.
+        places: its lines, most time first.
     """
 
     program: str
@@ -80,7 +80,7 @@ class InstructionRow:
 
 @dataclass
 class Node:
-    """A module in the tree of module paths. `time` is all of it, `own` without the modules within."""
+    """A module in the tree of module paths. `time` includes its submodules, `own` does not."""
 
     name: str
     time: Time = field(default_factory=Time)
@@ -89,16 +89,16 @@ class Node:
 
 
 class Profile:
-    """What a recording says. Made by `profile`.
+    """The analysis of a recording. Created by `profile`.
 
     Attributes:
         recording: the events.
-        attribution: whose they are.
-        wall: nanoseconds from the start of a run to the device's rest.
-        device: nanoseconds of work on the device, over all its lanes.
-        busy: nanoseconds in which some lane of the device worked.
-        host: what the calling thread did meanwhile.
-        peak: what the device can do at most, where that is known.
+        attribution: the origins of the events.
+        wall: nanoseconds from the start of a run until the device is idle.
+        device: nanoseconds of work on the device, summed over its lanes.
+        busy: nanoseconds in which some lane of the device was busy.
+        host: the time of the calling thread by activity.
+        peak: the device's roofline, if known.
     """
 
     def __init__(self, recording: Recording):
@@ -112,30 +112,30 @@ class Profile:
 
     @property
     def busy(self) -> float:
-        """Nanoseconds in which some lane of the device worked."""
+        """Nanoseconds in which some lane of the device was busy."""
         return self.host.device_busy
 
     @property
     def idle(self) -> float:
-        """Nanoseconds in which none did."""
+        """Nanoseconds in which no lane was busy."""
         return max(0.0, self.wall - self.busy)
 
     @cached_property
     def lines(self) -> list[Row]:
-        """Time by line, in the order of the code: cells by number, then files."""
+        """Time by line, in source order: cells by number, then files."""
         own = self._by(lambda s: s.origin.place)
         return self._lines({place: time for place, time in own.items() if place is not None})
 
     @cached_property
     def calling(self) -> list[Row]:
-        """The lines that had nothing to do on the device themselves and called some that had, in the same order."""
+        """Lines without device time of their own that called lines with some, in the same order."""
         own = {row.place for row in self.lines}
         others = (p for p in self._inclusive if p not in own and not _is_magics_own(p))
         return self._lines({place: Time() for place in others})
 
     @cached_property
     def _inclusive(self) -> dict[Place, Time]:
-        """The time of each line with what it called: of all that it was on the stack of."""
+        """The inclusive time of each line: of everything that ran with it on the stack."""
         groups: dict[Place, list[Share]] = defaultdict(list)
         for share in self.attribution.shares:
             for place in share.origin.stack:
@@ -144,7 +144,7 @@ class Profile:
 
     @cached_property
     def roofline(self) -> list[Position]:
-        """Where the lines stand under the device's roof; nothing where that is not known."""
+        """The positions of the lines under the roofline; empty if the device's peak is unknown."""
         return [] if self.peak is None else positions(self.lines, self.peak)
 
     def _lines(self, own: dict[Place, Time]) -> list[Row]:
@@ -159,12 +159,12 @@ class Profile:
 
     @cached_property
     def unattributed(self) -> Time:
-        """What no line could be found for."""
+        """Time for which no line was found."""
         return self._by(lambda s: s.origin.place).get(None, Time())
 
     @property
     def attributed(self) -> float:
-        """The share of the device's time that belongs to a line, between 0 and 1."""
+        """The share of the device time that belongs to a line, between 0 and 1."""
         return 1 - self.unattributed.total / self.device if self.device else 1.0
 
     @cached_property
@@ -201,7 +201,7 @@ class Profile:
 
     @cached_property
     def tree(self) -> Node:
-        """Time by module path: the root is everything, forward and backward together."""
+        """Time by module path. The root is everything, forward and backward together."""
         return self.tree_of(self.attribution.shares)
 
     def tree_of(self, shares: Iterable[Share]) -> Node:
@@ -249,15 +249,15 @@ class Profile:
 def profile(
     function: Callable[[], Any], *, repeat: int = 1, warmup: int = 0, memory: bool = False
 ) -> Profile:
-    """Run a function under JAX's profiler and say where its time went.
+    """Run a function under JAX's profiler and report where its time went.
 
     Args:
-        repeat: how often it runs; times are those of one run.
-        warmup: how often it runs before, so that nothing is compiled in what is measured.
-        memory: note the most memory that tensors held meanwhile.
+        repeat: number of profiled runs; times are means.
+        warmup: number of unprofiled runs before, so that compilation is not measured.
+        memory: record the peak memory held by tensors.
 
     Raises:
-        ProfileError: a profile runs already.
+        ProfileError: another profile is running.
 
     Example:
         >>> import torch
@@ -275,5 +275,5 @@ def _sorted(times: dict[Any, Time]) -> list[Row]:
 
 
 def _is_magics_own(place: Place) -> bool:
-    """Whether a line is what IPython makes of a `%%magic`: the cell itself is shown."""
+    """Whether a line is IPython's expansion of a `%%magic`; the cell itself is shown instead."""
     return linecache.getline(place.file, place.line).startswith("get_ipython().run_cell_magic(")

@@ -1,7 +1,7 @@
-"""Torch functions over flat tensors, and what JAX's transforms make of them.
+"""Torch functions over flat tensors, and the functions that JAX's transforms derive from them.
 
 `TorchCall` is the user's function f. Its derivative at some operands is a linear map J, from changes of some operands
-(`wrt`) to changes of some results (`outs`), and both ways through it are calls again:
+(`wrt`) to changes of some results (`outs`). Applying J and its transpose are calls themselves:
 
     Pushforward(f, wrt, outs):  operands of f, tangents of wrt    -> J @ tangents      (jax.jvp)
     Pullback(f, wrt, outs):     operands of f, cotangents of outs -> cotangents @ J    (jax.vjp)
@@ -10,9 +10,10 @@ Each is the other's transpose, and each is linear in its last operands, so that 
 `Batch(c)` runs c over a leading axis. Its derivatives are batches of c's derivatives. With these four, JAX's rules in
 `primitive.py` hold for every order and every mix of grad, jvp and vmap.
 
-Torch has two ways to take a derivative. `torch.autograd.grad` knows every operator and every `autograd.Function`, but
-works on plain tensors only; `torch.func` nests and batches. A pullback takes the first unless it runs inside of the
-second (`nested`), and what a function does not support is learnt once and kept in its `Traits`.
+Torch has two ways to compute a derivative. `torch.autograd.grad` supports every operator and every
+`autograd.Function`, but only on plain tensors; `torch.func` supports nesting and batching. A pullback uses the former
+unless it runs inside the latter (`nested`). What a function does not support is detected once and stored in its
+`Traits`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ Aval = jax.ShapeDtypeStruct
 
 @dataclass
 class Traits:
-    """What was learnt about a torch function, for all calls that derive from it.
+    """Known properties of a torch function, shared by all calls that derive from it.
 
     Attributes:
-        copies: it writes to its arguments, or takes their memory for writing: it gets copies.
+        copies: it writes to its arguments, or requests write access to their memory, so it receives copies.
         forward_mode: torch has a forward derivative of everything in it.
-        loop: one call for each element of a batch, as its caller wants or because `torch.vmap` does not go through it.
-        seeded: random numbers are the same each time it runs.
-        told: that it draws random numbers without a key was said.
+        loop: one call for each element of a batch, as requested or because `torch.vmap` does not support it.
+        seeded: whether each run draws the same random numbers.
+        told: whether the warning about random numbers without a key was issued.
     """
 
     name: str
@@ -60,10 +61,10 @@ class Call(ABC):
     Attributes:
         ins: shape and dtype of each operand.
         outs: of each result.
-        linear_from: the first operand that the call is linear in, which a transpose is taken of.
+        linear_from: the first operand in which the call is linear, and which can be transposed.
         traits: of the user's function.
         is_derivative: of the user's function, or a batch of one.
-        caught: where errors are left, for who calls from Python.
+        caught: holds errors for the Python caller.
     """
 
     ins: tuple[Aval, ...]
@@ -125,7 +126,7 @@ class TorchCall(Call):
         results = self.function(*operands)
         if len(results) != len(self._expected):
             raise TypeError(
-                f"{self.traits.name} returned {len(results)} tensors, declared are {len(self._expected)}"
+                f"{self.traits.name} returned {len(results)} tensors, but {len(self._expected)} were declared"
             )
         for i, (shape, dtype) in enumerate(self._expected):
             result = results[i]
@@ -138,7 +139,7 @@ class TorchCall(Call):
         if not isinstance(result, Tensor):
             raise TypeError(
                 f"{self.traits.name} returned a {type(result).__name__} where a tensor was declared (result {i}): "
-                "JAX takes tensors only. Return torch.as_tensor(value)."
+                "JAX accepts only tensors. Return torch.as_tensor(value)."
             )
         narrowed = jax.dtypes.canonicalize_dtype(to_numpy(result.dtype)) == self.outs[i].dtype
         if result.shape != shape or not (result.dtype == dtype or narrowed):
@@ -301,8 +302,8 @@ class Batch(Call):
             self.traits.loop = True
             if not self.traits.seeded:  # no batch has one seed for each element
                 warnings.warn(
-                    f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap does not go "
-                    f"through it ({_first_line(error)})",
+                    f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap cannot "
+                    f"batch it ({_first_line(error)})",
                     stacklevel=2,
                 )
             return results

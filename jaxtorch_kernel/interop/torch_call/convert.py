@@ -1,4 +1,4 @@
-"""dtypes and values by the names of wrap-torch2jax, so that its users change the import alone."""
+"""Conversion of dtypes and values under the names of wrap-torch2jax, so that its users only change the import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Via = Literal["dlpack", "host", "cpu"]
 
 
 def dtype_t2j(dtype: Any) -> np.dtype:
-    """The JAX dtype of a torch dtype (or of a JAX one: itself).
+    """The JAX dtype of a torch dtype (a JAX dtype is returned unchanged).
 
     Example:
         >>> dtype_t2j(torch.bfloat16)
@@ -26,7 +26,7 @@ def dtype_t2j(dtype: Any) -> np.dtype:
 
 
 def dtype_j2t(dtype: Any) -> torch.dtype:
-    """The torch dtype of a JAX dtype (or of a torch one: itself).
+    """The torch dtype of a JAX dtype (a torch dtype is returned unchanged).
 
     Example:
         >>> dtype_j2t(np.float32)
@@ -36,28 +36,26 @@ def dtype_j2t(dtype: Any) -> torch.dtype:
 
 
 def t2j(x: torch.Tensor, via: Via = "dlpack") -> jax.Array:
-    """A tensor's values as an array: `to_jax`, of a copy where `via` is not "dlpack". Gradients do not flow through."""
+    """A tensor's values as an array: `to_jax`, of a copy unless `via` is "dlpack". Gradients do not flow through it."""
     return to_jax(_source(x.detach(), via))
 
 
 def j2t(x: jax.Array, via: Via = "dlpack") -> torch.Tensor:
-    """An array as a tensor: `to_torch`, of a copy where `via` is not "dlpack"."""
+    """An array as a tensor: `to_torch`, of a copy unless `via` is "dlpack"."""
     return _source(to_torch_tree(x), via)
 
 
 def tree_t2j(xs: Any, via: Via = "dlpack") -> Any:
-    """A pytree with arrays for its tensors: `t2j` of each."""
+    """Convert the tensors of a pytree to arrays, with `t2j`."""
     return jax.tree.map(lambda x: t2j(x, via) if isinstance(x, torch.Tensor) else x, xs)
 
 
 def tree_j2t(xs: Any, via: Via = "dlpack") -> Any:
-    """A pytree with tensors for its arrays: `j2t` of each."""
+    """Convert the arrays of a pytree to tensors, with `j2t`."""
     return jax.tree.map(lambda x: j2t(x, via) if isinstance(x, jax.Array) else x, xs)
 
 
 def _source(tensor: torch.Tensor, via: Via) -> torch.Tensor:
     if via not in ("dlpack", "host", "cpu"):
-        raise ValueError(
-            f"via is 'dlpack', which shares memory, or 'host', which copies; not {via!r}"
-        )
+        raise ValueError(f"via must be 'dlpack' (shares memory) or 'host' (copies), not {via!r}")
     return tensor if via == "dlpack" else tensor.clone()

@@ -20,16 +20,16 @@ def module_to_jax(
 
     `apply(params, *args)` runs the module with torch's own kernels (`torch2jax`) or, if it is on the jax device,
     compiles it into the JAX program (`jax_view`). The module itself is never changed: its parameters are copied, and
-    buffers that a call writes to, such as BatchNorm's running statistics, are the call's own.
+    buffers that a call writes to, such as BatchNorm's running statistics, are local to the call.
 
     Args:
-        module: of `torch.nn`, in the mode (`train()`, `eval()`) that it shall run in.
+        module: a `torch.nn.Module`, in the mode (`train()`, `eval()`) in which it should run.
         mutable: the module writes to its buffers: `params` is a pair (parameters, buffers), and `apply` returns a pair
             (result, new buffers).
         rng: the module draws random numbers (dropout): `apply(params, key, *args)`.
 
     Returns:
-        `apply`, and `params`: a dict of arrays by the names of `named_parameters()`; tied weights are there once.
+        `apply`, and `params`: a dict of arrays by the names of `named_parameters()`; tied weights appear once.
 
     Example:
         >>> import jax, jax.numpy as jnp, torch, jaxtorch

@@ -1,4 +1,4 @@
-"""What a torch function returns, found without running its kernels, or as its caller declares it."""
+"""The shapes and dtypes that a torch function returns, inferred without running it or declared by the caller."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def inferred(
     Args:
         function: of flat tensors, a list of leaves.
         ins: shape and dtype of its arguments.
-        traits: told whether it writes to an argument.
+        traits: records whether it writes to an argument.
         examples: gives tensors to run it on once, if it asks for a value; None while JAX traces: there are none.
 
     Raises:
-        TypeError: it asks for values, and there are none; or a result is no tensor.
+        TypeError: it needs values, and there are none; or a result is not a tensor.
     """
     failed: Exception | None = None
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
@@ -64,7 +64,7 @@ def inferred(
 def _aval_of(traits: Traits, i: int, result: Any) -> Aval:
     if not isinstance(result, torch.Tensor):
         raise TypeError(
-            f"{traits.name} returns a {type(result).__name__} (result {i}), and JAX takes tensors only: return "
+            f"{traits.name} returns a {type(result).__name__} (result {i}), but JAX accepts only tensors: return "
             "torch.as_tensor(value)."
         )
     return narrowed(tuple(result.shape), to_numpy(result.dtype))
@@ -97,13 +97,13 @@ def _declared_aval(leaf: Any, ins: Sequence[Aval]) -> Aval:
         if len(floating) != 1:
             found = ", ".join(sorted(map(str, floating))) or "none is floating"
             raise TypeError(
-                f"output_shapes has the shape {tuple(leaf)} without a dtype, and the arguments do not tell it "
+                f"output_shapes has the shape {tuple(leaf)} without a dtype, and the arguments do not determine it "
                 f"({found}): write jax.ShapeDtypeStruct({tuple(leaf)}, dtype)"
             )
         return Aval(tuple(leaf), floating.pop())
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         raise TypeError(
-            f"output_shapes has a {type(leaf).__name__} where a shape belongs: write torch.Size(...) or "
+            f"output_shapes has a {type(leaf).__name__} where a shape is expected: write torch.Size(...) or "
             "jax.ShapeDtypeStruct(shape, dtype)"
         )
     dtype = to_numpy(leaf.dtype) if isinstance(leaf.dtype, torch.dtype) else np.dtype(leaf.dtype)

@@ -1,7 +1,7 @@
 """The primitive of a torch call, with JAX's rules for it.
 
-An equation's parameter is a `Call`. Its rules make other calls (`calls.py`), so that every transform of JAX comes down
-to equations of this one primitive, which a program runs in a callback over XLA's own buffers.
+An equation's parameter is a `Call`. Its rules create other calls (`calls.py`), so every JAX transform reduces to
+equations of this one primitive, which a program runs in a callback on XLA's own buffers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _abstract(*avals: Any, call: Call) -> list[Any]:
 
 
 def _eager(*arrays: Any, call: Call) -> list[Any]:
-    """A program of its own, waited for, so that an error in torch code is that error."""
+    """A separate program, which is waited for, so that an error in torch code is raised as that error."""
     program, caught = call.__dict__.get("_program") or _make_program(call)
     try:
         return jax.block_until_ready(program(*arrays))

@@ -1,9 +1,9 @@
-"""A call run by torch over memory that belongs to JAX.
+"""Running a call with torch on memory that belongs to JAX.
 
-JAX's arrays are immutable, and in a callback their memory lives as long as the call. So torch code gets them as
-tensors that it can only read: torch itself refuses to hand out their memory for writing, before anything is written.
-A function that asks for it (an in-place operation, `.numpy()`, a C extension) runs again and from then on over copies.
-A tensor that the function keeps beyond the call is found by who still uses its storage.
+JAX's arrays are immutable, and in a callback their memory is valid only during the call. So torch code receives them as
+read-only tensors: torch itself refuses write access to their memory, before anything is written. A function that
+requests it (an in-place operation, `.numpy()`, a C extension) is run again on copies, and always on copies from then
+on. A tensor that the function keeps beyond the call is detected through the remaining references to its storage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class TorchCallError(RuntimeError):
-    """An error of torch code in a JAX program, with torch's traceback: XLA hands on words only."""
+    """An error of torch code in a JAX program, with torch's traceback, because XLA passes on only the message."""
 
 
 def on_cpu(call: Call, operands: Sequence[Any]) -> Any:
@@ -52,8 +52,8 @@ def on_gpu(call: Call, operands: Sequence[Any]) -> Any:
 def on_host(call: Call, operands: Sequence[Any]) -> Any:
     """The call in a JAX program on a device that torch has no kernels for."""
     warnings.warn(
-        f"{call!r} runs on the host, since torch has no kernels for {jax.default_backend()}: what it takes and returns "
-        "travels at each call. jaxtorch.jax_view compiles torch code for the device itself.",
+        f"{call!r} runs on the host, because torch has no kernels for {jax.default_backend()}: its inputs and outputs "
+        "are copied at each call. jaxtorch.jax_view compiles torch code for the device itself.",
         stacklevel=2,
     )
     return jax.pure_callback(functools.partial(_host, call), list(call.outs), *operands)
@@ -65,7 +65,7 @@ def in_order(call: Call, operands: Sequence[Any]) -> Any:
 
 
 def _fill_on_stream(call: Call, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
-    """What torch launches goes after what XLA has launched, and before what it will: nobody waits."""
+    """Torch's launches are ordered after XLA's earlier ones and before its later ones, without waiting."""
     with torch.cuda.stream(torch.cuda.ExternalStream(ctx.stream)):
         _fill(call, "cuda", torch.from_dlpack, ctx, out, *buffers)  # type: ignore[attr-defined]  # not in its stubs
 
@@ -112,7 +112,7 @@ def _on_cpu(buffer: Any) -> Tensor:
 
 
 def _is_own_state() -> bool:
-    """Whether torch's state in this thread is that of a program of its own."""
+    """Whether torch's state in this thread is that of a standalone program."""
     return (
         torch.is_grad_enabled()
         and not torch.is_inference_mode_enabled()
@@ -122,7 +122,7 @@ def _is_own_state() -> bool:
 
 @contextmanager
 def _own_state(device: str) -> Iterator[None]:
-    """Torch's state as in a program of its own, whatever the thread that JAX calls from is in."""
+    """Torch's state as in a standalone program, whatever the state of the thread that JAX calls from."""
     # The device, since `%jax on` would put new tensors on the jax device.
     with torch.inference_mode(False), torch.enable_grad(), torch.device(device):
         yield
@@ -150,8 +150,8 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     if not torch.equal(before, torch.default_generator.get_state()):
         call.traits.told = True
         warnings.warn(
-            f"{call.traits.name} draws random numbers. JAX runs it again for a derivative, with other numbers than "
-            "before, and the derivative does not belong to the value: torch2jax(f, rng=True) takes a key.",
+            f"{call.traits.name} draws random numbers. JAX runs it again to compute a derivative, with different "
+            "numbers, so the derivative does not match the value: use torch2jax(f, rng=True), which takes a key.",
             stacklevel=2,
         )
     return results
@@ -177,19 +177,19 @@ def _told(call: Call, error: BaseException) -> TorchCallError:
 
 
 class Caught:
-    """Errors that wait for who called from Python. XLA hands on words only, so that each has a number."""
+    """Errors kept for the Python caller. XLA passes on only the message, so each error has a number."""
 
     def __init__(self) -> None:
         self._errors: dict[str, BaseException] = {}
         self._number = itertools.count()
 
     def keep(self, error: BaseException) -> str:
-        """The words by which it is found."""
+        """The text by which the error is found."""
         words = f"torch call error {next(self._number)}."
         self._errors[words] = error
         return words
 
     def take(self, error: Exception) -> BaseException:
-        """The error that XLA tells of, or else XLA's own."""
+        """The error that XLA's message refers to, or else XLA's own."""
         found = re.search(r"torch call error \d+\.", str(error))
         return error if found is None else self._errors.pop(found[0], error)

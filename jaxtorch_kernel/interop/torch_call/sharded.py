@@ -1,4 +1,4 @@
-"""A torch function over arrays that are spread over several devices: each device calls it on its own part."""
+"""A torch function on arrays that are sharded over several devices: each device calls it on its own shard."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def over_devices(
 ) -> Callable[..., Any]:
     """A JAX function that calls a torch function on every device's part of its arguments.
 
-    XLA cannot split a call that it does not look into, and would gather the arguments. So the call stands in a
+    XLA cannot split an opaque call, and would gather the arguments. So the call is wrapped in a
     `shard_map`, whose specs for the arguments are those of the examples.
 
     Args:
         wrap: makes the JAX function for one device, given `output_shapes`.
-        examples: arrays, spread as arguments will be.
+        examples: arrays, sharded like the arguments.
         output_shapes: of the whole results.
-        output_spec: how they are spread: a pytree of `PartitionSpec`s like the results, or one for all.
+        output_spec: how they are sharded: a pytree of `PartitionSpec`s like the results, or one for all.
 
     Raises:
-        TypeError: no example is spread over a mesh.
+        TypeError: no example is sharded over a mesh.
     """
     meshes = {a.sharding.mesh for a in jax.tree.leaves(examples) if _is_spread(a)}
     if len(meshes) != 1:
         raise TypeError(
-            f"out_specs needs example arguments that are spread over one mesh, and they are over "
+            "out_specs needs example arguments that are sharded over one mesh, but they are sharded over "
             f"{len(meshes)}: pass arrays placed with jax.device_put(x, NamedSharding(mesh, spec)), or call it "
-            "inside of jax.shard_map, without out_specs"
+            "inside jax.shard_map, without out_specs"
         )
     (mesh,) = meshes
     in_specs = jax.tree.map(
@@ -57,7 +57,7 @@ def _is_spread(array: Any) -> bool:
 
 
 def _parts(mesh: Any, examples: Any, output_shapes: Any, output_spec: Any) -> Any:
-    """What one device has of results of these shapes."""
+    """The shapes of one device's part of results with these shapes."""
     whole, tree = declared(output_shapes, jax.tree.leaves(examples))
     specs = jax.tree.leaves(jax.tree.broadcast(output_spec, jax.tree.unflatten(tree, whole)))
     parts = [

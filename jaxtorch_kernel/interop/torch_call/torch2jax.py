@@ -49,43 +49,44 @@ def torch2jax(
 ) -> Callable[..., Any]:
     """A torch function as a JAX function that runs it, with torch's own kernels, on JAX's own memory.
 
-    Any Python and any torch code, C++ and CUDA extensions included, on CPU and CUDA: eagerly and under `jax.jit`,
-    `grad`, `jvp`, `vmap`, `hessian`, `checkpoint`, `scan`, `shard_map`, to any order. To JAX it is a pure function: a
-    call may happen again, or not at all if nobody needs its result. Derivatives run it again. Where the code needs no
-    kernel of torch's, `jax_view` compiles it whole, which is faster and runs on a TPU.
+    It supports any Python and torch code, including C++ and CUDA extensions, on CPU and CUDA: eagerly and under
+    `jax.jit`, `grad`, `jvp`, `vmap`, `hessian`, `checkpoint`, `scan`, `shard_map`, to any order. JAX treats it as
+    a pure function: a call may be repeated, or omitted if its result is unused. Derivatives run it again. If
+    the code does not need torch's kernels, `jax_view` compiles it as a whole, which is faster and runs on a TPU.
 
-    Arguments and results are pytrees. Tensors in `fn` share JAX's memory and can only be read: a function that writes
-    to one gets copies. Python numbers, strings and None reach `fn` as they are.
+    Arguments and results are pytrees. Tensors in `fn` share JAX's memory and are read-only: a function that writes
+    to one receives copies. Python numbers, strings and None are passed to `fn` unchanged.
 
     Args:
         fn: takes tensors where the JAX function takes arrays, on the same device, and returns tensors.
-        *example_args: arguments of the JAX function, or what has their shapes and dtypes: if given, shapes of results
-            are found now, and mistakes show now. What is a tensor of int64 there reaches `fn` as int64, also where
-            JAX has 32 bits only.
-        example_kw: the same by name.
-        output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that `fn`'s results look like.
+        *example_args: arguments of the JAX function, or objects with their shapes and dtypes. If given, the shapes of
+            the results are inferred immediately, and mistakes are reported immediately. An int64 tensor among them is
+            passed to `fn` as int64, even if JAX is limited to 32 bits.
+        example_kw: example keyword arguments.
+        output_shapes: a pytree of shapes, `jax.ShapeDtypeStruct`s, arrays or tensors that match `fn`'s results.
             Without it `fn` is run on tensors without values (`FakeTensorMode`), once for each signature.
-        out_specs: results are spread over the mesh that the example arguments are spread over, by this
-            `PartitionSpec` (or a pytree of them): each device calls `fn` on its part. Otherwise arguments are gathered,
-            unless the call is inside of `jax.shard_map`.
-        vmap_method: "sequential" calls `fn` once for each element of a `jax.vmap`. Everything else is one call through
-            `torch.vmap`, and one for each element with a warning where that does not go.
+        out_specs: the results are sharded over the mesh of the example arguments according to this
+            `PartitionSpec` (or a pytree of them): each device calls `fn` on its shard. Otherwise arguments are
+            gathered, unless the call is inside `jax.shard_map`.
+        vmap_method: "sequential" calls `fn` once for each element of a `jax.vmap`. All other values make one call
+            through `torch.vmap` or, if that fails, one call per element, with a warning.
         nondiff_argnums: positional arguments without gradients.
         nondiff_mask: a pytree like the positional arguments, True for leaves without gradients.
-        lock: one call of `fn` at a time, by a lock for all such functions or by this one: over several devices, and in
-            several threads, calls overlap, and `fn` may change something that they share.
+        lock: allow only one call of `fn` at a time, with a lock shared by all such functions or with the given one.
+            On several devices and in several threads, calls overlap, and `fn` may modify shared state.
         rng: `fn` draws random numbers: the JAX function takes a key as its first argument, and the same key gives the
-            same numbers, in the derivative too.
-        ordered: `fn` has effects: each call happens once, in the order of the program. Arguments and results are
-            copied, and there are no derivatives and no `vmap`.
-        depth: of wrap-torch2jax, as the next three are. It chooses nothing: there are derivatives of every order.
-        use_zeros: chooses nothing: gradients of what has none are zeros.
-        use_torch_vjp: chooses nothing: `torch.func` is used where it is needed and goes.
-        output_sharding_spec: its older name of `out_specs`.
+            same numbers, also in the derivative.
+        ordered: `fn` has effects: each call happens once, in program order. Arguments and results are
+            copied, and derivatives and `vmap` are not supported.
+        depth: from wrap-torch2jax, like the next three. It has no effect: derivatives of every order are supported.
+        use_zeros: has no effect: missing gradients are zeros.
+        use_torch_vjp: has no effect: `torch.func` is used where it is needed and works.
+        output_sharding_spec: wrap-torch2jax's older name of `out_specs`.
 
     Raises:
-        TypeError: when called: results other than declared, or none that JAX can take.
-        TorchCallError: an error in `fn` under `jax.jit`, as part of JAX's `JaxRuntimeError`. Eagerly its own.
+        TypeError: on a call, if the results differ from the declared ones or JAX does not accept them.
+        TorchCallError: an error in `fn` under `jax.jit`, as part of JAX's `JaxRuntimeError`. In eager calls `fn`'s own
+            error is raised.
 
     Example:
         >>> import jax, jax.numpy as jnp, torch, jaxtorch
@@ -96,7 +97,7 @@ def torch2jax(
     if not callable(fn):
         raise TypeError(f"torch2jax takes a torch function or module, not {type(fn).__name__}")
     if vmap_method not in ("auto", "sequential", "expand_dims", "broadcast_all"):
-        raise ValueError(f"vmap_method is 'auto' or 'sequential', not {vmap_method!r}")
+        raise ValueError(f"vmap_method must be 'auto' or 'sequential', not {vmap_method!r}")
     _refuse_tensors_of_the_device(fn)
     out_specs = output_sharding_spec if out_specs is None else out_specs
     if out_specs is not None:
@@ -246,7 +247,7 @@ def _as_array(leaf: Any) -> Any:
         return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):
         raise TypeError(
-            "a jax.ShapeDtypeStruct is an example for torch2jax, not an argument: pass an array"
+            "a jax.ShapeDtypeStruct can be an example for torch2jax, but not an argument of the call: pass an array"
         )
     if isinstance(leaf, Tensor):
         return jnp.asarray(leaf.detach().numpy())
@@ -257,7 +258,7 @@ def _dtype(array: Any) -> np.dtype:
     if isinstance(array.dtype, torch.dtype):
         return np.dtype(jax.dtypes.canonicalize_dtype(to_numpy(array.dtype)))
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise TypeError("torch has no type for a JAX key: pass jax.random.key_data(key)")
+        raise TypeError("torch has no dtype for a JAX key: pass jax.random.key_data(key)")
     return np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
 
 
@@ -295,7 +296,7 @@ def _refuse_tensors_of_the_device(function: Callable[..., Any]) -> None:
     for tensor in tensors_in_reach(function, []):
         if tensor.device.type == "jax":
             raise TypeError(
-                "torch2jax runs torch's own kernels, on CPU or CUDA, and the function uses a tensor on the jax device "
+                "torch2jax runs torch's own kernels, on CPU or CUDA, but the function uses a tensor on the jax device "
                 f"({tensor.dtype}{list(tensor.shape)}): use jax_view, which compiles it into the program, or move the "
                 "tensor or module with .cpu()"
             )

@@ -121,7 +121,7 @@ def test_a_copy_may_be_kept(transform: Any, x: jax.Array) -> None:
             jax.ShapeDtypeStruct((2, 3), jnp.int32),
             r"float32\[2, 3\] where torch.int32\[2, 3\] was declared",
         ),
-        ((X, X), "returned 1 tensors, declared are 2"),
+        ((X, X), "returned 1 tensors, but 2 were declared"),
     ],
 )
 def test_a_result_other_than_declared(
@@ -192,9 +192,12 @@ def test_the_user_s_own_mistake_shows_without_ours_before_it(x: jax.Array) -> No
         (lambda: torch2jax(3), "torch2jax takes a torch function or module, not int"),
         (
             lambda: torch2jax(torch.sin, vmap_method="fast"),
-            "vmap_method is 'auto' or 'sequential', not 'fast'",
+            "vmap_method must be 'auto' or 'sequential', not 'fast'",
         ),
-        (lambda: torch2jax(torch.sin, X, output_shapes="2x3"), "has a str where a shape belongs"),
+        (
+            lambda: torch2jax(torch.sin, X, output_shapes="2x3"),
+            "has a str where a shape is expected",
+        ),
         (
             lambda: torch2jax(torch.sin, X.astype(int), output_shapes=(2, 3)),
             r"shape \(2, 3\) without a dtype",

@@ -259,7 +259,7 @@ for declared in (None, (x[:, :3], x[:, 0])):
 try:
     torch2jax(scaled, np.ones((8, 4)), output_sharding_spec=P("i"))
 except TypeError as error:
-    assert "spread over one mesh, and they are over 0" in str(error), error
+    assert "sharded over one mesh, but they are sharded over 0" in str(error), error
 else:
     raise AssertionError
 there = f(jax.device_put(a, jax.devices()[2]), w)
