@@ -22,7 +22,7 @@ from .module import RUNS_INSIDE, Frame, Instruction, Module
 _KERNEL = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MACHINERY = frozenset(
     os.path.join(_KERNEL, *path)
-    for path in (("capture", "captured.py"), ("interop", "compiled.py"))
+    for path in (("capture", "captured.py"), ("programs", "compiled.py"))
 )
 # Where a profile calls the profiled function: the callers of the profiler are not part of it.
 PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
