@@ -11,7 +11,6 @@ forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,10 @@ from ..operators.bridge import Bridge, avals_of
 from ..programs import rng, tracing
 from ..programs.compiled import Compiled
 from ..storage import placement
-from ..storage.buffer import buffer_of, spec_of, wrap
-from ..storage.dtypes import to_torch
+from ..storage.buffer import buffer_of
+from .code_trace import CodeTrace
 from .errors import CaptureError
 from .flow import Edge, Flow, edge_of, ends_of
-from .intercepted import intercepted
 from .results import Output
 
 Tensor = torch.Tensor
@@ -89,18 +87,18 @@ def trace_body(
     Raises:
         CaptureError: if it writes to a tensor from outside, or stores a tensor that it created outside itself.
     """
-    trace = tracing.Trace(differentiable=torch.is_grad_enabled())
+    trace = CodeTrace(differentiable=torch.is_grad_enabled())
     found: list[Any] = []
 
     def run(key: Any, *arrays: Any) -> list[Any]:
-        with tracing.tracing(trace), intercepted.held() if trace.differentiable else nullcontext():
+        with tracing.tracing(trace):
             source = rng.default()
             trace.touch(source)
             source.array = key
             own = {id(buffer_of(t)): t for t in cells}
             for tensor, array in zip(cells, arrays[len(avals) :], strict=True):
                 _put(trace, tensor, array)
-            inputs = [_input(trace, a) for a in arrays[: len(avals)]]
+            inputs = list(map(trace.input_over, arrays[: len(avals)]))
             edges = [edge_of(t) if t.requires_grad else None for t in (*inputs, *cells)]
             result = function(*inputs)
             # With the hook on, Python keeps the variables of this function as they once were.
@@ -209,16 +207,6 @@ def read(tensor: Tensor) -> Any:
     """A tensor's array; a constant to JAX if no gradient flows to the tensor."""
     array = contiguous_array(tensor)
     return array if tensor.requires_grad else jax.lax.stop_gradient(array)
-
-
-def _input(trace: tracing.Trace, array: Any) -> Tensor:
-    """A tensor over an argument of the body: not a leaf, so that the code may write to it."""
-    shape = tuple(array.shape)
-    spec = spec_of(np.dtype(array.dtype), shape, placement.current())
-    tensor = wrap(array, spec, shape, to_torch(array.dtype))
-    trace.add_born(buffer_of(tensor))
-    differentiable = tensor.is_floating_point() or tensor.is_complex()
-    return tensor.requires_grad_().clone() if differentiable and torch.is_grad_enabled() else tensor
 
 
 def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:

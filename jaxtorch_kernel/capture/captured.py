@@ -19,7 +19,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,15 +26,13 @@ import jax
 import torch
 from torch.utils import _pytree as pytree
 
-from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from .code_trace import CodeTrace
 from .flow import edge_of, ends_of
-from .intercepted import intercepted
 from .results import Known, Results
-from .scopes import named
 
 Tensor = torch.Tensor
 
@@ -95,7 +92,7 @@ class Session:
     """State that a trace keeps besides its `Trace`, and restores."""
 
     def __init__(self, differentiable: bool):
-        self.trace = tracing.Trace(differentiable=differentiable, eager=True)
+        self.trace = CodeTrace(differentiable=differentiable, eager=True)
         self.structure: Any = None
         self.leaves: list[Any] = []
         self.outputs = 0
@@ -174,14 +171,7 @@ def _run(
 ) -> list[Any]:
     """The code under the trace; returns the tracers of everything that leaves it."""
     trace = session.trace
-    # torch's autograd must run in this thread: the trace is this thread's.
-    with (
-        tracing.tracing(trace),
-        named(trace),
-        torch.autograd.set_multithreading_enabled(False),
-        private.compiling.held(),
-        intercepted.held() if trace.differentiable else nullcontext(),
-    ):
+    with tracing.tracing(trace):
         result = function()
         trace.check_refusals()
         leaves, session.structure = pytree.tree_flatten(result)

@@ -11,8 +11,8 @@ require no gradient is a constant to JAX's derivatives too (`dispatch/traced.py`
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -20,20 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..base import torch_private as private
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..programs.local import Local
 from ..programs.rng import Source
-from ..storage import placement
-from ..storage.buffer import buffer_of, spec_of, wrap
-from ..storage.dtypes import to_torch
-from . import saving
+from ..storage.buffer import buffer_of
+from .code_trace import CodeTrace
 from .errors import CaptureError, explained
-from .intercepted import intercepted
 from .reach import tensors_in_reach
-from .scopes import named
 
 Tensor = torch.Tensor
 
@@ -83,7 +78,7 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
     return functools.update_wrapper(view, function, updated=())
 
 
-class ViewTrace(tracing.Trace):
+class ViewTrace(CodeTrace):
     """The trace of one call from JAX. Arrays may be concrete (no transform), so cells are compared by identity.
 
     Args:
@@ -93,6 +88,13 @@ class ViewTrace(tracing.Trace):
     def __init__(self, key: Any):
         super().__init__(differentiable=True, eager=False)
         self.key = key
+
+    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+        # First, since it also lets torch's autograd use several threads.
+        yield torch.inference_mode(False)
+        yield torch.enable_grad()
+        yield torch.device("jax")
+        yield from super().contexts()
 
     def read(self, cell: Any) -> Any:
         """The value of the cell; values from before the call are constants."""
@@ -155,19 +157,7 @@ class ViewTrace(tracing.Trace):
 
 def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: ViewTrace) -> Any:
     """The torch code over these leaves; its result, with arrays for tensors."""
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        enter(jax.enable_x64(True))
-        enter(tracing.tracing(trace))
-        enter(named(trace))
-        enter(intercepted.held())
-        enter(saving.open_trace())
-        enter(torch.inference_mode(False))
-        enter(torch.enable_grad())
-        # torch's autograd must run in this thread: the trace is this thread's.
-        enter(torch.autograd.set_multithreading_enabled(False))
-        enter(private.compiling.held())
-        enter(torch.device("jax"))
+    with tracing.tracing(trace):
         inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
         gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
@@ -187,14 +177,9 @@ def _to_tensor(array: Any, trace: ViewTrace) -> Tensor:
             "torch has no dtype for a JAX key: use jax_view(function, rng=True), which takes one key as its first "
             "argument, or pass jax.random.key_data(key)"
         )
-    shape = tuple(array.shape)
-    spec = spec_of(np.dtype(array.dtype), shape, placement.current())
-    tensor = wrap(array, spec, shape, to_torch(array.dtype))
-    trace.add_born(buffer_of(tensor))
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return tensor
-    tensor = tensor.requires_grad_().clone()
-    tensor.retain_grad()
+    tensor = trace.input_over(array)
+    if tensor.requires_grad:
+        tensor.retain_grad()
     return tensor
 
 

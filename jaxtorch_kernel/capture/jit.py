@@ -51,8 +51,7 @@ class Jit(Cached[Step]):
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         again = previous is not None and previous.provisional
-        with saving.open_trace():
-            step = trace_step(self._function, arguments, self._name, donated, again)
+        step = trace_step(self._function, arguments, self._name, donated, again)
         if previous is not None and same_program(previous, step):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records

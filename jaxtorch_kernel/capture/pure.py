@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import saving
 from .cached import Cached, checked, name_of
 from .entry import Entry, trace_entry
 from .signature import Arguments
@@ -25,8 +24,7 @@ class Pure(Cached[Entry]):
     """A torch function or module, compiled for each call signature. Created by `pure`."""
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Entry | None) -> Entry:
-        with saving.open_trace():
-            return trace_entry(self._function, arguments, self._name, donated)
+        return trace_entry(self._function, arguments, self._name, donated)
 
     def lower(
         self, *args: Any, target: str | None = None, gradients: bool = False, **kwargs: Any

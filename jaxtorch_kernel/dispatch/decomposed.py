@@ -6,7 +6,8 @@ If the decomposition needs a value (a branch on a tensor), the operator falls ba
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,9 +18,7 @@ import torch._refs
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
 from ..programs.tracing import Untraceable
-from ..storage import placement
-from ..storage.buffer import spec_of, wrap
-from ..storage.dtypes import to_torch
+from ..storage.buffer import tensor_over
 from .cpu import on_cpu
 from .operation import Operation
 from .read import contiguous_array
@@ -84,6 +83,12 @@ class Decomposed:
         return on_cpu(self.op, self.signature, args, kwargs)
 
 
+class _DecompositionTrace(tracing.Trace):
+    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+        yield torch.no_grad()
+        yield torch.device("jax")
+
+
 def over_tensors(
     function: Callable[..., Any], signature: Signature | None = None
 ) -> Callable[..., Any]:
@@ -95,7 +100,7 @@ def over_tensors(
         tensors = [_to_tensor(a) for a in args]
         split = len(tensors) - len(keyword_names) if keyword_names else len(tensors)
         keywords = dict(zip(keyword_names, tensors[split:], strict=False)) if keyword_names else {}
-        with tracing.tracing(), torch.no_grad(), torch.device("jax"):
+        with tracing.tracing(_DecompositionTrace()):
             return _to_arrays(function(*tensors[:split], **keywords))
 
     return over_arrays
@@ -105,8 +110,7 @@ def _to_tensor(a: Any) -> Any:
     if isinstance(a, list):
         return [_to_tensor(item) for item in a]
     if isinstance(a, jax.Array):
-        spec = spec_of(a.dtype, tuple(a.shape), placement.current())
-        return wrap(a, spec, a.shape, to_torch(a.dtype))
+        return tensor_over(a)
     return a
 
 

@@ -14,6 +14,8 @@ A `Trace` records, for one such run:
   stays concrete, so that optimizer state created in the first step exists after the trace.
 
 Traces nest (the body of a scan inside a captured function); a nested trace shares the captures of the outermost one.
+`tracing(trace)` is the only way to open one. What else must hold while the code runs depends on the code, and is said
+by the class of the trace (`Trace.contexts`).
 `depth` is a plain integer for the whole process, so the hot path checks one attribute. While it is above zero, a
 kernel also checks whether the trace belongs to its own thread: eager work in other threads continues.
 """
@@ -24,7 +26,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -79,6 +81,10 @@ class Trace:
         self.readers: dict[
             int, Any
         ] = {}  # tensors that need a gradient and were read (nested only)
+
+    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+        """The contexts that hold while the code of this trace runs, in the order in which they are entered."""
+        return iter(())
 
     @property
     def root(self) -> Trace:
@@ -265,16 +271,18 @@ def _ends_nowhere(tensor: Any) -> bool:
 
 
 @contextmanager
-def tracing(trace: Trace | None = None) -> Iterator[Trace]:
-    """Hold while torch code runs over tracers."""
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Hold while torch code runs over tracers: opens the trace and its contexts."""
     global depth
-    trace = Trace() if trace is None else trace
     trace.parent = current()
     with _lock:
         depth += 1
     _own.trace = trace
     try:
-        yield trace
+        with ExitStack() as stack:
+            for context in trace.contexts():
+                stack.enter_context(context)
+            yield trace
     finally:
         trace.close()
         _own.trace = trace.parent

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from ..base import torch_private as private
-from .dtypes import to_numpy
+from . import placement
+from .dtypes import to_numpy, to_torch
 
 
 class Spec:
@@ -168,6 +169,18 @@ def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
     tensor = private.create_empty_tensor(size, dtype)
     tensor.untyped_storage().buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return tensor
+
+
+def tensor_over(array: Any, where: Any = None) -> torch.Tensor:
+    """A new tensor of the device with the shape and dtype of `array`, which may be a tracer.
+
+    Args:
+        array: a `jax.Array`.
+        where: its placement; by default the current one, since a tracer has none.
+    """
+    shape = tuple(array.shape)
+    where = placement.current() if where is None else where
+    return wrap(array, spec_of(np.dtype(array.dtype), shape, where), shape, to_torch(array.dtype))
 
 
 def wrap_sized(

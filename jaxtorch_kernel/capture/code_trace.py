@@ -1,0 +1,52 @@
+"""The trace of a user's torch code: what holds while the code runs, and the tensors that stand for its inputs.
+
+`pure`, `jit`, the bodies of control flow and `jax_view` all trace code of the user's. They open the same contexts:
+names of modules for the HLO, one thread for torch's autograd, the methods of torch that mean something else inside
+captured code. An inner trace inherits most of them from the one around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import torch
+
+from ..base import torch_private as private
+from ..programs.tracing import Trace
+from ..storage.buffer import buffer_of, tensor_over
+from . import saving
+from .intercepted import intercepted
+from .scopes import named
+
+Tensor = torch.Tensor
+
+
+class CodeTrace(Trace):
+    """One run of the user's torch code over tracers."""
+
+    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+        yield jax.enable_x64(True)
+        if self.parent is None:
+            yield named(self)
+            yield saving.open_trace()
+            # torch's autograd must run in this thread: the trace belongs to it.
+            yield torch.autograd.set_multithreading_enabled(False)
+            yield private.compiling.held()
+        if self.differentiable:
+            yield intercepted.held()
+
+    def input_over(self, array: jax.Array) -> Tensor:
+        """A tensor over an argument of the traced function.
+
+        It is not a leaf, so that the code may write to it. A gradient flows to it, unless gradients are off or its
+        dtype has none.
+        """
+        tensor = tensor_over(array)
+        self.add_born(buffer_of(tensor))
+        differentiable = tensor.is_floating_point() or tensor.is_complex()
+        if differentiable and torch.is_grad_enabled():
+            return tensor.requires_grad_().clone()
+        return tensor
