@@ -48,86 +48,47 @@ if TYPE_CHECKING:
     from .programs.stats import compile_count as compile_count
     from .programs.stats import fallbacks as fallbacks
 
-# `import torch` imports this package for its entry point, so that nothing is imported here that costs time.
-_LAZY: dict[str, tuple[str, str | None]] = {
-    "config": ("jaxtorch.base.options", "config"),
-    "debug": ("jaxtorch.debug", None),
-    "fallbacks": ("jaxtorch.programs.stats", "fallbacks"),
-    "compile_count": ("jaxtorch.programs.stats", "compile_count"),
-    "call_jax": ("jaxtorch.interop.call_jax", "call_jax"),
-    "torch_view": ("jaxtorch.interop.call_jax", "torch_view"),
-    "jax_view": ("jaxtorch.capture.jax_view", "jax_view"),
-    "optax_optimizer": ("jaxtorch.interop.optax", "optax_optimizer"),
-    "to_jax": ("jaxtorch.interop.values", "to_jax"),
-    "to_torch": ("jaxtorch.interop.values", "to_torch"),
-    "export": ("jaxtorch.capture.export", "export"),
-    "from_exported": ("jaxtorch.capture.export", "from_exported"),
-    "insight": ("jaxtorch.insight", None),
-    "pure": ("jaxtorch.capture.pure", "pure"),
-    "jit": ("jaxtorch.capture.jit", "jit"),
-    "scan": ("jaxtorch.capture.scan", "scan"),
-    "scan_layers": ("jaxtorch.capture.layers", "scan_layers"),
-    "dtype_j2t": ("jaxtorch.interop.torch_call.convert", "dtype_j2t"),
-    "dtype_t2j": ("jaxtorch.interop.torch_call.convert", "dtype_t2j"),
-    "j2t": ("jaxtorch.interop.torch_call.convert", "j2t"),
-    "t2j": ("jaxtorch.interop.torch_call.convert", "t2j"),
-    "tree_j2t": ("jaxtorch.interop.torch_call.convert", "tree_j2t"),
-    "tree_t2j": ("jaxtorch.interop.torch_call.convert", "tree_t2j"),
-    "module_to_jax": ("jaxtorch.interop.torch_call.module", "module_to_jax"),
-    "TorchCallError": ("jaxtorch.interop.torch_call.running", "TorchCallError"),
-    "torch2jax": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax"),
-    "torch2jax_auto": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_auto"),
-    "torch2jax_with_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_with_vjp"),
-    "torch2jax_without_vjp": ("jaxtorch.interop.torch_call.torch2jax", "torch2jax_without_vjp"),
-    "Size": ("torch", "Size"),
-    "with_sharding_constraint": ("jaxtorch.interop.sharding", "with_sharding_constraint"),
+# Where each public name is defined; for type checkers the block above says the same. They are imported when they are
+# first used: `import torch` imports this package for its entry point, and must not import jax.
+_HOMES = {
+    ".": ("debug", "insight"),
+    ".base.options": ("config",),
+    ".capture.export": ("export", "from_exported"),
+    ".capture.jax_view": ("jax_view",),
+    ".capture.jit": ("jit",),
+    ".capture.layers": ("scan_layers",),
+    ".capture.pure": ("pure",),
+    ".capture.scan": ("scan",),
+    ".interop.call_jax": ("call_jax", "torch_view"),
+    ".interop.optax": ("optax_optimizer",),
+    ".interop.sharding": ("with_sharding_constraint",),
+    ".interop.torch_call.convert": ("dtype_j2t", "dtype_t2j", "j2t", "t2j", "tree_j2t", "tree_t2j"),
+    ".interop.torch_call.module": ("module_to_jax",),
+    ".interop.torch_call.running": ("TorchCallError",),
+    ".interop.torch_call.torch2jax": (
+        "torch2jax",
+        "torch2jax_auto",
+        "torch2jax_with_vjp",
+        "torch2jax_without_vjp",
+    ),
+    ".interop.values": ("to_jax", "to_torch"),
+    ".programs.stats": ("compile_count", "fallbacks"),
+    "torch": ("Size",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Size",
-    "TorchCallError",
-    "__version__",
-    "call_jax",
-    "compile_count",
-    "config",
-    "debug",
-    "dtype_j2t",
-    "dtype_t2j",
-    "export",
-    "fallbacks",
-    "from_exported",
-    "insight",
-    "j2t",
-    "jax_view",
-    "jit",
-    "module_to_jax",
-    "optax_optimizer",
-    "pure",
-    "scan",
-    "scan_layers",
-    "t2j",
-    "to_jax",
-    "to_torch",
-    "torch2jax",
-    "torch2jax_auto",
-    "torch2jax_with_vjp",
-    "torch2jax_without_vjp",
-    "torch_view",
-    "tree_j2t",
-    "tree_t2j",
-    "with_sharding_constraint",
-]
+__all__ = ["__version__", *sorted(_HOME_OF)]  # strings, though computed
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    try:
-        module, attribute = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'jaxtorch' has no attribute {name!r}") from None
-    found = importlib.import_module(module)
-    value = found if attribute is None else getattr(found, attribute)
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'jaxtorch' has no attribute {name!r}")
+    if home == ".":
+        return importlib.import_module(f".{name}", __name__)
+    value = getattr(importlib.import_module(home, __name__), name)
     globals()[name] = value
     return value
 

@@ -12,8 +12,8 @@ import difflib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,43 +23,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "jaxtorch.config"
 
 
-@dataclass(frozen=True, eq=False)
-class Options:
-    """The options and their defaults. Instances are interned (`_changed`), so that program keys compare by identity.
-
-    Attributes:
-        fallback: how to run an operator that has neither a lowering nor a decomposition: "warn" runs it on
-            the CPU and warns once per operator, "silent" does not warn, "error" raises.
-        matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
-            `torch.get_float32_matmul_precision()`.
-        check: "indices" checks every index, class target and probability, also in captured code, and raises the
-            CPU's error; "none" skips these checks, so that nothing waits for values (docs/differences.md).
-    """
-
-    fallback: str = "warn"
-    matmul_precision: str | None = None
-    check: str = "none"
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            allowed = _ALLOWED[field.name]
-            value = getattr(self, field.name)
-            if value not in allowed:
-                words = ", ".join(repr(a) for a in allowed)
-                raise ValueError(
-                    f"jaxtorch.config: {field.name} must be one of {words}, not {value!r}."
-                )
+def _option(default: Any, allowed: str, holds: Callable[[Any], bool], help: str) -> Any:
+    """A field of the table of options: its default, what it may be (in words and as a check), and its meaning."""
+    return field(default=default, metadata={"allowed": allowed, "holds": holds, "help": help})
 
 
-_ALLOWED: dict[str, tuple[Any, ...]] = {
-    "fallback": ("warn", "silent", "error"),
-    "matmul_precision": (None, "default", "high", "highest"),
-    "check": ("none", "indices"),
-}
-
-
-# What `update` takes besides: of the process, and no part of any program's key.
-_PROCESS = ("compile_cache", "max_traces", "peak", "program_memory")
+def _one_of(*values: Any, help: str) -> Any:
+    """An option that is one of `values`, the first by default."""
+    words = f"one of {', '.join(map(repr, values))}"
+    return _option(values[0], words, lambda v: v in values, help)
 
 
 def _positive(value: Any) -> bool:
@@ -70,16 +42,78 @@ def _count(value: Any) -> bool:
     return value is None or (type(value) is int and value >= 1)
 
 
-# What each of them may be, in words and as a question.
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "compile_cache": ("one of True, False", lambda v: v in (True, False)),
-    "max_traces": ("a positive whole number or None", _count),
-    "peak": (
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The options that change compilation, which a scope may set. They are part of every program's key.
+
+    Instances are interned (`_changed`), so that keys compare them by identity.
+
+    Attributes:
+        fallback: how to run an operator that has neither a lowering nor a decomposition: "warn" runs it on
+            the CPU and warns once per operator, "silent" does not warn, "error" raises.
+        matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
+            `torch.get_float32_matmul_precision()`.
+        check: "indices" checks every index, class target and probability, also in captured code, and raises the
+            CPU's error; "none" skips these checks, so that nothing waits for values (docs/differences.md).
+    """
+
+    fallback: str = _one_of(
+        "warn",
+        "silent",
+        "error",
+        help="what happens when an operator has no lowering: 'warn', 'silent', 'error'",
+    )
+    matmul_precision: str | None = _one_of(
+        None,
+        "default",
+        "high",
+        "highest",
+        help="None (torch's own setting), 'default', 'high', 'highest'",
+    )
+    check: str = _one_of(
+        "none",
+        "indices",
+        help="'indices': check every index, class target and probability; 'none'",
+    )
+
+
+@dataclass
+class ProcessOptions:
+    """The options of the whole process, which are part of no program's key.
+
+    Attributes:
+        max_traces: how often a function may be traced before a warning explains the retraces; None: no warning.
+        peak: operations and bytes per second that the device can do at most, for the roofline of a profile; None: the
+            known figures of the device.
+        program_memory: the limit in bytes for all programs of eager operators together; None: no limit.
+        compile_cache: whether compiled programs are kept on disk across sessions.
+    """
+
+    max_traces: int | None = _option(
+        32,
+        "a positive whole number or None",
+        _count,
+        "a function traced more often than this warns and says why; None: never",
+    )
+    peak: tuple[float, float] | None = _option(
+        None,
         "a pair (operations, bytes) per second such as (197e12, 819e9), or None",
         lambda v: v is None or (type(v) is tuple and len(v) == 2 and all(map(_positive, v))),
-    ),
-    "program_memory": ("a positive whole number of bytes or None", _count),
-}
+        "roofline of the device: operations/s, bytes/s, as in peak=197e12,819e9; None: the built-in values",
+    )
+    program_memory: int | None = _option(
+        1 << 30,
+        "a positive whole number of bytes or None",
+        _count,
+        "limit in bytes for programs of eager operators, least recently used go first; None: none",
+    )
+    compile_cache: bool = _one_of(
+        False, True, help="keep compiled programs on disk across sessions"
+    )
+
+
+OPTIONS: dict[str, Field[Any]] = {f.name: f for f in (*fields(Options), *fields(ProcessOptions))}
+_SCOPED = frozenset(f.name for f in fields(Options))
 
 
 _interned: dict[tuple[Any, ...], Options] = {}
@@ -145,15 +179,9 @@ class Config:
         'warn'
     """
 
-    # A trace past it warns (`capture/retraces.py`).
-    max_traces: int | None = 32
-    # Operations and bytes a second that the device can do at most (`insight/profile/roofline.py`).
-    peak: tuple[float, float] | None = None
-    # Bytes of all eager programs together (`programs/kept.py`).
-    program_memory: int | None = 1 << 30
-
     def __init__(self) -> None:
         self._base = _changed(Options(), {})
+        self._process = ProcessOptions()
         self._open = 0
         self._lock = threading.Lock()
 
@@ -164,37 +192,36 @@ class Config:
             AttributeError: an option of that name does not exist; the message suggests the closest one.
             ValueError: an option cannot have that value.
         """
-        self._check(changes)
+        self._check(changes, _SCOPED)
         return _Scope(changes)
 
     def update(self, **changes: Any) -> None:
         """Change options for the whole process; open scopes keep their own.
 
-        In addition to the options of a scope, `compile_cache=True` keeps compiled programs across sessions
-        (`compile_cache.py`), and False stops that. `max_traces` is how often a function may be traced before a warning
-        explains the retraces (32; None: no warning). `peak=(operations, bytes)` is the device's peak performance per
-        second, for the roofline of a profile (None: the known figures of the device). `program_memory` is the limit in
-        bytes for all programs of eager operators (1 GiB; None: no limit); the least recently used programs are evicted
-        first.
+        It sets the options of a scope (`Options`) and those of the process (`ProcessOptions`). `compile_cache=True`
+        keeps compiled programs across sessions (`compile_cache.py`), and False stops that.
+
+        Raises:
+            AttributeError: an option of that name does not exist; the message suggests the closest one.
+            ValueError: an option cannot have that value. Nothing has changed then.
         """
-        own = {name: changes.pop(name) for name in _PROCESS if name in changes}
-        self._check(changes)
-        for name, value in own.items():
-            allowed, may_be = _CHECKS[name]
-            if not may_be(value):
-                raise ValueError(f"jaxtorch.config: {name} must be {allowed}, not {value!r}.")
-        if "max_traces" in own:
-            self.max_traces = own["max_traces"]
-        if "peak" in own:
-            self.peak = own["peak"]
-        if "program_memory" in own:
-            self.program_memory = own["program_memory"]
-        if "compile_cache" in own:
+        self._check(changes, OPTIONS)
+        scoped = {name: changes.pop(name) for name in [*changes] if name in _SCOPED}
+        if "compile_cache" in changes:
             from .compile_cache import compile_cache
 
-            (compile_cache.on if own["compile_cache"] else compile_cache.off)("config")
+            (compile_cache.on if changes["compile_cache"] else compile_cache.off)("config")
+        for name, value in changes.items():
+            setattr(self._process, name, value)
         with self._lock:
-            self._base = _changed(self._base, changes)
+            self._base = _changed(self._base, scoped)
+
+    def values(self) -> dict[str, Any]:
+        """All options and their values here."""
+        from .compile_cache import compile_cache
+
+        process = asdict(self._process) | {"compile_cache": compile_cache.active}
+        return asdict(self.options()) | process
 
     def options(self) -> Options:
         """The options that apply here."""
@@ -205,27 +232,47 @@ class Config:
             options = _changed(options, entry)
         return options
 
+    @property
+    def max_traces(self) -> int | None:
+        """See `ProcessOptions`."""
+        return self._process.max_traces
+
+    @property
+    def peak(self) -> tuple[float, float] | None:
+        """See `ProcessOptions`."""
+        return self._process.peak
+
+    @property
+    def program_memory(self) -> int | None:
+        """See `ProcessOptions`."""
+        return self._process.program_memory
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        self._check({name: None}, values=False)
+        self._check_names([name], _SCOPED)
         return getattr(self.options(), name)
 
     def __repr__(self) -> str:
         return f"jaxtorch.config({self.options()})"
 
-    def _check(self, changes: dict[str, Any], values: bool = True) -> None:
-        for name in changes:
-            if name not in _ALLOWED:
-                names = (*_ALLOWED, *_PROCESS) if values else tuple(_ALLOWED)
-                near = difflib.get_close_matches(name, names, 1, 0.4)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                known = ", ".join(sorted(names))
-                raise AttributeError(
-                    f"jaxtorch.config has no `{name}`.{hint} Its options: {known}."
+    def _check(self, changes: dict[str, Any], known: Collection[str]) -> None:
+        self._check_names(changes, known)
+        for name, value in changes.items():
+            metadata = OPTIONS[name].metadata
+            if not metadata["holds"](value):
+                raise ValueError(
+                    f"jaxtorch.config: {name} must be {metadata['allowed']}, not {value!r}."
                 )
-        if values:
-            Options(**changes)
+
+    def _check_names(self, names: Iterable[str], known: Collection[str]) -> None:
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.4)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                raise AttributeError(
+                    f"jaxtorch.config has no `{name}`.{hint} Its options: {', '.join(sorted(known))}."
+                )
 
     # The open scopes of a thread are an immutable tuple: autograd's threads get a snapshot of it.
     def _push(self, entry: dict[str, Any]) -> None:

@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from ..dispatch import pausing
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import rng, tracing
 from ..programs.compiled import Compiled
+from ..programs.trees import Tree, split
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from .code_trace import CodeTrace
@@ -40,21 +40,25 @@ Bound = Callable[..., tuple[list[Any], Any]]
 
 @dataclass
 class Body:
-    """A traced torch function. `structure` and `leaves` describe its result."""
+    """A traced torch function.
+
+    Attributes:
+        closure: for tensors from outside that need a gradient, the index among `constants`, and the tensor.
+        outputs: the tensors among the results.
+        result: the tree of its result, whose operands are `outputs`.
+        flow: for each of `outputs`.
+        written: those of `cells` that the body wrote to.
+        draws: whether it takes random numbers.
+    """
 
     jaxpr: Any
     constants: list[Any]
-    closure: list[tuple[int, Tensor]]  # (place among the constants, tensor that needs a gradient)
-    structure: Any
-    leaves: list[Any]  # an Output, or the value itself
-    flow: list[Flow]  # of each tensor among the results
-    written: list[Tensor]  # of `cells`: those the body wrote to
-    draws: bool  # takes random numbers
-
-    @property
-    def outputs(self) -> list[Output]:
-        """The tensors among the results."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Output)]
+    closure: list[tuple[int, Tensor]]
+    outputs: list[Output]
+    result: Tree
+    flow: list[Flow]
+    written: list[Tensor]
+    draws: bool
 
     def bind(self, closure: dict[int, Any]) -> Bound:
         """The body as a JAX function, given arrays for the closure's tensors (by the tensors' identity)."""
@@ -103,12 +107,16 @@ def trace_body(
             result = function(*inputs)
             # With the hook on, Python keeps the variables of this function as they once were.
             with pausing.paused():
-                leaves, structure = pytree.tree_flatten(result)
+                tensors, tree = split(result, _is_ours)
                 del result
-                results, outputs = _results(leaves)
-                kept = {id(buffer_of(t)) for t in leaves if _is_ours(t)}
-                flow, outside = _flow(leaves, edges, trace.readers.values())
-                del inputs, edges, leaves
+                results = list(map(contiguous_array, tensors))
+                outputs = [
+                    Output(tuple(t.shape), t.dtype, t.requires_grad, i)
+                    for i, t in enumerate(tensors)
+                ]
+                kept = {id(buffer_of(t)) for t in tensors}
+                flow, outside = _flow(tensors, edges, trace.readers.values())
+                del inputs, edges, tensors
                 written = [cell for cell in trace.written() if cell is not source]
                 if any(isinstance(cell, rng.Source) for cell in written):
                     raise _generator_refused(what)
@@ -117,15 +125,15 @@ def trace_body(
                 if trace.escaped(kept):
                     raise _escape_refused(what)
                 changed = [own[id(cell)] for cell in written]
-                found.extend((structure, outputs, flow, changed, outside))
+                found.extend((outputs, tree, flow, changed, outside))
                 return [*results, *map(contiguous_array, changed), source.array]
 
     closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
-    structure, outputs, flow, changed, outside = found
+    outputs, tree, flow, changed, outside = found
     own = {id(buffer_of(t)) for t in cells}
     closure = _closure(trace, closed.consts, [t for t in outside if id(buffer_of(t)) not in own])
     draws = closed.jaxpr.outvars[-1] is not closed.jaxpr.invars[0]
-    return Body(closed.jaxpr, closed.consts, closure, structure, outputs, flow, changed, draws)
+    return Body(closed.jaxpr, closed.consts, closure, outputs, tree, flow, changed, draws)
 
 
 def call_bodies(
@@ -209,20 +217,6 @@ def read(tensor: Tensor) -> Any:
     return array if tensor.requires_grad else jax.lax.stop_gradient(array)
 
 
-def _results(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Arrays of the tensors among what a body returned, and what all of it is."""
-    arrays: list[Any] = []
-    outputs: list[Any] = []
-    for leaf in leaves:
-        if _is_ours(leaf):
-            differentiable = leaf.requires_grad
-            outputs.append(Output(tuple(leaf.shape), leaf.dtype, differentiable, len(arrays)))
-            arrays.append(contiguous_array(leaf))
-        else:
-            outputs.append(leaf)
-    return arrays, outputs
-
-
 def _put(trace: tracing.Trace, tensor: Tensor, array: Any) -> None:
     """Let reads of the tensor give this array."""
     trace.substitute(buffer_of(tensor), _in_memory_order(tensor, array))
@@ -239,10 +233,9 @@ def _in_memory_order(tensor: Tensor, array: Any) -> Any:
 
 
 def _flow(
-    results: list[Any], inputs: list[Edge | None], tensors: Iterable[Tensor]
+    results: list[Tensor], inputs: list[Edge | None], tensors: Iterable[Tensor]
 ) -> tuple[list[Flow], list[Tensor]]:
-    """What gradients of each tensor among the results flow to, and those of `tensors` that any flows to."""
-    results = [t for t in results if _is_ours(t)]
+    """What gradients of each result flow to, and those of `tensors` that any flows to."""
     if not torch.is_grad_enabled():
         return [Flow(frozenset(), frozenset())] * len(results), []
     outside = {edge_of(t): t for t in tensors}

@@ -14,10 +14,9 @@ from typing import Any
 import jax
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from ..programs.trees import split
 from .bodies import aval_of, call_bodies, trace_body
-from .results import Output
 
 Tensor = torch.Tensor
 # Of `torch.utils.checkpoint.checkpoint`: how to recompute, which is JAX's business here.
@@ -35,13 +34,10 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`torch.utils.checkpoint.checkpoint(function, *args)` in the open trace."""
     for option in _OPTIONS:
         kwargs.pop(option, None)
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors, tree = split((args, kwargs))
 
     def flat(*given: Tensor) -> Any:
-        own = iter(given)
-        filled = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(filled, structure)
+        args, kwargs = tree.filled(given)
         return function(*args, **kwargs)
 
     buffers = _buffers(function)
@@ -56,12 +52,11 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     )
     operands = [*tensors, *buffers]
     results = call_bodies("checkpoint", build, operands, [body], differentiable, body.flow)
-    own = iter(results)
-    filled = [next(own) if isinstance(leaf, Output) else leaf for leaf in body.leaves]
+    count = len(body.outputs)
     with torch.no_grad():
-        for buffer, value in zip(body.written, own, strict=True):
+        for buffer, value in zip(body.written, results[count:], strict=True):
             buffer.copy_(value)
-    return pytree.tree_unflatten(filled, body.structure)
+    return body.result.filled(results[:count])
 
 
 def _buffers(function: Any) -> list[Tensor]:

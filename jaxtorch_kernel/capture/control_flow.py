@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..programs import tracing
+from ..programs.trees import split
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
 from .errors import CaptureError
 from .flow import over_iterations
@@ -36,11 +37,10 @@ def cond(
     """`torch.cond`."""
     if not tracing.active() or not isinstance(pred, Tensor) or pred.device.type != "jax":
         return (true_fn if pred else false_fn)(*operands)
-    leaves, structure = pytree.tree_flatten(operands)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors, tree = split(operands)
     avals = [aval_of(t) for t in tensors]
     branches = [
-        trace_body(_over_tensors(f, leaves, structure), avals, "a branch of torch.cond")
+        trace_body(lambda *given, f=f: f(*tree.filled(given)), avals, "a branch of torch.cond")
         for f in (true_fn, false_fn)
     ]
     _check_branches(*branches)
@@ -56,32 +56,20 @@ def cond(
         a.union(b).moved(lambda i: [i + 1])
         for a, b in zip(branches[0].flow, branches[1].flow, strict=True)
     ]
-    results = iter(call_bodies("cond", build, [pred, *tensors], branches, differentiable, flow))
-    filled = [next(results) if isinstance(leaf, Output) else leaf for leaf in branches[0].leaves]
-    return pytree.tree_unflatten(filled, branches[0].structure)
-
-
-def _over_tensors(
-    function: Callable[..., Any], leaves: list[Any], structure: Any
-) -> Callable[..., Any]:
-    """The function of the tensors among its arguments."""
-
-    def flat(*tensors: Tensor) -> Any:
-        own = iter(tensors)
-        filled = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        return function(*pytree.tree_unflatten(filled, structure))
-
-    return flat
+    results = call_bodies("cond", build, [pred, *tensors], branches, differentiable, flow)
+    return branches[0].result.filled(results)
 
 
 def _check_branches(first: Body, second: Body) -> None:
     """Raise where the branches return different things."""
-    if first.structure != second.structure:
+    one, other = first.result, second.result
+    if one.structure != other.structure:
         raise CaptureError(
-            f"the branches of torch.cond return different structures: {first.structure} and {second.structure}",
+            f"the branches of torch.cond return different structures: {one.structure} and {other.structure}",
             "Return the same structure from both.",
         )
-    for i, (a, b) in enumerate(zip(first.leaves, second.leaves, strict=True)):
+    pairs = zip(one.leaves(first.outputs), other.leaves(second.outputs), strict=True)
+    for i, (a, b) in enumerate(pairs):
         if isinstance(a, Output) and isinstance(b, Output):
             if (a.size, a.dtype) == (b.size, b.dtype):
                 continue
@@ -130,7 +118,7 @@ def while_loop(
         raise CaptureError(
             "the condition of a while_loop draws random numbers", "Draw them in its body."
         )
-    if not (test.outputs and len(test.leaves) == 1):
+    if not (test.outputs and len(test.result.statics) == 1):
         raise CaptureError(
             "the condition of a while_loop does not return one tensor",
             "Return a boolean scalar tensor.",

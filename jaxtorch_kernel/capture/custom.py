@@ -12,19 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import Function
-from torch.utils import _pytree as pytree
 
-from ..operators.bridge import Bridge, avals_of
-from ..programs import rng, tracing
-from ..programs.compiled import Compiled
-from ..storage import placement
+from ..programs.trees import Tree, split
 from ..storage.buffer import buffer_of
-from .bodies import Body, aval_of, read, trace_body
+from .bodies import Body, aval_of, call_bodies, trace_body
 from .errors import CaptureError
+from .flow import Flow
 
 Tensor = torch.Tensor
 Given = tuple[bool, ...]  # of the differentiable outputs, which have a cotangent
@@ -44,9 +40,7 @@ class CustomCall:
         self.places_out: list[int] = []  # of those that are
         self.differentiable: list[bool] = []  # those
         self.dirty: dict[int, int] = {}  # outputs that are inputs, written to
-        self.saved: list[bool] = []  # of what was saved: whether it is a tensor of the device
-        self.attributes: list[Any] = []  # leaves of what the context has besides
-        self.structure: Any = None
+        self.kept: Tree  # of what the context has: (saved tensors, attributes)
         self.found: dict[Given, list[bool]] = {}  # which inputs a backward has a gradient for
 
     def run(self) -> Any:
@@ -119,9 +113,7 @@ class CustomCall:
             for i, t in enumerate(tensors)
             if result is t and any(t is marked for marked in said.dirty)
         }
-        self.saved = [is_ours(t) for t in said.saved]
-        self.attributes, self.structure = pytree.tree_flatten(context.attributes())
-        kept = [t for t in (*said.saved, *self.attributes) if is_ours(t)]
+        kept, self.kept = split((said.saved, context.attributes()), is_ours)
         return [*outputs, *kept]
 
     def _check_written(self, written: list[Tensor], dirty: Any, outputs: Any) -> None:
@@ -138,15 +130,11 @@ class CustomCall:
 
     def _backward(self, given: Given, tensors: tuple[Tensor, ...]) -> list[Any]:
         context = self.context
-        own = iter(tensors)
-        said = context.said
-        context.saved_tensors = tuple(
-            next(own) if s else t for s, t in zip(self.saved, said.saved, strict=True)
-        )
-        values = [next(own) if is_ours(leaf) else leaf for leaf in self.attributes]
-        context.set(pytree.tree_unflatten(values, self.structure))
-        del values
-        asked = iter(given)
+        count = len(self.kept.places)
+        context.saved_tensors, attributes = self.kept.filled(tensors[:count])
+        context.set(attributes)
+        del attributes
+        own, asked = iter(tensors[count:]), iter(given)
         cotangents: list[Any] = [None] * len(self.values)
         for place, is_differentiable in zip(self.places_out, self.differentiable, strict=True):
             if is_differentiable and next(asked):
@@ -171,45 +159,35 @@ class CustomCall:
 
     # -- the call -----------------------------------------------------------------------------------------------------
 
-    def _flow(self) -> list[frozenset[int]]:
-        """For each differentiable output, the inputs that get a gradient where it has one."""
-        places = [i for i, t in enumerate(self.tensors) if t.requires_grad]
-        flow = []
-        for k in range(sum(self.differentiable)):
-            alone = tuple(i == k for i in range(sum(self.differentiable)))
-            found = self.found.get(alone) or next(iter(self.found.values()))
-            flow.append(frozenset(n for n, i in enumerate(places) if found[i]))
+    def _flow(self) -> list[Flow]:
+        """For each output, the inputs that get a gradient where it has one."""
+        flow, count = [], sum(self.differentiable)
+        numbers = iter(range(count))
+        for is_differentiable in self.differentiable:
+            found: list[bool] = []
+            if is_differentiable:
+                number = next(numbers)
+                alone = tuple(i == number for i in range(count))
+                found = self.found.get(alone) or next(iter(self.found.values()))
+            flow.append(Flow(frozenset(i for i, f in enumerate(found) if f), frozenset()))
         return flow
 
     def _call(self, forward: Body, backward: dict[Given, Body]) -> list[Tensor]:
         """The outputs."""
-        differentiable, trace = self.differentiable, tracing.current()
-        assert trace is not None
-        source = rng.default()
-        arrays = [read(t) for t in self.tensors]
-        key = trace.read(source) if forward.draws else np.zeros(2, np.uint32)
         # It must not hold `self`: JAX keeps it, and it would keep the tensors of the trace.
-        custom = _with_backward(forward, backward, differentiable, self.found)
-        constants = forward.constants, {given: b.constants for given, b in backward.items()}, key
+        custom = _with_backward(forward, backward, self.differentiable, self.found)
+        constants = forward.constants, {given: b.constants for given, b in backward.items()}
 
-        def flat(*operands: Any) -> tuple[list[Any], list[Any]]:
-            *results, new = custom(constants, list(operands))
-            first = [r for r, s in zip(results, differentiable, strict=True) if s]
-            rest = [r for r, s in zip(results, differentiable, strict=True) if not s]
-            return first, [*rest, new]
+        def build(_: Any, key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+            *results, key = custom((*constants, key), arrays)
+            return results, key
 
-        inputs = [i for i, t in enumerate(self.tensors) if t.requires_grad]
-        compiled = Compiled(flat, avals_of(arrays), inputs, name=self.cls.__name__)
-        bridge = Bridge(compiled, placement.current(), flow=self._flow())
         # One that is written to may not be the node's own input: it becomes its output, and would keep itself alive.
         written = self.dirty.values()
         tensors = [t.clone() if i in written else t for i, t in enumerate(self.tensors)]
-        outputs, (*rest, new) = bridge([tensors[i] for i in inputs], arrays)
-        if forward.draws:
-            trace.touch(source)
-            source.array = new
-        first, second = iter(outputs), (bridge.wrap(a) for a in rest)
-        return [next(first if s else second) for s in differentiable]
+        return call_bodies(
+            self.cls.__name__, build, tensors, [forward], self.differentiable, self._flow()
+        )
 
     def _returned(self, results: list[Tensor]) -> Any:
         """What `apply` returns: an input that was written to is itself, with its new value."""

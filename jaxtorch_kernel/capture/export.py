@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax import export as jax_export
 
+from ..programs.trees import is_tensor, split_jax
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import to_device
 from .cached import name_of
@@ -121,15 +122,11 @@ def export(
         >>> jax.export.deserialize(data).call(jax.numpy.array([-1.0, 1.0]))
         Array([0., 1.], dtype=float32)
     """
-    leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs or {})))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    tensors, tree = split_jax((tuple(args), dict(kwargs or {})), is_tensor)
     call, state = _with_state(function)
 
     def on_tensors(state: dict[str, Tensor], *tensors: Tensor) -> Any:
-        filled = list(leaves)
-        for i, tensor in zip(places, tensors, strict=True):
-            filled[i] = tensor
-        return _plain(call(state, *jax.tree.unflatten(structure, filled)))
+        return _plain(call(state, *tree.filled(tensors)))
 
     def program(*operands: Any, **named: Any) -> Any:
         if weights:
@@ -139,7 +136,12 @@ def export(
         return jax_view(on_tensors)(operands[0], *jax.tree.leaves((operands[1:], named)))
 
     program.__name__ = program.__qualname__ = name_of(function)
-    shapes, named_shapes = jax.tree.unflatten(structure, map(_aval, leaves))
+    avals: list[Any] = [None] * len(
+        tree.statics
+    )  # what is no tensor is no argument of the artifact
+    for place, tensor in zip(tree.places, tensors, strict=True):
+        avals[place] = _aval(tensor)
+    shapes, named_shapes = jax.tree.unflatten(tree.structure, avals)
     if not weights:
         shapes = ({name: _aval(t) for name, t in state.items()}, *shapes)
     exporter = jax_export.export(jax.jit(program), platforms=platforms)
@@ -164,11 +166,9 @@ def _with_state(function: Any) -> tuple[Callable[..., Any], dict[str, Tensor]]:
     return call, state
 
 
-def _aval(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return None
-    dtype = jax.dtypes.canonicalize_dtype(np.dtype(to_numpy(leaf.dtype)))
-    return jax.ShapeDtypeStruct(tuple(leaf.shape), dtype)
+def _aval(tensor: Tensor) -> jax.ShapeDtypeStruct:
+    dtype = jax.dtypes.canonicalize_dtype(np.dtype(to_numpy(tensor.dtype)))
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)
 
 
 def _plain(result: Any) -> Any:

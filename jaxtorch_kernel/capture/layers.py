@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ..base import torch_private as private
 from ..programs import tracing
 from ..programs.stacking import counter
+from ..programs.trees import split
 from ..storage.buffer import buffer_of, spec_of, wrap
 from .alike import State, check_same, state_of
 from .bodies import aval_of, call_bodies, trace_body
@@ -99,13 +100,10 @@ def _scan_layers(
         check_same(layers[0], layer, template, states[i], i, ignore)
     first, structure = pytree.tree_flatten(x)
     carry = [as_tensor(leaf) for leaf in first]
-    leaves, shared_structure = pytree.tree_flatten((shared, keywords))
-    operands = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    operands, rest = split((shared, keywords))
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        own = iter(tensors[len(carry) :])
-        filled = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(filled, shared_structure)
+        args, kwargs = rest.filled(tensors[len(carry) :])
         result = layers[0](pytree.tree_unflatten(tensors[: len(carry)], structure), *args, **kwargs)
         return as_carry(result, structure, "stack of layers")
 

@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree
 
 from ..base import torch_private as private
 from ..programs import tracing
+from ..programs.trees import split
 from .bodies import Body, aval_of, call_bodies, trace_body
 from .flow import over_iterations
 from .held import Held, eager
-from .results import Output
 
 Tensor = torch.Tensor
 
@@ -76,16 +76,12 @@ def _scan(
     (function,) = functions
     first, carry_structure = pytree.tree_flatten(init)
     carry = [as_tensor(leaf) for leaf in first]
-    leaves, xs_structure = pytree.tree_flatten(xs)
-    elements = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    elements, tree = split(xs)
     count = len(carry)
 
     def flat(*tensors: Tensor) -> tuple[list[Any], Any]:
-        own = iter(tensors[count:])
-        x = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         result = function(
-            pytree.tree_unflatten(tensors[:count], carry_structure),
-            pytree.tree_unflatten(x, xs_structure),
+            pytree.tree_unflatten(tensors[:count], carry_structure), tree.filled(tensors[count:])
         )
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise TypeError("the function of a scan must return a pair: (new carry, y)")
@@ -108,13 +104,8 @@ def _scan(
     differentiable = [output.differentiable for output in body.outputs]
     flow = over_iterations(body.flow, count) if length else None
     results = call_bodies("scan", build, [*carry, *elements], [body], differentiable, flow)
-    (_, y_structure), y_leaves = _split(body, count)
-    own = iter(results[count:])
-    ys = [next(own) if isinstance(leaf, Output) else leaf for leaf in y_leaves]
-    return (
-        pytree.tree_unflatten(results[:count], carry_structure),
-        pytree.tree_unflatten(ys, y_structure),
-    )
+    last, ys = body.result.filled(results)
+    return pytree.tree_unflatten(last, carry_structure), ys
 
 
 _eager_scan = eager(_scan)
@@ -133,12 +124,6 @@ def _loop(function: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tup
         lambda *own: torch.stack(own) if isinstance(own[0], Tensor) else own[0], *ys
     )
     return carry, stacked
-
-
-def _split(body: Body, count: int) -> tuple[tuple[Any, Any], list[Any]]:
-    """The structures of carry and y, and the leaves of y."""
-    carry, y = body.structure.children()
-    return (carry, y), body.leaves[count:]
 
 
 def _length(xs: Any, length: int | None) -> int:

@@ -21,6 +21,7 @@ from ..lowerings.checked import ALWAYS, CHECKS, Must
 from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.site import user_line
+from ..programs.trees import is_tensor, split_jax
 from ..storage.buffer import buffer_of
 from ..storage.dtypes import to_numpy
 from .schema import short_name
@@ -85,18 +86,12 @@ class Checking:
 
     def _musts(self, args: tuple[Any, ...]) -> list[Must]:
         """The requirements, without values."""
-        leaves, tree = jax.tree.flatten(args, is_leaf=lambda a: a is None)
-        shapes = [
-            jax.ShapeDtypeStruct(a.shape, to_numpy(a.dtype))
-            for a in leaves
-            if isinstance(a, torch.Tensor)
-        ]
+        tensors, tree = split_jax(args, is_tensor)
+        shapes = [jax.ShapeDtypeStruct(t.shape, to_numpy(t.dtype)) for t in tensors]
         musts: list[Must] = []
 
         def run(*arrays: Any) -> None:
-            own = iter(arrays)
-            filled = [next(own) if isinstance(a, torch.Tensor) else a for a in leaves]
-            musts.extend(self.requirements(*jax.tree.unflatten(tree, filled)))
+            musts.extend(self.requirements(*tree.filled(arrays)))
 
         with jax.enable_x64(True):
             jax.eval_shape(run, *shapes)

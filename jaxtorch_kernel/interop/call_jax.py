@@ -24,6 +24,7 @@ from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import tracing
 from ..programs.compiled import Compiled
+from ..programs.trees import Tree, is_tensor, split_jax
 from ..storage import placement
 from ..storage.buffer import buffer_of
 
@@ -82,8 +83,7 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         >>> torch.equal(x.grad, x.detach().cos())
         True
     """
-    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda leaf: leaf is None)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    tensors, tree = split_jax((args, kwargs), is_tensor)
     for t in tensors:
         if t.device.type != "jax":
             raise RuntimeError(
@@ -92,14 +92,14 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
     if tracing.active():
-        bridge, out_tree, *_ = _make(function, leaves, tree, arrays, inputs)
+        bridge, out_tree, *_ = _make(function, tree, arrays, inputs)
     else:
-        key = _key(leaves, tree, arrays)
+        key = _key(tree, arrays)
         known = _calls.setdefault(function, {}) if _weakly(function) else {}
         kept = known.setdefault(key, [])
         found = next((call for call in kept if call.holds()), None)
         if found is None:
-            found = _traced(function, leaves, tree, arrays, inputs)
+            found = _traced(function, tree, arrays, inputs)
             kept[:] = [found, *kept][:_MOST]
         bridge, out_tree = found.bridge, found.out_tree
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
@@ -133,25 +133,22 @@ def _weakly(function: Any) -> bool:
     return True
 
 
-def _key(leaves: list[Any], tree: Any, arrays: list[Any]) -> Any:
-    statics = tuple(None if isinstance(leaf, Tensor) else by_value(leaf) for leaf in leaves)
-    return of_jax(), tree, statics, tuple((a.shape, a.dtype, a.sharding) for a in arrays)
+def _key(tree: Tree, arrays: list[Any]) -> Any:
+    statics = tuple(map(by_value, tree.statics))
+    looks = tuple((a.shape, a.dtype, a.sharding) for a in arrays)
+    return of_jax(), tree.structure, tuple(tree.places), statics, looks
 
 
-def _make(
-    function: Any, leaves: list[Any], tree: Any, arrays: list[Any], inputs: list[int]
-) -> _Call:
+def _make(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> _Call:
     """A call whose function is traced where its programs are compiled."""
-    flat, out_tree = _flattened(function, leaves, tree)
+    flat, out_tree = _flattened(function, tree)
     return _Call(_bridge(function, flat, arrays, inputs), out_tree)
 
 
-def _traced(
-    function: Any, leaves: list[Any], tree: Any, arrays: list[Any], inputs: list[int]
-) -> _Call:
+def _traced(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> _Call:
     """A call whose function is traced now, once for all of its programs, and watched."""
     recorder = Recorder(function)
-    flat, out_tree = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), leaves, tree)
+    flat, out_tree = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), tree)
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(flat)(*avals_of(arrays))
     _, differentiable = out_tree[0]
@@ -166,17 +163,13 @@ def _traced(
 
 
 def _flattened(
-    function: Any, leaves: list[Any], tree: Any
+    function: Any, tree: Tree
 ) -> tuple[Callable[..., tuple[list[Any], list[Any]]], list[Any]]:
     """The function of the arrays alone, and a box for the structure of its results."""
-    is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
-    statics = [None if t else leaf for t, leaf in zip(is_tensor, leaves, strict=True)]
     out_tree: list[Any] = [None]
 
     def flat(*operands: Any) -> tuple[list[Any], list[Any]]:
-        own = iter(operands)
-        filled = [next(own) if t else s for t, s in zip(is_tensor, statics, strict=True)]
-        args, kwargs = jax.tree.unflatten(tree, filled)
+        args, kwargs = tree.filled(operands)
         with users_only():
             results, structure = jax.tree.flatten(function(*args, **kwargs))
         results = [jnp.asarray(r) for r in results]

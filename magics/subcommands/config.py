@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import asdict
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from jaxtorch.base.compile_cache import compile_cache
+from jaxtorch.base.options import OPTIONS
 from jaxtorch.base.options import config as options
 
 from .table import Call, subcommand
-
-_SAYS = {
-    "fallback": "what happens when an operator has no lowering: 'warn', 'silent', 'error'",
-    "matmul_precision": "None (torch's own setting), 'default', 'high', 'highest'",
-    "check": "'indices': check every index, class target and probability; 'none'",
-    "max_traces": "a function traced more often than this warns and says why; None: never",
-    "peak": "roofline of the device: operations/s, bytes/s, as in peak=197e12,819e9; None: the built-in values",
-    "program_memory": "limit in bytes for programs of eager operators, least recently used go first; None: none",
-    "compile_cache": "keep compiled programs on disk across sessions",
-}
 
 
 @subcommand(
@@ -30,7 +19,7 @@ _SAYS = {
     argument("changes", nargs="*", metavar="OPTION=VALUE", help="the options to set"),
     example="config max_traces=5",
     help="show the options, or set some of them for this session",
-    names=lambda: [f"{name}=" for name in _SAYS],
+    names=lambda: [f"{name}=" for name in OPTIONS],
 )
 def config(call: Call) -> None:
     """Show or set options."""
@@ -39,21 +28,12 @@ def config(call: Call) -> None:
         options.update(**changes)
     except (AttributeError, ValueError) as error:
         raise UsageError(f"`%jax config`: {error}") from None
-    known = _values()
+    known = options.values()
     shown = changes or known
     width = max(len(f"{name}={known[name]!r}") for name in shown)
     for name in shown:
         setting = f"{name}={known[name]!r}"
-        print(f"{setting:{width}}  {_SAYS.get(name, '')}")
-
-
-def _values() -> dict[str, Any]:
-    return asdict(options.options()) | {
-        "max_traces": options.max_traces,
-        "peak": options.peak,
-        "program_memory": options.program_memory,
-        "compile_cache": compile_cache.active,
-    }
+        print(f"{setting:{width}}  {OPTIONS[name].metadata['help']}")
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
+from ...programs.trees import Tree, split_jax
 from ...storage.dtypes import to_numpy
 from .calls import Aval, Call, TorchCall, Traits
 from .outputs import declared, inferred
@@ -150,67 +151,58 @@ class _Wrapped:
         self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
-        arrays = [_as_array(leaf) for leaf in leaves if _is_array(leaf)]
-        call, structure = self._find(leaves, tree, arrays)
+        operands, tree = split_jax((args, kwargs), _is_array)
+        arrays = list(map(_as_array, operands))
+        call, structure = self._find(tree, arrays)
         return jax.tree.unflatten(structure[0], self.call(call, arrays))
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the call of these arguments, or of their likes, so that mistakes show early."""
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=_is_none)
-        self._long[tree] = {
-            i for i, x in enumerate(leaves) if getattr(x, "dtype", 0) is torch.int64
+        operands, tree = split_jax((args, kwargs), _is_array)
+        self._long[tree.structure] = {
+            i for i, x in enumerate(operands) if getattr(x, "dtype", 0) is torch.int64
         }
-        self._find(leaves, tree, [leaf for leaf in leaves if _is_array(leaf)])
+        self._find(tree, operands)
 
-    def _find(self, leaves: list[Any], tree: Any, arrays: list[Any]) -> tuple[Call, Any]:
+    def _find(self, tree: Tree, arrays: list[Any]) -> tuple[Call, Any]:
         ins = tuple((tuple(a.shape), _dtype(a)) for a in arrays)
-        statics = tuple(None if _is_array(leaf) else (type(leaf), leaf) for leaf in leaves)
-        key = (tree, statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
+        statics = tuple((type(leaf), leaf) for leaf in tree.statics)
+        key = (tree.structure, tuple(tree.places), statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
         try:
             found = self._calls.get(key)
         except TypeError:
-            names = {
-                type(leaf).__name__
-                for leaf in leaves
-                if not _is_array(leaf) and type(leaf).__hash__ is None
-            }
+            names = {type(leaf).__name__ for leaf in tree.statics if type(leaf).__hash__ is None}
             raise TypeError(
                 f"{self.traits.name} got an argument that is neither an array nor hashable ({', '.join(names)}): "
                 "register its class with jax.tree_util.register_pytree_node, or give it a __hash__"
             ) from None
         if found is None:
             avals = [Aval(shape, dtype) for shape, dtype in ins]
-            found = self._calls[key] = self._make(leaves, tree, avals, arrays)
+            found = self._calls[key] = self._make(tree, avals, arrays)
         return found
 
-    def _make(
-        self, leaves: list[Any], tree: Any, ins: list[Aval], arrays: list[Any]
-    ) -> tuple[Call, Any]:
-        flat, structure = self._flat(leaves, tree)
+    def _make(self, tree: Tree, ins: list[Aval], arrays: list[Any]) -> tuple[Call, Any]:
+        flat, structure = self._flat(tree)
         if self.output_shapes is None:
             outs = inferred(flat, ins, self.traits, functools.partial(_examples, arrays))
         else:
             outs, structure[0] = declared(self.output_shapes, ins)
         return TorchCall(flat, ins, outs, self.traits), list(structure)
 
-    def _flat(self, leaves: list[Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
+    def _flat(self, tree: Tree) -> tuple[Callable[..., list[Any]], list[Any]]:
         """The function over flat tensors, and where it notes the tree of its results."""
-        function, structure, long = self.function, [_LEAF], self._long.get(tree, ())
-        places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
-        statics = [None if _is_array(leaf) else leaf for leaf in leaves]
-        one_by_one = tree == jax.tree.structure((tuple(leaves), {})) and len(places) == len(leaves)
-        plain = one_by_one and not long
+        function, structure, long = self.function, [_LEAF], self._long.get(tree.structure, ())
+        count = len(tree.places)
+        plain = tree.structure == jax.tree.structure(((0,) * count, {})) and not long
 
         def flat(*tensors: Tensor) -> list[Any]:
             if plain:
                 result = function(*tensors)
             else:
-                filled = list(statics)
-                for place, tensor in zip(places, tensors, strict=True):
-                    # torch's indices and labels have 64 bits, and often must; JAX makes them 32
-                    filled[place] = tensor.long() if place in long else tensor
-                args, kwargs = jax.tree.unflatten(tree, filled)
+                # torch's indices and labels have 64 bits, and often must; JAX makes them 32
+                args, kwargs = tree.filled(
+                    t.long() if i in long else t for i, t in enumerate(tensors)
+                )
                 result = function(*args, **kwargs)
             if type(result) is Tensor:
                 return [result]
@@ -232,10 +224,6 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return seeded
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None
 
 
 def _is_array(leaf: Any) -> bool:
