@@ -45,6 +45,14 @@ def print(fmt: str, *args: Any, **kwargs: Any) -> None:
         builtins.print(fmt.format(*values, **named))
 
 
+def print_operator(format_str: str, *args: object, **kwargs: object) -> None:
+    """`torch._higher_order_ops.print`: as `print` in captured code, as torch's own elsewhere."""
+    if tracing.active():
+        print(format_str, *args, **kwargs)
+    else:
+        builtins.print(format_str.format(*args, **kwargs))
+
+
 class _Static:
     """A value other than a tensor, which JAX would otherwise flatten into arrays."""
 

@@ -1,6 +1,6 @@
-"""Entry points of torch's higher-order operators (control flow) and of `torch.utils.checkpoint`.
+"""Entry points of torch's higher-order operators (control flow, `print`) and of `torch.utils.checkpoint`.
 
-They are implemented in `capture/control_flow.py` and `capture/checkpoint.py`, which the first such call imports.
+They are implemented above this layer, in modules that the first such call imports.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ from typing import Any
 from ..base import torch_private as private
 from ..programs import tracing
 
+# The operator's name in `torch.ops.higher_order`: the module and the function that implement it.
 _OPERATORS = {
-    "cond": "cond",
-    "while_loop": "while_loop",
-    "scan": "scan_operator",
-    "map_impl": "map_operator",
-    "associative_scan": "associative_scan",
+    "cond": ("capture.control_flow", "cond"),
+    "while_loop": ("capture.control_flow", "while_loop"),
+    "scan": ("capture.control_flow", "scan_operator"),
+    "map_impl": ("capture.control_flow", "map_operator"),
+    "associative_scan": ("capture.control_flow", "associative_scan"),
+    "print": ("debug", "print_operator"),
 }
 
 
 def install() -> None:
     """Give torch the device's kernels of these operators, once."""
-    for operator, name in _OPERATORS.items():
-        private.implement_higher_order(operator, _late("control_flow", name))
+    for operator, (module, function) in _OPERATORS.items():
+        private.implement_higher_order(operator, _late(module, function))
     private.call_higher_order_directly()
-    private.checkpoint_by(_late("checkpoint", "checkpoint"), tracing.active)
+    private.checkpoint_by(_late("capture.checkpoint", "checkpoint"), tracing.active)
 
 
 def _late(module: str, name: str) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        found = importlib.import_module(f"jaxtorch.capture.{module}")
-        return getattr(found, name)(*args, **kwargs)
+        implementation = getattr(importlib.import_module(f"jaxtorch.{module}"), name)
+        return implementation(*args, **kwargs)
 
     return kernel

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops import print as torch_print
 
 import jaxtorch
 
@@ -16,9 +17,10 @@ def printed(capfd: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("compiler", [jaxtorch.pure, jaxtorch.jit], ids=["pure", "jit"])
-def test_a_line_for_each_run(compiler: Any, capfd: Any) -> None:
+@pytest.mark.parametrize("show", [jaxtorch.debug.print, torch_print], ids=["jaxtorch", "torch"])
+def test_a_line_for_each_run(compiler: Any, show: Any, capfd: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        jaxtorch.debug.print("sum {s} of {}", tuple(x.shape), s=x.sum())
+        show("sum {s} of {}", tuple(x.shape), s=x.sum())
         return x * 2
 
     g = compiler(f)
@@ -52,3 +54,9 @@ def test_views_steps_of_a_scan_and_eager_code(capfd: Any) -> None:
     assert printed(capfd) == ["[1. 2.]"]
     jaxtorch.debug.print("{} {}", x, torch.ones(1, device="cpu"))
     assert printed(capfd) == ["[0. 1. 2.] [1.]"]
+
+
+def test_torchs_print_shows_tensors_as_torch_does_in_eager_code(capfd: Any) -> None:
+    x = torch.ones(2, device="jax", requires_grad=True)
+    torch_print("{} {n}", x, n=3)
+    assert printed(capfd) == [f"{x} 3"]
