@@ -1,0 +1,119 @@
+"""The import graph of the three packages: read from the code, and drawn for `docs/architecture.md`.
+
+    python -m scripts.import_graph     # draws it again, and prints the size of each layer
+
+Imports inside functions count, since they could hide a cycle. Imports for annotations alone do not.
+"""
+
+from __future__ import annotations
+
+import ast
+from importlib.util import resolve_name
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+FOLDERS = {
+    "jaxtorch": ROOT / "jaxtorch_kernel",
+    "jaxtorch.magics": ROOT / "magics",
+    "jaxtorch.widgets": ROOT / "widgets",
+}
+# From the bottom up. `docs/architecture.md` says what each holds.
+LAYERS = [
+    *("base", "storage", "lowerings", "programs", "dispatch", "operators", "device"),
+    *("capture", "interop", "insight", "widgets", "magics"),
+]
+_FENCE = "<!-- import graph: `python -m scripts.import_graph` -->"
+
+
+def modules() -> dict[str, Path]:
+    """The file of each module; of a package, its `__init__.py`."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for file in folder.rglob("*.py"):
+            if "node_modules" not in file.parts:
+                parts = file.relative_to(folder).with_suffix("").parts
+                found[".".join([package, *parts]).removesuffix(".__init__")] = file
+    return found
+
+
+def imports(module: str, files: dict[str, Path]) -> set[str]:
+    """The modules of this project that one imports, anywhere in its code, except for annotations alone."""
+    file = files[module]
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    tree = ast.parse(file.read_text())
+    typing = [
+        n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
+    ]
+    left_out = {id(part) for branch in typing for part in ast.walk(branch)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            name = resolve_name("." * node.level + (node.module or ""), package)
+            parts = {f"{name}.{alias.name}" for alias in node.names}
+            found |= (parts & files.keys()) or {name}
+    return found & files.keys() - {module}
+
+
+def graph() -> dict[str, set[str]]:
+    """What each module imports."""
+    files = modules()
+    return {module: imports(module, files) for module in files}
+
+
+def layer_of(module: str) -> str | None:
+    """The layer of a module; None for those above all layers (`jaxtorch`, `jaxtorch.autoload`)."""
+    part = module.removeprefix("jaxtorch").lstrip(".").split(".")[0]
+    return part if part in LAYERS else None
+
+
+def drawn() -> str:
+    """A matrix of the layers, with a mark where the row's layer imports the column's.
+
+    Every mark is left of the diagonal: one on the right would be an import upward.
+    """
+    edges = {
+        (layer_of(module), layer_of(other))
+        for module, others in graph().items()
+        for other in others
+    }
+    width = max(map(len, LAYERS))
+    lines = [" " * (width + 4) + "".join(f"{i:>3}" for i in range(1, len(LAYERS)))]
+    for i, layer in enumerate(LAYERS):
+        marks = [
+            "  \\" if layer == m else "  x" if (layer, m) in edges else "  ." for m in LAYERS[:-1]
+        ]
+        lines.append(f"{i + 1:>2} {layer:{width}} {''.join(marks)}")
+    return "\n".join(lines)
+
+
+def sizes() -> str:
+    """Files and lines of each layer, for a note about a change."""
+    files = modules()
+    rows = []
+    for layer in LAYERS:
+        texts = [file.read_text() for module, file in files.items() if layer_of(module) == layer]
+        lines = sum(len(text.splitlines()) for text in texts)
+        rows.append(f"{layer:12} {len(texts):>4} files {lines:>6} lines")
+    return "\n".join(rows)
+
+
+def section() -> str:
+    """The drawing as it stands in the page."""
+    return f"{_FENCE}\n\n```text\n{drawn()}\n```\n"
+
+
+def main() -> None:
+    """Replace the drawing in the page."""
+    before, _, rest = PAGE.read_text().partition(_FENCE)
+    _, _, after = rest.partition("\n```\n")
+    PAGE.write_text(f"{before}{section()}{after}")
+    print(sizes())
+
+
+if __name__ == "__main__":
+    main()
