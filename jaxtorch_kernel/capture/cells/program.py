@@ -24,7 +24,7 @@ from ...base.options import config
 from ...device import interrupts
 from ...programs import stats, tracing
 from ...storage.buffer import buffer_of
-from ..dependencies.notes import Own
+from ..dependencies.excluded import Excluded
 from ..dependencies.tokens import token
 from ..errors import CaptureError, MakesParameters
 from ..jit import jit, without_history
@@ -149,8 +149,10 @@ class Program:
         options, program = self.options, self._compiled
         statics = self._statics()
         names = {*reach.hidden, *reach.inputs, *(static.name for static in statics)}
-        own = Own(self.namespace, frozenset(names), {id(table) for _, table, _ in reach.lent})
-        vars(program._function)["own"] = own
+        excluded = Excluded(
+            self.namespace, frozenset(names), {id(table) for _, table, _ in reach.lent}
+        )
+        vars(program._function)["excluded"] = excluded
         self._borrowed = self._borrows(reach)
         traces, compiled = self.traces, len(stats.compiled)
         with self._scope(), program.exclusive():
