@@ -15,7 +15,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.core.magics.execution import TimeitResult
 
 from jaxtorch.capture.cells.code import CellCode
-from jaxtorch.capture.cells.program import CellProgram, Options, Outcome
+from jaxtorch.capture.cells.interface import Options, Outcome
+from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
 
 from .report import cell_error, read_cell, report, show_from_cell

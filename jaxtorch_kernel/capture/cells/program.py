@@ -16,7 +16,6 @@ import contextlib
 import time
 import types
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import torch
@@ -34,43 +33,11 @@ from ..modes import Modes
 from ..pure import Pure, pure
 from ..reach import Reach
 from .code import LAST_VALUE, CellCode
+from .interface import Options, Outcome
 from .namespace import Snapshot, remove, run_to_completion
 
 Tensor = torch.Tensor
 _WARNING_REGISTRY = "__warningregistry__"  # Python records in it which warnings it has shown
-
-
-class Options(NamedTuple):
-    """The options on the magic's line, except those for its report."""
-
-    effects: bool  # %%jit
-    name: str
-    static: tuple[str, ...]
-    no_grad: bool
-    donate: tuple[str, ...]
-    precision: str | None
-
-
-class Outcome(NamedTuple):
-    """The outcome of a run, for its report.
-
-    Attributes:
-        shown: the value of the cell's last expression.
-        inputs, outputs: how many names the program reads and assigns.
-        traced: whether the cell was traced; `nth`: how often so far; `reasons`: why again.
-        trace_seconds, xla_seconds: the time of the trace and of the compilation.
-        plain: whether the cell ran as plain Python.
-    """
-
-    shown: object
-    inputs: int
-    outputs: int
-    traced: bool
-    nth: int
-    reasons: list[str]
-    trace_seconds: float
-    xla_seconds: float
-    plain: bool = False
 
 
 class Static:
@@ -230,19 +197,19 @@ class CellProgram:
 
     def _has_cpu_inputs(self, reach: Reach) -> bool:
         """Whether inputs are on the CPU; refuses those that a step would write to there."""
-        found = False
+        has_cpu_inputs = False
         for name, value in reach.inputs.items():
             for leaf in pytree.tree_leaves(value):
                 if not isinstance(leaf, Tensor) or leaf.device.type != "cpu":
                     continue
-                found = True
+                has_cpu_inputs = True
                 if self.options.effects and leaf.requires_grad:
                     raise CaptureError(
                         f"`{name}` is on the CPU, where %%jit cannot write its gradient back",
                         f"Move it to the device: `{_outer(name)} = {_outer(name)}.jax()`.",
                         *self._line_of(name),
                     )
-        return found
+        return has_cpu_inputs
 
     def _new_program(self) -> Pure | Jit:
         def cell(**given: object) -> object:
@@ -337,9 +304,8 @@ class CellProgram:
 
     def _check_writes(self, given: dict[str, object]) -> None:
         """Refuse code that fills `.grad` (under %%pure), or writes to a tensor that must not change."""
-        filled = [
-            t for t, grad in self._before.gradients if t.grad is not grad
-        ]  # empty under %%jit
+        # Under %%jit the list of gradients is empty.
+        filled = [t for t, grad in self._before.gradients if t.grad is not grad]
         known = {id(t) for t in self._reach.tensors}
         filled += [
             t

@@ -69,8 +69,8 @@ class Chains:
         if not self._is_new(frame, reads, variables):
             return
         self._add_names(frame.f_code, reads)
-        asks = self.has_numbers and is_user and not _TYPE_TESTS.isdisjoint(reads.names)
-        if asks and ("type" in reads.names or Number in map(type, variables.values())):
+        tests_types = self.has_numbers and is_user and not _TYPE_TESTS.isdisjoint(reads.names)
+        if tests_types and ("type" in reads.names or Number in map(type, variables.values())):
             raise NeedsNumber()
         roots = _Roots(self._values, self._closures, frame, variables, is_user)
         if is_user and frame.f_code.co_argcount:
@@ -167,7 +167,7 @@ class Chains:
         if outside.is_iterator(value.value) and not is_argument:
             outside.refuse_iterator(value.path, roots.file, chain.line)
         self._values.use(*value, dynamic)
-        # A method of torch's own classes may read anything of its module.
+        # A method that a module inherits from torch may read anything of the module.
         method = value.value
         if (
             isinstance(owner.value, torch.nn.Module)

@@ -214,9 +214,8 @@ class Effects:
     def add_container(self, path: str, container: object, fetch: Fetch, line: Line) -> None:
         """Note a container that the code can reach, if it is mutable."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
-            self._known.add(
-                id(container)
-            )  # the id stays its own: the list below holds the container
+            # The list below holds the container, so that no other object gets its id.
+            self._known.add(id(container))
             before = self.snapshots.before(container)
             before = container.copy() if before is None else before
             self.containers.append(ReachedContainer(path, container, before, fetch, line))

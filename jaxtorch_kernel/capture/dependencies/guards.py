@@ -46,7 +46,7 @@ Tensor = torch.Tensor
 Ids: TypeAlias = list[int | list[int]]
 QuickCheck: TypeAlias = Callable[[Ids], bool]
 
-_SUBMODULE = re.compile(r"\._modules\['([^']*)'\]")  # in a path; source code has `.1` in its place
+_SUBMODULE = re.compile(r"\._modules\['([^']*)'\]")  # in a path; source code has `.1` instead
 _values = dict.values
 _has = dict.__contains__
 _forward = repeat("forward")
@@ -58,8 +58,8 @@ class Guards:
     Args:
         groups, checks, tables: the guards.
         empty_hooks: (path, table) of the tables of hooks that are empty and must remain so.
-        class_forwards: (path, attributes) of modules whose `forward` comes from the class: they must get none of their
-            own.
+        class_forwards: (path, attributes) of modules whose `forward` comes from the class: the module itself must not
+            get one.
         absent: (dictionary, names that it must not get): globals that would hide a builtin.
         modules: that ran; when one dies, its references are dropped.
     """
@@ -78,9 +78,8 @@ class Guards:
         self.checks = checks
         self.tables = tables
         self._filled = [t.table for t in tables if t.guards]
-        self._empty = [
-            t.table for t in tables if not t.guards
-        ]  # as the buffers of most modules are
+        # The buffers of most modules are empty tables.
+        self._empty = [t.table for t in tables if not t.guards]
         self._ids = [guard.id for t in tables for guard in t.guards]
         self._hook_paths, self._forward_paths = empty_hooks, class_forwards
         self._hooks = [hooks for _, hooks in empty_hooks]

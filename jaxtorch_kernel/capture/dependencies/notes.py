@@ -1,12 +1,12 @@
 """The notes of one trace: what the code read, what existed before, what the code may change.
 
 The notes become the guards of the program. They do not decide where to look (`steps.py` and `values.py` do). They make
-sure that each thing is noted once, under the path by which it was first read:
+sure that each value is noted once, under the path by which it was first read:
 
     groups        the value of an attribute or key of an owner, the contents of a container
     checks        other conditions: on a CPU tensor, an array, the hooks of a module
-    tables        parameters and buffers of modules; `empty_hooks` and `class_forwards`: modules without hooks of their
-                  own, and without a `forward` of their own
+    tables        parameters and buffers of modules; `empty_hooks`: tables of hooks without user hooks;
+                  `class_forwards`: modules whose `forward` comes from the class
     absent        globals that would hide a builtin
     tensors, gradients, modules, optimizers      used by the code
 

@@ -141,9 +141,7 @@ class _Scan:
         self.stores: dict[Chain, None] = {}
         self.increments: list[Increment] = []
         self.incremented: set[int] = set()  # indices of the loads in `obj.n += 1`
-        self.assigned: set[str] = (
-            set()
-        )  # for module-level code: the names that it has assigned so far
+        self.assigned: set[str] = set()  # the names that module-level code has assigned so far
 
     def result(self) -> Reads:
         i = 0

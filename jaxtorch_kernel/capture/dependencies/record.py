@@ -431,10 +431,10 @@ class Record:
 
     def module_buffers(self) -> set[int]:
         """The buffers of the registered buffers of the modules that ran, by identity."""
-        found = set()
+        buffers = set()
         for reference in self.modules:
             module = reference()
             for buffer in module._buffers.values() if module is not None else ():
                 if is_device_tensor(buffer):
-                    found.add(id(buffer_of(buffer)))
-        return found
+                    buffers.add(id(buffer_of(buffer)))
+        return buffers

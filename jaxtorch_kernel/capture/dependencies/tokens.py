@@ -1,6 +1,6 @@
 """Tokens: what a guard expects of a value, in a form that can be compared and printed.
 
-The token of a value says everything that a program may depend on. Two values with equal tokens are interchangeable:
+The token of a value has everything that a program may depend on. Two values with equal tokens are interchangeable:
 
 an int, a string, a dtype ...       Value(type, value)
 a user function                     Code: its code, defaults and closure, so that rerunning a definition is no change
