@@ -15,7 +15,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.core.magics.execution import TimeitResult
 
 from jaxtorch.capture.cells.code import CellCode
-from jaxtorch.capture.cells.program import Options, Outcome, Program
+from jaxtorch.capture.cells.interface import Options, Outcome
+from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
 
 from .report import cell_error, read_cell, report, show_from_cell
@@ -68,7 +69,7 @@ class CellMagics(Magics):
 
     def __init__(self, shell: Any = None, **kwargs: Any):
         super().__init__(shell, **kwargs)
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._programs: OrderedDict[Any, CellProgram] = OrderedDict()
 
     @output_can_be_silenced
     @cell_magic
@@ -155,9 +156,9 @@ class CellMagics(Magics):
                 if option == "donate" and not isinstance(names.get(name), torch.Tensor):
                     raise UsageError(f"%%{magic} --donate {name}: `{name}` is no tensor.")
 
-    def _program(self, cell: str, options: Options, names: dict[str, Any]) -> Program:
+    def _program(self, cell: str, options: Options, names: dict[str, Any]) -> CellProgram:
         key = cell, options
-        program = self._programs.pop(key, None) or Program(names, options)
+        program = self._programs.pop(key, None) or CellProgram(names, options)
         self._programs[key] = program
         if len(self._programs) > _MOST_CELLS:
             self._programs.popitem(last=False)

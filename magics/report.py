@@ -18,7 +18,7 @@ from .cells import compile_cell
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jaxtorch.capture.cells.program import Outcome
+    from jaxtorch.capture.cells.interface import Outcome
 
 
 class CellError(CaptureError):
@@ -32,7 +32,7 @@ def report(magic: str, outcome: Outcome) -> str:
     """The line printed after a run.
 
     Example:
-        >>> from jaxtorch.capture.cells.program import Outcome
+        >>> from jaxtorch.capture.cells.interface import Outcome
         >>> report("pure", Outcome(None, 3, 2, False, 1, [], 0.0, 0.0))
         'pure: cached, 3 in, 2 out'
         >>> report("pure", Outcome(None, 3, 2, True, 1, [], 0.041, 0.31))

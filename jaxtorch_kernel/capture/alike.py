@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .bodies import whole
-from .dependencies.followed import OF_EVERY_MODULE
+from .dependencies.followed import MODULE_ATTRIBUTES
 from .dependencies.tokens import is_plain
 from .errors import CaptureError
 
@@ -117,8 +117,8 @@ def _check_attributes(
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """The attributes of a module itself, and its hooks in the order in which they run."""
-    found = {name: value for name, value in vars(module).items() if name not in OF_EVERY_MODULE}
-    for name in OF_EVERY_MODULE:
+    found = {name: value for name, value in vars(module).items() if name not in MODULE_ATTRIBUTES}
+    for name in MODULE_ATTRIBUTES:
         if "hooks" in name and (hooks := getattr(module, name)):
             found[name] = [*hooks.values()]
     return found

@@ -188,7 +188,7 @@ def _stand_in(leaf: Any, grad: bool) -> Any:
 def _check_gradients(recorder: Recorder) -> None:
     for reference, gradient in list(recorder.gradients.values()):
         leaf = reference()
-        if leaf is not None and recorder.set_gradient(leaf, gradient):
+        if leaf is not None and recorder.sets_gradient(leaf, gradient):
             raise CaptureError(
                 "pure code fills .grad, by calling backward() or by assigning it",
                 "Call backward() on what it returns, or use jit (%%jit), which does both in one program.",
@@ -219,7 +219,7 @@ def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
             raise written("an argument" if i < arguments else "a tensor")
     # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
     for binding in record.bindings:
-        if binding.before is None or not all(slot.is_buffer for slot in binding.slots):
+        if binding.before is None or not all(slot.is_buffer for slot in binding.targets):
             raise binding.refusal
     if len(captured.escaped) > len(record.bindings):
         raise CaptureError(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .dependencies.recorder import handed_over
+from .dependencies.recorder import declare_input
 from .pure import Pure
 from .reach import _contents
 from .signature import by_value
@@ -52,7 +52,7 @@ class Held:
         """The values with these tensors in the place of their own."""
         own = dict(zip(map(id, self.tensors), tensors, strict=True))
         for value in self.values:
-            handed_over(value)
+            declare_input(value)
         return tuple(_replaced(value, own, set()) for value in self.values)
 
 

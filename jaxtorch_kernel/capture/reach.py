@@ -15,7 +15,7 @@ import torch
 
 from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
-from .dependencies.tokens import is_plain, is_users_class
+from .dependencies.tokens import is_plain, is_user_class
 
 _MISSING = object()
 _DEEPEST = 8
@@ -92,12 +92,12 @@ class Reach:
             for i, item in enumerate(value):
                 self.visit(f"{path}[{i}]", item, depth - 1)
         elif isinstance(value, type):
-            if is_users_class(value):
+            if is_user_class(value):
                 for name, item in list(vars(value).items()):
                     self.visit(f"{path}.{name}", getattr(item, "__func__", item), depth - 1)
         elif "__wrapped__" in _own_attributes(value):  # `hasattr` may run code of the user's
             self.visit(path, value.__wrapped__, depth - 1)
-        elif is_users_class(type(value)) and hasattr(value, "__dict__"):
+        elif is_user_class(type(value)) and hasattr(value, "__dict__"):
             self.visit(type(value).__name__, type(value), depth)
             for name, item in list(vars(value).items()):
                 self.visit(f"{path}.{name}", item, depth - 1)
@@ -120,7 +120,7 @@ class Reach:
     def _module(self, path: str, module: torch.nn.Module) -> None:
         self.modules[path] = module
         own = vars(module)
-        if is_users_class(type(module)):
+        if is_user_class(type(module)):
             self.visit(type(module).__name__, type(module))
         for name, value in list(own.items()):
             if name not in ("_parameters", "_buffers", "_modules"):

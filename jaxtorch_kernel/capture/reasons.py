@@ -7,7 +7,7 @@ from typing import Any
 
 from ..programs.stats import Reason
 from .dependencies.guard import Change
-from .dependencies.tokens import Code, Said, Same, Structure, TensorLook, Value
+from .dependencies.tokens import Code, Identity, Phrase, Structure, TensorLook, Value
 
 State = dict[str, Any]  # path -> what stands there
 
@@ -105,8 +105,8 @@ def _phrase(path: str, old: Any, new: Any) -> str:
         if old is None:
             return f"a hook was added to {where}"
         return f"a hook of {where} was {'removed' if new is None else 'changed'}"
-    if isinstance(new, Said):
-        return f"{path} {new.phrase}"
+    if isinstance(new, Phrase):
+        return f"{path} {new.text}"
     if old is None or new is None:
         return f"{path} {'is new' if old is None else 'is gone'}"
     if isinstance(old, Code) and isinstance(new, Code):
@@ -126,7 +126,11 @@ def _phrase(path: str, old: Any, new: Any) -> str:
     if isinstance(new, Structure):
         return f"{path} has different contents"
     kind = (
-        new.kind if isinstance(new, Same) else "tensor" if isinstance(new, TensorLook) else "object"
+        new.kind
+        if isinstance(new, Identity)
+        else "tensor"
+        if isinstance(new, TensorLook)
+        else "object"
     )
     return f"{path} is a different {kind}"
 
@@ -154,7 +158,7 @@ def _advice(path: str, old: Any, new: Any) -> str:
         return "Pass {} in a tensor: tensors are operands of the program."
     if isinstance(old, Structure) or isinstance(new, Structure):
         return "Keep the contents of {} the same at each call, or pass one tensor."
-    if isinstance(old, Same) or isinstance(new, Same):
+    if isinstance(old, Identity) or isinstance(new, Identity):
         return "Create {} once and use the same object at each call."
     if old is None or new is None:
         return "Pass {} at every call or at none."
@@ -182,7 +186,7 @@ def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
 
 
 def _shown(value: Value) -> str:
-    text = value.value if value.type in (float, complex) else repr(value.value)
+    text = str(value.value) if value.type in (float, complex) else repr(value.value)
     return text if len(text) <= 30 else text[:27] + "..."
 
 

@@ -20,7 +20,7 @@ from .captured import Captured
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
 from .dependencies.record import Record
-from .dependencies.tokens import Said, look
+from .dependencies.tokens import Phrase, look
 from .quick import STALE, buffers_of
 from .results import Alias, Output, Part, as_class
 from .sharing import Sharing
@@ -66,7 +66,7 @@ class Replay(ABC):
         self.captured = captured
         self.places = places
         self.guards = record.guards
-        self.again = record.again
+        self.again = record.repeats
         self.undo = record.undo
         self.paths = record.paths
         found = record.references(captured.cells[len(places) : cells])
@@ -127,7 +127,7 @@ class Replay(ABC):
             if tensor is not None and layout_of(tensor) != layout:
                 (size, *_, dtype), now = layout, look(tensor)
                 old = now._replace(shape=size, dtype=dtype)
-                new = now if old != now else Said("has a different memory layout")
+                new = now if old != now else Phrase("has a different memory layout")
                 yield Change(path, old, new)
 
     def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:

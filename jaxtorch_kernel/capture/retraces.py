@@ -20,7 +20,7 @@ from ..base.options import config
 from ..programs.site import describe, origin, site_of
 from ..programs.stats import Reason, Source
 from .dependencies.guard import Change
-from .dependencies.tokens import Same, Structure, look, token
+from .dependencies.tokens import Identity, Structure, look, token
 from .reasons import State, changes, distance, outermost, reasons
 from .signature import Arguments
 
@@ -62,9 +62,9 @@ def _static(leaf: Any) -> Any:
     """As `signature.by_value` has it: by value, or by identity."""
     kind: Any = type(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
-        return Same(kind.__name__, id(leaf))
+        return Identity(kind.__name__, id(leaf))
     known = token(leaf)
-    return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Same) else known
+    return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Identity) else known
 
 
 def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:

@@ -286,7 +286,7 @@ def _step(
     # One that the code made, over memory from outside, is gone by now.
     leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
     after = {key: leaf.grad for key, leaf in leaves_of.items()}
-    recorder.give_gradients_back()  # the step's cells are looked up now
+    recorder.restore_gradients()  # the step's cells are looked up now
     place = {
         id(buffer_of(t)): i
         for i, t in enumerate(arguments.leaves)

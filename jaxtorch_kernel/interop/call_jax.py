@@ -159,7 +159,9 @@ def _traced(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> 
 
     read = [reference for _, reference in recorder.tensors.values() if reference() is not None]
     known = [(reference, buffer_of(cast(Tensor, reference())).array) for reference in read]
-    return _Call(_bridge(function, again, arrays, inputs), out_tree, recorder.notes.finish(), known)
+    return _Call(
+        _bridge(function, again, arrays, inputs), out_tree, recorder.notes.build_guards(), known
+    )
 
 
 def _flattened(

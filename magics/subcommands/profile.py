@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
-from jaxtorch.capture.cells.code import SHOWN
+from jaxtorch.capture.cells.code import LAST_VALUE
 from jaxtorch.insight.profile import Profile, ProfileError
 from jaxtorch.insight.profile import profile as run_profiled
 from jaxtorch.insight.profile.perfetto import trace
@@ -103,12 +103,12 @@ def _code(call: Call) -> _Code:
         names = shell.user_ns
         try:
             exec(code.code, names)
-            return names.get(SHOWN)
+            return names.get(LAST_VALUE)
         except Exception as error:
             show_from_cell(shell, error, code)
             raise
         finally:
-            names.pop(SHOWN, None)
+            names.pop(LAST_VALUE, None)
 
     return _Code(run, code.file)
 

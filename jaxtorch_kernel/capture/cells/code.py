@@ -1,8 +1,8 @@
 """The code of a cell under `%%pure` or `%%jit`: its names, its last expression, its lines.
 
 The code is compiled as module-level code, with the file name and line numbers of its cell, and runs in the user's
-namespace. So functions defined elsewhere see the names that it sets, functions defined in it behave as usual, and
-tracebacks show the cell. The names that it reads and sets are taken from the bytecode, in order.
+namespace. So functions defined elsewhere see the names that it assigns, functions defined in it behave as usual, and
+tracebacks show the cell. The names that it reads and assigns are taken from the bytecode, in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..dependencies.reads import names_read
 
-SHOWN = "<the value of the last expression>"  # a name that no cell can use
+LAST_VALUE = "<the value of the last expression>"  # a name that no cell can use
 
 
 @dataclass
@@ -23,13 +23,13 @@ class CellCode:
     """A cell's code, ready to run.
 
     Attributes:
-        code: the compiled code; the last expression's value is left under the name `SHOWN`.
-        tree: what it was compiled from.
-        lines: the cell, its first line being the magic's own.
-        reads: the names that it reads before it sets them, in order.
-        sets: the names that it sets or deletes.
+        code: the compiled code, which assigns the value of the last expression to the name `LAST_VALUE`.
+        tree: the syntax tree of the code.
+        lines: the lines of the cell; the first is the magic's own.
+        reads: the names that it reads before it assigns them, in order.
+        sets: the names that it assigns or deletes.
         attributes: the attributes that it reads, of any object.
-        star: whether it imports `*`, and so sets names that do not appear in it.
+        star: whether it imports `*`, and so assigns names that do not appear in it.
     """
 
     code: types.CodeType
@@ -42,7 +42,7 @@ class CellCode:
 
     @property
     def file(self) -> str:
-        """The file name that the cell's frames have."""
+        """The file name in the cell's frames."""
         return self.code.co_filename
 
     @property
@@ -67,13 +67,13 @@ def code_of(
     """The code of a cell.
 
     Args:
-        tree: of its statements, with the line numbers of the cell.
-        lines: of the cell, the magic's own first.
-        compiled: compiles a tree as the cell's.
+        tree: the syntax tree of its statements, with the line numbers of the cell.
+        lines: the lines of the cell; the first is the magic's own.
+        compiled: compiles a syntax tree under the file name of the cell.
     """
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = tree.body[-1]
-        name = ast.copy_location(ast.Name(SHOWN, ast.Store()), last.value)
+        name = ast.copy_location(ast.Name(LAST_VALUE, ast.Store()), last.value)
         tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
     code = compiled(tree)
     reads, sets = _names(code)
@@ -82,13 +82,15 @@ def code_of(
 
 
 def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """(read before set, set) of module-level code. Branches and loops are taken to run."""
+    """(names read before they are assigned, names assigned) in module-level code.
+
+    Branches and loops are assumed to run.
+    """
     reads: dict[str, None] = {}
     sets: dict[str, None] = {}
-    functions: dict[
-        str, types.CodeType
-    ] = {}  # defined here: read what they read when they are named
-    pending: types.CodeType | None = None
+    # Functions defined here. What they read counts as read where their name is first used.
+    functions: dict[str, types.CodeType] = {}
+    pending: types.CodeType | None = None  # loaded, and not yet made a function
 
     def read(name: str) -> None:
         if name in functions:
@@ -102,12 +104,15 @@ def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
         if isinstance(value, types.CodeType):
             pending = value
             continue
-        if operation in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"):  # 3.13 gives defaults by it
+        if operation in (
+            "MAKE_FUNCTION",
+            "SET_FUNCTION_ATTRIBUTE",
+        ):  # Python 3.13 sets defaults with it
             continue
         if pending is not None:
             if operation == "STORE_NAME":
                 functions[value] = pending
-            else:  # a comprehension, a lambda, a class or a decorated function: taken to run here
+            else:  # a comprehension, a lambda, a class or a decorated function: assumed to run here
                 for inner in names_read(pending).globals:
                     read(inner)
             pending = None
@@ -121,17 +126,17 @@ def _names(code: types.CodeType) -> tuple[list[str], list[str]]:
             sets[value] = None
     for inner in _global_sets(code):
         sets[inner] = None
-    sets.pop(SHOWN, None)
+    sets.pop(LAST_VALUE, None)
     return list(reads), list(sets)
 
 
 def _global_sets(code: types.CodeType) -> list[str]:
-    """Names that functions and comprehensions inside the code set outside of themselves."""
-    found: list[str] = []
+    """The globals that functions and comprehensions inside the code assign."""
+    names: list[str] = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found += [
+            names += [
                 i.argval for i in dis.get_instructions(constant) if i.opname == "STORE_GLOBAL"
             ]
-            found += _global_sets(constant)
-    return found
+            names += _global_sets(constant)
+    return names

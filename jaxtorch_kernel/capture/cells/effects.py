@@ -12,7 +12,6 @@ results have no gradient.
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -22,26 +21,28 @@ from ..reach import Reach
 from .code import CellCode
 
 
-def has_effects(code: CellCode, names: dict[str, Any]) -> bool:
-    """Whether a cell seems to write, in a namespace."""
+def has_effects(code: CellCode, names: dict[str, object]) -> bool:
+    """Whether a cell seems to write into tensors, gradients or optimizers of a namespace."""
     reach = Reach(names, set(code.sets) - set(code.reads))
     for name in code.reads:
         reach.name(name)
     reached = [code.code, *reach.codes]
     if reach.optimizers or any("backward" in names_read(c).attributes for c in reached):
         return True
-    read = {n for n in code.reads if _holds_tensor(names.get(n))}
-    return any(_root(place) in read for node in ast.walk(code.tree) for place in _written(node))
+    tensors = {n for n in code.reads if _holds_tensor(names.get(n))}
+    return any(
+        _root(target) in tensors for node in ast.walk(code.tree) for target in _targets(node)
+    )
 
 
-def _holds_tensor(value: Any) -> bool:
+def _holds_tensor(value: object) -> bool:
     if isinstance(value, torch.nn.Module):
         return True
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
-def _written(node: ast.AST) -> list[ast.expr]:
-    """What a piece of code writes into: `x` of `x += 1`, `x[0] = 1`, `x.add_(1)`, `F.relu_(x)`."""
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """The expressions that a piece of code writes into: `x` in `x += 1`, `x[0] = 1`, `x.add_(1)`, `F.relu_(x)`."""
     if isinstance(node, ast.AugAssign):
         return [node.target]
     if isinstance(node, ast.Assign):

@@ -7,79 +7,78 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from ...programs import rng
-from ...storage.buffer import buffer_of
+from ...storage.buffer import Buffer, buffer_of
+from ..dependencies.tokens import is_device_tensor
 from ..modes import Modes
 from ..reach import Reach
 
-_consume = deque[Any](maxlen=0).extend
+_consume = deque[object](maxlen=0).extend
 
 
-class Before:
+class Snapshot:
     """The state before a cell.
 
     Args:
         namespace: the user's.
         reach: what the cell can reach.
         effects: whether the program itself restores what it writes (the old memory is donated to it).
+
+    Attributes:
+        names: the names of the namespace, with their values.
+        gradients: the leaves that the cell can reach, with their `.grad`; empty if `effects`.
     """
 
-    def __init__(self, namespace: dict[str, Any], reach: Reach, effects: bool):
+    def __init__(self, namespace: dict[str, object], reach: Reach, effects: bool):
         self.namespace = namespace
         self.names = dict(namespace)
-        self.reach = reach
-        self.effects = effects
-        self.modes = Modes()
-        self.grads: list[tuple[torch.Tensor, Any]] = []
-        self.cells: list[tuple[Any, Any, Any]] = []
+        self.gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._reach = reach
+        self._effects = effects
+        self._modes = Modes()
+        buffers: list[Buffer] = []
         if not effects:
-            buffers = [
+            buffers += [
                 buffer_of(b)
                 for m in reach.modules.values()
                 for b in m._buffers.values()
-                if b is not None and b.device.type == "jax" and not is_lazy(b)
+                if is_device_tensor(b) and not is_lazy(b)
             ]
-            cells = [*buffers, *rng._sources.values()]
-            self.cells = [(c, c.array, c.spec) for c in cells]
+            buffers += rng._sources.values()
+        self._buffers = [(buffer, buffer.array, buffer.spec) for buffer in buffers]
 
-    def code_runs(self) -> None:
-        """Snapshot what only the cell's code, not a program, can change. Called before the cell is traced."""
-        if not self.effects:
-            tensors = (t for t in self.reach.tensors if t.is_leaf and t.requires_grad)
-            self.grads = [(t, t.grad) for t in tensors]
+    def add_gradients(self) -> None:
+        """Add what only the cell's code, and not a program, can change. Called before the cell is traced."""
+        if not self._effects:
+            tensors = (t for t in self._reach.tensors if t.is_leaf and t.requires_grad)
+            self.gradients = [(t, t.grad) for t in tensors]
 
     def restore_names(self) -> None:
         """Restore the names of the namespace."""
-        replace(self.namespace, self.names)
+        remove(self.namespace, self.namespace.keys() - self.names.keys())
+        self.namespace.update(self.names)
 
     def restore(self) -> None:
         """Restore everything."""
         self.restore_names()
-        for cell, array, spec in self.cells:
-            cell.array, cell.spec = array, spec
-        for tensor, grad in self.grads:
-            if tensor.grad is not grad:
-                tensor.grad = grad
-        self.modes.restore()
+        for buffer, array, spec in self._buffers:
+            buffer.array, buffer.spec = array, spec
+        for tensor, gradient in self.gradients:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+        self._modes.restore()
 
 
-def replace(namespace: dict[str, Any], names: dict[str, Any]) -> None:
-    """Make the namespace hold only these names."""
-    remove(namespace, namespace.keys() - names.keys())
-    namespace.update(names)
-
-
-def remove(namespace: dict[str, Any], names: Iterable[str]) -> None:
+def remove(namespace: dict[str, object], names: Iterable[str]) -> None:
     """Remove names, all in one call."""
     _consume(map(namespace.pop, names, [None] * len(namespace)))
 
 
-def surely(action: Callable[[], Any]) -> None:
+def run_to_completion(action: Callable[[], object]) -> None:
     """Run an action to completion: if Ctrl-C interrupts it, run it again from the start."""
     try:
         action()

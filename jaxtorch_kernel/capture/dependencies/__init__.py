@@ -10,22 +10,27 @@ During the trace:
     steps.py      steps from an owner to an attribute or an item, and guards it
     values.py     decides what counts as read when a value is used as a whole
     modules.py    notes what a call of a torch module reads
-    outside.py    handles what no guard can watch: iterators, the clock, files
-    borders.py    decides what may be an argument or a result
+    outside.py    handles what no guard can check: iterators, the clock, files
+    boundary.py   decides what may be an argument or a result
+    excluded.py   names what the code reads without depending on it
     notes.py      collects what was read and turns it into guards
     gradients.py  finds the leaves whose `.grad` the code set
 
 Before each run:
 
     guard.py      guards: how to read a value again, and whether it is still the expected one
+    guards.py     all guards of a program, and their quick check
     fetch.py      finds a value again
-    tokens.py     says what a guard expects of a value
+    tokens.py     defines what a guard expects of a value
 
 Side effects of the code:
 
-    slots.py      places that code writes
-    effects.py    contents of slots and containers before the trace, and how the code changed them
+    slots.py      targets of assignments
+    snapshots.py  contents of objects before the trace, to find writes that the bytecode does not show
+    effects.py    what the code changed, and how to restore it
+    trees.py      containers of tensors that the code assigns
     repeats.py    what each run repeats on Python objects
-    cells.py      finds the memory of a tensor again
-    record.py     the result of one trace: guards, repeats, places for tensors
+    landings.py   tensors that the code stores, and each run stores again
+    buffer_refs.py  finds the buffer of a tensor again
+    record.py     the result of one trace: guards, repeats, where tensors are found
 """

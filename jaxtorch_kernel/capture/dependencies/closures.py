@@ -1,6 +1,6 @@
 """Finds the closure variables of a running function.
 
-A frame has the values of its closure's variables but not their cells, which a guard needs to read them again. The cells
+A frame has the values of its closure variables but not their cells, which a guard needs to read them again. The cells
 belong to the function object, which a frame does not reference. So functions with a closure are noted when the code
 reads them; a function that was never read is found among the referrers of its code object. Several functions may share
 one code object; the running one is identified by the values of its variables.
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import types
-from typing import Any
 
-from .fetch import Fetch, contents_of
-from .guard import ClosureFetch
+from .fetch import ClosureFetch, Fetch, contents_of
 from .tokens import MISSING
 
 
@@ -21,11 +19,11 @@ class Closures:
     """The functions that may run while one program is traced, by their code.
 
     Attributes:
-        inside: code of functions that the traced code creates or receives: their variables are not dependencies.
+        internal: code of functions that the traced code creates or receives: their variables are not dependencies.
     """
 
     def __init__(self) -> None:
-        self.inside: set[types.CodeType] = set()
+        self.internal: set[types.CodeType] = set()
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._searched: set[types.CodeType] = set()
         self._fetches: dict[int, Fetch] = {}
@@ -37,30 +35,33 @@ class Closures:
             if function not in known:
                 known.append(function)
 
-    def cells_of(self, frame: types.FrameType, name: str) -> list[Any]:
-        """The cells of the variable that a running function reads; none if the traced code created the function.
+    def cells_of(self, frame: types.FrameType, name: str) -> list[types.CellType]:
+        """The cells of a variable that a running function reads; none if the traced code created the function.
 
-        Where several functions of one code hold the same values, any of them may be the one that runs: the cells of
-        all.
+        If several functions with this code hold the same values, any of them may be the running one: the cells of all
+        are returned.
         """
         code = frame.f_code
-        if code in self.inside:
+        if code in self.internal:
             return []
-        running = self._running(code, frame.f_locals)
-        if not running and code not in self._searched:
+        functions = self._matching(code, frame.f_locals)
+        if not functions and code not in self._searched:
             self._searched.add(code)
             for referrer in gc.get_referrers(code):
                 if isinstance(referrer, types.FunctionType) and referrer.__code__ is code:
                     self.add(referrer)
-            running = self._running(code, frame.f_locals)
-        place, cells = code.co_freevars.index(name), []
-        for function in running:
-            cells.append((function.__closure__ or ())[place])
-            self._fetches[id(cells[-1])] = ClosureFetch(function, place)
+            functions = self._matching(code, frame.f_locals)
+        index, cells = code.co_freevars.index(name), []
+        for function in functions:
+            cell = (function.__closure__ or ())[index]
+            self._fetches[id(cell)] = ClosureFetch(function, index)
+            cells.append(cell)
         return cells
 
-    def _running(self, code: types.CodeType, variables: dict[str, Any]) -> list[types.FunctionType]:
-        """The functions that hold what a frame's variables hold."""
+    def _matching(
+        self, code: types.CodeType, variables: dict[str, object]
+    ) -> list[types.FunctionType]:
+        """The functions whose closures hold the values of a frame's variables."""
         return [
             function
             for function in self._functions.get(code, ())
@@ -70,6 +71,6 @@ class Closures:
             )
         ]
 
-    def fetch_of(self, cell: Any) -> Fetch:
-        """The fetch of a variable that `cells_of` returned."""
+    def fetch_of(self, cell: types.CellType) -> Fetch:
+        """The fetch of a cell that `cells_of` returned."""
         return self._fetches[id(cell)]

@@ -6,81 +6,97 @@ code only appends to, and binds the tensor of that run where the code bound one.
 so that the values that the code read, and hence those that it assigns, are the same at each run. Effects that cannot be
 repeated are refused: a list that the code both reads and fills.
 
-This module records what the code changed and restores Python state. `slots.py` has the places, `repeats.py` the
-operations of each run.
+This module records what the code changed and restores Python state. `slots.py` has the targets of assignments,
+`repeats.py` the operations of each run.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from ...base import torch_private as private
 from ...storage import moves
-from .fetch import strong
+from .fetch import Fetch, fetched, strong
+from .reads import ITEM
 from .slots import Slot
-from .snapshots import Snapshots
+from .snapshots import Container, Snapshots
 from .tokens import MISSING
-from .trees import old_of
+from .trees import previous_tree
 
 Tensor = torch.Tensor
 
+# A line of user code, as far as it is known: file and line.
+Line: TypeAlias = tuple[str | None, int | None]
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int | torch.SymInt, torch.dtype]
 
-class Written:
-    """A slot that the code writes, and its previous value."""
 
-    def __init__(self, slot: Slot, before: Any):
+class Assignment:
+    """A slot that the code assigns or increments, and its previous value.
+
+    Attributes:
+        before: the previous value; MISSING if there was none.
+        tree: what is known of it if it was a container of tensors.
+        stored: whether the code assigns it, rather than only incrementing it.
+        line, file: of the assignment.
+        increments: how many statements increment it, and `step`: by how much they do so together.
+        replaced: whether `before` was a container and has been dropped, because another value replaced it.
+        was_inferred: found by comparing snapshots, so that what the code read there may have no guard.
+        is_preexisting: whether the current value is older than the code's run.
+    """
+
+    def __init__(self, slot: Slot, before: object):
         self.slot = slot
         self.before = before
-        self.old = old_of(self.before)
+        self.tree = previous_tree(self.before)
         self.stored = False
         self.line: int | None = None
         self.file: str | None = None
-        self.counts = 0  # statements that count it up
-        self.step: Any = 0  # by how much all of them together
-        self.replaced = False  # it was a container, which is not held any more
-        self.was_found = False  # by comparing: what the code read there may have no guard
-        self.was_there = False  # whether what stands there now is older than the code's run
+        self.increments = 0
+        self.step: int | float = 0
+        self.replaced = False
+        self.was_inferred = False
+        self.is_preexisting = False
 
 
-class Contained(NamedTuple):
-    """A container that the code can reach.
+class ReachedContainer(NamedTuple):
+    """A mutable container that the code can reach.
 
     Attributes:
         path: as in source code.
-        now: itself.
-        before: a copy of what it was.
-        fetch: returns the current object in its place.
-        line: file and line in user code where it was first read.
+        container: the container itself.
+        before: a copy of its previous contents.
+        fetch: finds the container that is at the path now.
+        line: where user code first read it.
     """
 
     path: str
-    now: Any
-    before: Any
-    fetch: Callable[[], Any]
-    line: tuple[str | None, int | None]
+    container: Container
+    before: Container
+    fetch: Fetch
+    line: Line
 
 
-class Watched:
+class ReachedTensor:
     """A tensor that existed before the code ran, and the properties besides its values that the code may change.
 
     Attributes:
         path: as in source code; empty for an argument.
-        requires_grad: what it was, for a leaf; None otherwise.
+        requires_grad: its previous value, for a leaf; None otherwise.
     """
 
-    __slots__ = ("_geometry", "_reference", "_storage", "path", "requires_grad")
+    __slots__ = ("_layout", "_reference", "_storage", "path", "requires_grad")
 
     def __init__(self, path: str, tensor: Tensor):
         self.path = path
         self._reference = weakref.ref(tensor)
         self.requires_grad = tensor.requires_grad if tensor.is_leaf else None
         self._storage = tensor.untyped_storage() if tensor.device.type == "jax" else None
-        self._geometry = layout_of(tensor)
+        self._layout = layout_of(tensor)
 
     @property
     def name(self) -> str:
@@ -91,43 +107,45 @@ class Watched:
         """The tensor, while it lives."""
         return self._reference()
 
-    def flag(self) -> bool | None:
-        """Its current `requires_grad`, if the code changed it."""
+    def changed_flag(self) -> bool | None:
+        """The current `requires_grad`, if the code changed it."""
         tensor = self._reference()
         if tensor is None or self.requires_grad in (None, tensor.requires_grad):
             return None
         return not self.requires_grad
 
-    def moved(self) -> Tensor | None:
+    def if_moved(self) -> Tensor | None:
         """The tensor, if its storage or its layout has changed (`.data =`, `resize_`, `t_`)."""
         tensor = self._reference()
         if tensor is None or self._storage is None:
             return None
-        same = tensor.untyped_storage().buffer is self._storage.buffer  # type: ignore[attr-defined]  # ours
-        return None if same and layout_of(tensor) == self._geometry else tensor
+        same = tensor.untyped_storage().buffer is self._storage.buffer  # type: ignore[attr-defined]  # of the device
+        return None if same and layout_of(tensor) == self._layout else tensor
 
-    def in_place(self, tensor: Tensor) -> bool:
-        """Whether the tensor has the geometry that this one had."""
-        return layout_of(tensor) == self._geometry
+    def has_layout_of(self, tensor: Tensor) -> bool:
+        """Whether the other tensor has the layout that this one had."""
+        return layout_of(tensor) == self._layout
 
-    def put_back(self) -> None:
+    def restore_memory(self) -> None:
         """Restore the tensor's memory."""
-        tensor = self.moved()
+        tensor = self.if_moved()
         if tensor is not None and self._storage is not None:
-            size, stride, offset, _ = self._geometry
+            size, stride, offset, _ = self._layout
             with torch.no_grad():  # it may be a leaf
-                private.put_on_storage(tensor, self._storage, offset, size, stride)
+                private.put_on_storage(tensor, self._storage, int(offset), size, stride)
             moves.note()
 
     def restore(self) -> None:
-        """Restore the tensor's memory and flags."""
-        self.put_back()
-        tensor = self._reference()
-        if tensor is not None and self.flag() is not None and tensor.is_leaf:
-            tensor.requires_grad_(self.requires_grad)  # type: ignore[arg-type]  # not None
+        """Restore the tensor's memory and `requires_grad`."""
+        self.restore_memory()
+        tensor, flag = self._reference(), self.requires_grad
+        if tensor is None or flag is None or self.changed_flag() is None:
+            return
+        if tensor.is_leaf:
+            tensor.requires_grad_(flag)
 
 
-def layout_of(tensor: Tensor) -> tuple[Any, ...]:
+def layout_of(tensor: Tensor) -> Layout:
     """The layout of a tensor: size, stride, offset, dtype."""
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
@@ -136,132 +154,160 @@ class Effects:
     """The effects of one trace on Python state."""
 
     def __init__(self) -> None:
-        self.written: dict[Any, Written] = {}
-        self.containers: list[Contained] = []
-        self._known: set[int] = set()
-        self.tensors: dict[int, Watched] = {}
+        self.assignments: dict[tuple[int, str, object], Assignment] = {}
+        self.containers: list[ReachedContainer] = []
+        self.tensors: dict[int, ReachedTensor] = {}
         self.snapshots = Snapshots()
-        self._changed: dict[int, Any] = {}  # what containers held, by their identity
+        self._known: set[int] = set()  # the containers in the list, by identity
+        self._before: dict[int, Container] = {}  # changed containers by identity: their contents
 
-    def compare(self, mentions: Callable[[str], bool]) -> None:
-        """After the code has run, find the writes that its text does not show.
+    def compare_snapshots(self, mentions: Callable[[str], bool]) -> None:
+        """After the code has run, find the writes whose target the bytecode does not name.
 
-        `mentions`: whether it has a name in it. Other threads may write to the same objects meanwhile.
+        Other threads may write to the same objects meanwhile, so that a write counts only if the code mentions the
+        name of its target.
+
+        Args:
+            mentions: whether the code has a name in it.
         """
-        for slot, before in self.snapshots.written():
+        for slot, before in self.snapshots.changed_slots():
             name = slot.path if slot.key == "cell_contents" else slot.key
-            if slot.place not in self.written and mentions(name):
-                self.written[slot.place] = written = Written(slot, before)
-                written.stored = written.was_found = True
-        for path, container, before in self.snapshots.filled():
-            changed = id(container) not in self._known and not same_contents(container, before)
-            if changed and mentions(path.rpartition(".")[2]):
+            if slot.identity not in self.assignments and mentions(name):
+                self.assignments[slot.identity] = assignment = Assignment(slot, before)
+                assignment.stored = assignment.was_inferred = True
+        for path, container, contents in self.snapshots.containers():
+            if id(container) in self._known or same_contents(container, contents):
+                continue
+            if mentions(path.rpartition(".")[2]):
                 self._known.add(id(container))
-                here = strong(container)
-                self.containers.append(Contained(path, container, before, here, (None, None)))
+                fetch = strong(container)
+                self.containers.append(
+                    ReachedContainer(path, container, contents, fetch, (None, None))
+                )
         self.snapshots = Snapshots()
         for c in self.containers:
-            if not same_contents(c.now, c.before):
-                self._changed[id(c.now)] = c.before
+            if not same_contents(c.container, c.before):
+                self._before[id(c.container)] = c.before
 
-    def before(self, container: Any) -> Any:
+    def before(self, container: Container) -> Container:
         """The contents of a container before the code ran, if known; the container itself if they are unchanged."""
-        return self._changed.get(id(container), container)
+        return self._before.get(id(container), container)
 
     def store(self, slot: Slot, line: int | None, file: str) -> None:
         """Note that the code may be about to assign to the slot."""
-        written = self._of(slot)
-        written.stored = True
-        written.line, written.file = line, file
+        assignment = self._of(slot)
+        assignment.stored = True
+        assignment.line, assignment.file = line, file
 
-    def count(self, slot: Slot, by: Any) -> None:
+    def increment(self, slot: Slot, by: int | float) -> None:
         """Note that the code is about to increment the slot."""
-        written = self._of(slot)
-        written.counts += 1
-        written.step += by
+        assignment = self._of(slot)
+        assignment.increments += 1
+        assignment.step += by
 
-    def _of(self, slot: Slot) -> Written:
-        known = self.written.get(slot.place)
+    def _of(self, slot: Slot) -> Assignment:
+        known = self.assignments.get(slot.identity)
         if known is None:
-            known = self.written[slot.place] = Written(slot, slot.get())
+            known = self.assignments[slot.identity] = Assignment(slot, slot.get())
         return known
 
-    def contain(
-        self,
-        path: str,
-        container: Any,
-        fetch: Callable[[], Any],
-        line: tuple[str | None, int | None],
-    ) -> None:
-        """Record a container that the code can reach; `fetch` returns the current one, `line` is in user code."""
+    def add_container(self, path: str, container: object, fetch: Fetch, line: Line) -> None:
+        """Note a container that the code can reach, if it is mutable."""
         if isinstance(container, list | dict | set | deque) and id(container) not in self._known:
-            self._known.add(id(container))  # which stays its own: the container is held
+            # The list below holds the container, so that no other object gets its id.
+            self._known.add(id(container))
             before = self.snapshots.before(container)
             before = container.copy() if before is None else before
-            self.containers.append(Contained(path, container, before, fetch, line))
+            self.containers.append(ReachedContainer(path, container, before, fetch, line))
 
-    def watch(self, path: str, tensor: Tensor) -> None:
-        """A tensor that the code can reach."""
+    def add_tensor(self, path: str, tensor: Tensor) -> None:
+        """Note a tensor that the code can reach."""
         if id(tensor) not in self.tensors:
-            self.tensors[id(tensor)] = Watched(path, tensor)
+            self.tensors[id(tensor)] = ReachedTensor(path, tensor)
 
-    def forget_replaced(self, was_there: Callable[[Any], bool]) -> None:
+    def drop_replaced(self, is_preexisting: Callable[[object], bool]) -> None:
         """Drop containers that the code replaced: they may hold tensors of the trace.
 
-        `was_there`: whether an object is older than the code's run, which is known no longer afterwards.
+        Args:
+            is_preexisting: whether an object is older than the code's run, which is unknown afterwards.
         """
-        self._changed.clear()
-        self.containers = [c for c in self.containers if _stands(c.fetch, c.now)]
-        for written in self.written.values():
-            written.was_there = was_there(written.slot.get())
-            replaced = isinstance(written.before, list | dict | set | deque)
-            if replaced and written.slot.get() is not written.before:
-                written.before, written.replaced = MISSING, True
+        self._before.clear()
+        self.containers = [c for c in self.containers if fetched(c.fetch) is c.container]
+        for assignment in self.assignments.values():
+            current = assignment.slot.get()
+            assignment.is_preexisting = is_preexisting(current)
+            was_container = isinstance(assignment.before, list | dict | set | deque)
+            if was_container and current is not assignment.before:
+                assignment.before, assignment.replaced = MISSING, True
 
-    def filled(self) -> list[Contained]:
-        """The containers whose contents changed and that are still in place."""
+    def is_assigned_by_item(self, container: Container, before: Container) -> bool:
+        """Whether the code changed a container only by assigning to items that are known slots."""
+        keys: list[list[object]]  # of each changed element
+        if isinstance(container, dict) and isinstance(before, dict):
+            if [k for k in before if k in container] != [k for k in container if k in before]:
+                return False  # another order
+            union = {**before, **container}
+            changed = [k for k in union if before.get(k, MISSING) is not container.get(k, MISSING)]
+            keys = [[k] for k in changed]
+        elif (
+            isinstance(container, list | deque)
+            and isinstance(before, list | deque)
+            and len(container) == len(before)
+        ):
+            count = len(container)
+            keys = [[i, i - count] for i in range(count) if container[i] is not before[i]]
+        else:
+            return False
+        owner = id(container)
+        return all(any((owner, ITEM, k) in self.assignments for k in group) for group in keys)
+
+    def changed_containers(self) -> list[ReachedContainer]:
+        """The containers whose contents changed and that are still at their paths."""
         return [
             c
             for c in self.containers
-            if not same_contents(c.now, c.before) and _stands(c.fetch, c.now)
+            if not same_contents(c.container, c.before) and fetched(c.fetch) is c.container
         ]
 
     def restore(self) -> None:
         """Restore everything."""
         for c in self.containers:
-            if not same_contents(c.now, c.before):
-                put_contents(c.now, c.before)
-        for written in self.written.values():
-            if not written.replaced and written.slot.get() is not written.before:
-                written.slot.set(written.before)
-        for watched in self.tensors.values():
-            watched.restore()
+            if not same_contents(c.container, c.before):
+                set_contents(c.container, c.before)
+        for assignment in self.assignments.values():
+            slot = assignment.slot
+            if not assignment.replaced and slot.get() is not assignment.before:
+                slot.set(assignment.before)
+        for tensor in self.tensors.values():
+            tensor.restore()
 
 
-def _stands(fetch: Callable[[], Any], container: Any) -> bool:
-    try:
-        return fetch() is container
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-        return False
-
-
-def same_contents(now: Any, before: Any) -> bool:
+def same_contents(now: Container, before: Container) -> bool:
     """Whether a container has the same contents in the same order."""
     if len(now) != len(before):
         return False
-    if isinstance(now, dict):
-        if list(now) != list(before):
-            return False
-        now, before = now.values(), before.values()
-    elif isinstance(now, set):
+    if isinstance(now, set):
         return bool(now == before)
-    return all(a is b for a, b in zip(now, before, strict=True))
+    if isinstance(now, dict) and isinstance(before, dict) and list(now) != list(before):
+        return False
+    return all(a is b for a, b in zip(values_of(now), values_of(before), strict=True))
 
 
-def put_contents(container: Any, contents: Any) -> None:
-    """Give a container the contents of another one."""
+def values_of(container: Container) -> Iterable[object]:
+    """The values of a dictionary, the elements of another container."""
+    return container.values() if isinstance(container, dict) else container
+
+
+def set_contents(container: Container, contents: Container) -> None:
+    """Give a container the contents of another one of its type."""
     if isinstance(container, list):
         container[:] = contents
         return
     container.clear()
-    (container.extend if isinstance(container, deque) else container.update)(contents)
+    if isinstance(container, dict):
+        if isinstance(contents, dict):
+            container.update(contents)
+    elif isinstance(container, set):
+        container.update(contents)
+    else:
+        container.extend(contents)

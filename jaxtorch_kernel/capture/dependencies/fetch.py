@@ -2,56 +2,82 @@
 
 A guard outlives the frame in which its value was read, so it keeps a *fetch*: a function without arguments that returns
 the current value. The fetch of an attribute calls the fetch of its owner, and so on up to a root object. The root is
-held by a weak reference where Python allows one, so that a program keeps nothing alive. A fetch raises or returns None
-if something along the path no longer exists.
+held by a weak reference where Python allows one, so that a program keeps nothing alive. If something along the path no
+longer exists, a fetch returns None or raises one of the exceptions in `GONE`.
 """
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
-from .guard import ATTRIBUTES
+from .reads import ATTRIBUTE
 from .tokens import MISSING
+
+V = TypeVar("V")
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
-Fetch = Callable[[], Any]
-# What reading one value gives: its path as one would write it, the value, and how to find it again.
-Found = tuple[str, Any, Fetch]
+Fetch: TypeAlias = Callable[[], object]
+# What a fetch raises if its owner no longer exists or has lost the attribute or item.
+GONE = AttributeError, KeyError, IndexError, TypeError, ValueError
 
 
-def strong(value: Any) -> Fetch:
+class Resolved(NamedTuple):
+    """A value that was read: its path as in source code, the value, and how to find it again."""
+
+    path: str
+    value: object
+    fetch: Fetch
+
+
+def strong(value: V) -> Callable[[], V]:
     """A strong reference, for values that live as long as the process."""
     return lambda: value
 
 
-def ref(value: Any) -> Fetch:
-    """A weak reference to the value, or the value itself if it does not support one."""
+def ref(value: V) -> Callable[[], V | None]:
+    """A weak reference to the value, or a strong one if its type does not support weak references."""
     try:
         return weakref.ref(value)
     except TypeError:
         return strong(value)
 
 
-def element(fetch: Fetch, key: Any) -> Fetch:
+def fetched(fetch: Fetch) -> object | None:
+    """The current value; None if it no longer exists."""
+    try:
+        return fetch()
+    except (*GONE, ReferenceError):
+        return None
+
+
+# In these readers `fetch` returns Any: what it finds may be of any type, and an operation that this type does not
+# support raises one of `GONE`.
+
+
+def element(fetch: Callable[[], Any], key: object) -> Fetch:
     """The element of a container under a key."""
     return lambda: fetch()[key]
 
 
+def attribute(fetch: Fetch, name: str) -> Fetch:
+    """An attribute; the name may have dots."""
+    if name in _TABLES and isinstance(fetch(), torch.nn.Module):
+        return ModuleTable(fetch, name)
+    read = attrgetter(name)
+    return lambda: read(fetch())
+
+
 def reader(fetch: Fetch, kind: str, key: Any) -> Fetch:
-    """An attribute or an item, by the kind of its group (`guard.py`); the name of an attribute may have dots."""
-    if kind == ATTRIBUTES:
-        if key in _TABLES and isinstance(fetch(), torch.nn.Module):
-            return ModuleTable(fetch, key)
-        read = attrgetter(key)
-        return lambda: read(fetch())
-    return lambda: fetch()[key]
+    """An attribute or an item, by the kind of its group (`guard.py`)."""
+    return attribute(fetch, key) if kind == ATTRIBUTE else element(fetch, key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +87,23 @@ class ModuleTable:
     module: Fetch
     table: str
 
-    def __call__(self) -> Any:
-        return self.module().__dict__[self.table]
+    def __call__(self) -> dict[str, Any]:
+        table: dict[str, Any] = self.module().__dict__[self.table]
+        return table
+
+
+class ClosureFetch:
+    """Finds the cell of a closure variable. If the function no longer exists, nothing depends on the variable."""
+
+    __slots__ = ("code", "function", "index")
+
+    def __init__(self, function: types.FunctionType, index: int):
+        self.function = weakref.ref(function)
+        self.code = function.__code__
+        self.index = index
+
+    def __call__(self) -> types.CellType:
+        return self.function().__closure__[self.index]  # type: ignore[union-attr,index]  # AttributeError: gone
 
 
 def class_table(cls: Fetch) -> Fetch:
@@ -70,12 +111,12 @@ def class_table(cls: Fetch) -> Fetch:
     return lambda: cls().__dict__
 
 
-def variable(cell: Any) -> Fetch:
+def variable(cell: types.CellType) -> Fetch:
     """The value of a closure variable, from its cell."""
     return lambda: cell.cell_contents
 
 
-def contents_of(cell: Any) -> Any:
+def contents_of(cell: types.CellType) -> object:
     """The current value of a closure variable; MISSING if it is not set yet."""
     try:
         return cell.cell_contents

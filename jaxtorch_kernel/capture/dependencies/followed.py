@@ -1,9 +1,9 @@
 """Decides which Python code is followed, that is, whose bytecode is searched for dependencies of a program.
 
-    the user's        its globals, closures and attributes may all change
-    a library's       code built on torch, and the parts of torch that hold user objects (modules, schedulers): its
+    user code         its globals, closures and attributes may all change
+    library code      code built on torch, and the parts of torch that hold user objects (modules, schedulers): its
                       functions do not change, but the objects that it reads may
-    not followed      the rest of torch, JAX, NumPy, the standard library, this project: assumed constant
+    other code        the rest of torch, JAX, NumPy, the standard library, this project: assumed constant, not followed
 
 The file of a function decides. Functions generated from text (methods of a dataclass) have no file; for them the module
 decides.
@@ -11,6 +11,7 @@ decides.
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 import sys
@@ -21,7 +22,14 @@ from torch.nn.modules import module as torch_modules
 
 from ...programs.site import is_user_file, package_of
 
-USERS, LIBRARY, NOT_FOLLOWED = "the user's", "a library's", "not followed"
+
+class Owner(enum.Enum):
+    """Whose code a function is."""
+
+    USER = "user"
+    LIBRARY = "library"
+    OTHER = "other"
+
 
 _TORCH = os.path.dirname(torch.__file__)
 _FOLLOWED_TORCH = tuple(
@@ -33,7 +41,7 @@ _FOLLOWED_TORCH = tuple(
         ("optim", "swa_utils"),
     )
 )
-_NOT_FOLLOWED_NAMES = frozenset(
+_NOT_FOLLOWED = frozenset(
     (
         "torch",
         "jax",
@@ -50,38 +58,38 @@ _NOT_FOLLOWED_NAMES = frozenset(
     )
 )
 
-# What `Module.__init__` sets.
-OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+# The attributes that `Module.__init__` sets.
+MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
-def whose(frame: types.FrameType) -> str:
-    """USERS, LIBRARY or NOT_FOLLOWED, for a function that begins."""
+def owner_of(frame: types.FrameType) -> Owner:
+    """Whose code a function is that is being entered."""
     code = frame.f_code
     if any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
-        return NOT_FOLLOWED  # it runs at any moment
+        return Owner.OTHER  # it runs at arbitrary moments
     file = code.co_filename
     if file.startswith("<frozen"):
-        return NOT_FOLLOWED
+        return Owner.OTHER
     if file.startswith("<"):  # made from text: a dataclass's method, a cell of a plain shell
         name = str(frame.f_globals.get("__name__"))
-        if name.partition(".")[0] in _NOT_FOLLOWED_NAMES:
-            return NOT_FOLLOWED
+        if name.partition(".")[0] in _NOT_FOLLOWED:
+            return Owner.OTHER
         module = sys.modules.get(name)
-        # `__main__` may be a launcher's module: the code that it runs in that name is the user's.
-        is_users = module is None or name == "__main__" or is_users_module(module)
-        return USERS if is_users else LIBRARY
+        # `__main__` may be the module of a launcher: the code that it runs under that name is the user's.
+        is_users = module is None or name == "__main__" or is_user_module(module)
+        return Owner.USER if is_users else Owner.LIBRARY
     if is_user_file(file):
-        return USERS
+        return Owner.USER
     if file == torch_modules.__file__:
-        return NOT_FOLLOWED
+        return Owner.OTHER
     package = package_of(file)
-    if file.startswith(_FOLLOWED_TORCH) or (package and package not in _NOT_FOLLOWED_NAMES):
-        return LIBRARY
-    return NOT_FOLLOWED
+    if file.startswith(_FOLLOWED_TORCH) or (package and package not in _NOT_FOLLOWED):
+        return Owner.LIBRARY
+    return Owner.OTHER
 
 
-def is_users_module(module: types.ModuleType) -> bool:
-    """Whether a Python module is the user's own."""
+def is_user_module(module: types.ModuleType) -> bool:
+    """Whether a Python module is user code."""
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ not in sys.builtin_module_names and not hasattr(module, "__path__")

@@ -1,48 +1,54 @@
-"""Tensors that the code creates and binds to places that outlive it: each run binds a new one there."""
+"""Tensors that the code creates and stores in places that outlive it: each run stores a new one there."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from ...storage.buffer import buffer_of, wrap
+from ...storage.buffer import Buffer, Spec, buffer_of, wrap
 from ..errors import CaptureError
+from .slots import Target
+from .tokens import is_device_tensor
 
 Tensor = torch.Tensor
 
+# A weak reference to the buffer of a tensor that was computed from inputs and outlives the trace, and its spec. The
+# values of these tensors follow the results of a program, in the order of `Captured.escaped`.
+Escaped: TypeAlias = tuple[weakref.ref[Buffer], Spec]
+
 
 class Landing:
-    """A tensor that the trace created and left in a place that outlives it: each run leaves a new one there.
+    """Stores the tensor of each run where the trace stored the one that it created.
 
     Args:
-        put: takes the tensor to its place.
+        put: stores the tensor.
         tensor: the one of the trace.
-        trace_made: (weak reference to a buffer, its spec) of all tensors that outlive the trace; their values
-            follow the results of the program in this order.
+        escaped: all tensors that outlive the trace.
     """
 
-    __slots__ = ("cell", "dtype", "offset", "output", "put", "size", "spec", "stride")
+    __slots__ = ("buffer", "dtype", "offset", "output", "put", "size", "spec", "stride")
 
-    def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, trace_made: Sequence[Any]):
+    def __init__(self, put: Callable[[Tensor], None], tensor: Tensor, escaped: Sequence[Escaped]):
         self.put = put
-        self.cell: Any = buffer_of(tensor)
-        references = [reference() for reference, _ in trace_made]
-        self.output = next(i for i, cell in enumerate(references) if cell is self.cell)
-        self.spec = trace_made[self.output][1]
+        self.buffer: Buffer | None = buffer_of(tensor)
+        buffers = [reference() for reference, _ in escaped]
+        self.output = next(i for i, buffer in enumerate(buffers) if buffer is self.buffer)
+        self.spec = escaped[self.output][1]
         self.size, self.dtype = tuple(tensor.shape), tensor.dtype
         self.offset = tensor.storage_offset()
         dense = tensor.is_contiguous() and not self.offset
         self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
 
     def __call__(self, array: Any) -> None:
-        """Leave this run's tensor."""
+        """Store this run's tensor, whose data is a `jax.Array`."""
         if (
-            self.cell is not None
-        ):  # whoever else holds the trace's tensor gets the first run's value
-            self.cell.write(array, self.spec)
-            self.cell = None
+            self.buffer is not None
+        ):  # others may hold the trace's tensor: it gets the first run's value
+            self.buffer.write(array, self.spec)
+            self.buffer = None
         tensor = wrap(array, self.spec, self.size, self.dtype)
         if self.stride is not None:
             with torch.no_grad():
@@ -51,26 +57,26 @@ class Landing:
 
 
 class Binding:
-    """A place to which the code bound a tensor that it created.
+    """A tensor that the code created, and the targets to which it bound the tensor.
 
     Attributes:
-        slots: the places.
+        targets: where it was stored.
         tensor: of the trace.
-        before: the tensor of the device that stood there, if any.
-        refusal: the error for code that may keep no tensor.
+        before: the tensor of the device that the first target held previously, if any.
+        refusal: the error to raise if the code must not store tensors.
     """
 
-    def __init__(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError):
+    def __init__(self, target: Target, tensor: Tensor, before: object, refusal: CaptureError):
         self.refusal = refusal
-        self.slots = [slot]
+        self.targets = [target]
         self.tensor = tensor
-        self.before = before if isinstance(before, Tensor) and before.device.type == "jax" else None
+        self.before = before if is_device_tensor(before) else None
 
-    def landing(self, trace_made: Sequence[Any]) -> Landing:
-        """Where its tensor goes."""
+    def landing(self, escaped: Sequence[Escaped]) -> Landing:
+        """Where each run stores its tensor."""
 
         def put(tensor: Tensor) -> None:
-            for slot in self.slots:
-                slot.set(tensor)
+            for target in self.targets:
+                target.set(tensor)
 
-        return Landing(put, self.tensor, trace_made)
+        return Landing(put, self.tensor, escaped)

@@ -8,18 +8,18 @@ module tree.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_modules
 
-from .fetch import ModuleTable, ref, strong
-from .followed import OF_EVERY_MODULE
-from .guard import ATTRIBUTES, Check, users_hooks
-from .tokens import is_users_class
+from .fetch import ModuleTable, ref
+from .followed import MODULE_ATTRIBUTES
+from .guard import Check, Hooks, user_hooks
+from .reads import ATTRIBUTE
+from .tokens import is_user_class
 from .values import Values
 
-# A module's tables of hooks that its call looks into, and those of all modules.
+# The tables of hooks that a call of a module reads: the module's own, and the global ones.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(
     name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")
@@ -30,73 +30,72 @@ class Modules:
     """Notes what is read of torch modules.
 
     Args:
-        values: where it is noted.
+        values: notes each value.
     """
 
     def __init__(self, values: Values):
         self._values = values
         self._notes = values.notes
 
-    def called(self, module: torch.nn.Module) -> None:
+    def enter_call(self, module: torch.nn.Module) -> None:
         """Note a call of a module: its hooks, and whether `forward` comes from its class or from the module itself."""
         notes = self._notes
         if not notes.is_first((id(module), "called")):
             return
         reference = notes.modules[id(module)] = weakref.ref(module)
         path = notes.module_path(module)
-        own = vars(module)
+        attributes = vars(module)
         for name in _HOOKS:
-            self._hooks(own[name], f"{path}.{name}", reference)
-        if notes.is_first("hooks of all modules"):
+            self._hooks(attributes[name], f"{path}.{name}", reference)
+        if notes.is_first("global hooks"):
             for name in _GLOBAL_HOOKS:
                 self._hooks(vars(torch_modules)[name], name, None)
         cls = type(module)
-        if "forward" not in own and not own["_modules"] and not is_users_class(cls):
-            notes.attributes.append((reference, path, own))
-            self._values.guard(
-                cls, ATTRIBUTES, "forward", cls.forward, f"{cls.__name__}.forward", ref(cls)
-            )
-        else:
+        if "forward" in attributes or attributes["_modules"] or is_user_class(cls):
             self._values.attribute(module, "forward", path, ref(module))
+        else:
+            notes.class_forwards.append((reference, path, attributes))
+            where = f"{cls.__name__}.forward"
+            self._values.guard(cls, ATTRIBUTE, "forward", cls.forward, where, ref(cls))
 
-    def _hooks(self, hooks: dict[Any, Any], path: str, module: Any) -> None:
+    def _hooks(self, hooks: Hooks, path: str, module: weakref.ref[torch.nn.Module] | None) -> None:
         notes = self._notes
-        users = users_hooks(hooks)
+        users = user_hooks(hooks)
         if not users:
-            notes.hookless.append((module, path, hooks))  # ours are there only while code is traced
+            notes.empty_hooks.append((module, path, hooks))
             return
         for hook in hooks.values():
-            self._values.may_run(hook)
-        fetch, expected = strong(hooks), tuple(map(id, users.values()))
+            self._values.add_function(hook)
+        expected = tuple(map(id, users.values()))
         notes.checks[id(hooks)] = Check(
             path,
             "has different hooks",
-            lambda: tuple(map(id, users_hooks(fetch()).values())) == expected,
+            lambda: tuple(map(id, user_hooks(hooks).values())) == expected,
         )
 
     def read_whole(self, module: torch.nn.Module) -> None:
-        """All of a module's tree is read."""
+        """Note that all of a module's tree is read."""
         notes = self._notes
         if not notes.is_first((id(module), "whole")):
             return
         notes.modules[id(module)] = weakref.ref(module)
         path = notes.module_path(module)
-        own = vars(module)
-        for name in own.keys() - OF_EVERY_MODULE:
-            self._values.read_later(path, module, name)
-        notes.table(path, module, own["_parameters"])
-        notes.table(path, module, own["_buffers"])
-        for name, p in own["_parameters"].items():
+        attributes = vars(module)
+        for name in attributes.keys() - MODULE_ATTRIBUTES:
+            self._values.defer_attribute(path, module, name)
+        notes.table(path, module, attributes["_parameters"])
+        notes.table(path, module, attributes["_buffers"])
+        for name, p in attributes["_parameters"].items():
             if p is not None:
-                self._values.attributes_later(f"{path}.{name}", p)
+                self._values.defer_tensor_attributes(f"{path}.{name}", p)
         children = ModuleTable(ref(module), "_modules")
-        notes.contents(f"{path}._modules", own["_modules"], children)
-        for child in own["_modules"].values():
-            if child is not None and not notes.is_made(child):
+        notes.contents(f"{path}._modules", attributes["_modules"], children)
+        for child in attributes["_modules"].values():
+            if child is not None and not notes.is_created(child):
                 self.read_whole(child)
 
-    def read_unseen(self, module: torch.nn.Module) -> None:
-        """All of a module's tree is read, and what a call of it would read: another module is called for it."""
+    def read_as_called(self, module: torch.nn.Module) -> None:
+        """Note all of a module's tree, and what a call of it would read: a copy of the module is called instead."""
         self.read_whole(module)
         for part in module.modules():
-            self.called(part)
+            self.enter_call(part)

@@ -1,12 +1,14 @@
-"""Dependencies that no guard can watch, and those that a guard must compare by contents.
+"""Dependencies on the world outside of Python objects, and those that must be compared by contents.
 
-The former are iterators, the clock, random numbers of the host and files; the latter CPU tensors and arrays.
+No guard can check iterators, the clock, random numbers of the host or files: code that uses them is refused, or warned
+about. CPU tensors and arrays change in place, so that their checks compare them with a copy.
 """
 
 from __future__ import annotations
 
 import array
 import contextvars
+import functools
 import io
 import operator
 import os
@@ -15,6 +17,7 @@ import sys
 import time
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,12 +34,12 @@ Tensor = torch.Tensor
 _CLOCK = "reads the clock"
 _FILE = "reads a file"
 _INPUT = "reads the keyboard"
-_HOST = "draws random numbers on the host"
-_FUNCTIONS: dict[Any, str] = {
+_RANDOM = "draws random numbers on the host"
+_FUNCTIONS: dict[object, str] = {
     open: _FILE,
     os.read: _FILE,
     input: _INPUT,
-    os.urandom: _HOST,
+    os.urandom: _RANDOM,
     **{
         function: _CLOCK
         for name in (
@@ -47,11 +50,13 @@ _FUNCTIONS: dict[Any, str] = {
         if (function := getattr(time, name, None)) is not None
     },
 }
-_LOOKS = (os.stat, os.lstat, os.listdir, os.scandir)  # at the file system
-_PATHS = ("genericpath", "posixpath", "ntpath", "pathlib", "glob")  # modules that look for others
+_FILE_SYSTEM = (os.stat, os.lstat, os.listdir, os.scandir)
+# Modules that call these for their callers.
+_PATH_MODULES = ("genericpath", "posixpath", "ntpath", "pathlib", "glob")
 _METHODS = {"now": _CLOCK, "utcnow": _CLOCK, "today": _CLOCK}
 _READS = frozenset({"read", "readline", "readlines", "readinto"})
-_QUIET = (
+# Python itself reads source files here: for an import, for the line of a warning.
+_SOURCE_READERS = (
     "linecache.py",
     "tokenize.py",
     "importlib",
@@ -88,8 +93,8 @@ DRAWS = frozenset(
         *("_sample_dirichlet", "_standard_gamma"),
     }
 )
-# What a program may depend on, and what is asked again before each run.
-ASKED = frozenset(
+# Functions whose results a program may depend on: they are called again before each run.
+RECHECKED = frozenset(
     {
         os.getcwd,
         sys.getrecursionlimit,
@@ -98,64 +103,64 @@ ASKED = frozenset(
         torch.initial_seed,
     }
 )
-# Modules whose objects are not looked into: of locks, which hold who waits now and change at any time; of loggers, of
-# which each leads to all others, and which decide nothing but what is written.
-SHARED = frozenset({"threading", "multiprocessing.synchronize", "logging"})
-_SMALL = 1 << 12  # elements of a tensor on the CPU that is compared by value too
+# The modules of objects that are not inspected. Locks change at any time, as they hold the waiting threads. Each logger
+# leads to all others, and they decide only what is logged.
+OPAQUE_MODULES = frozenset({"threading", "multiprocessing.synchronize", "logging"})
+_MAX_COMPARED = 1 << 12  # elements of a CPU tensor that is compared by value too
 
 
-def what_of(function: Any) -> str | None:
-    """What a function of the host does that a program cannot repeat, or None."""
+def unrepeatable(function: object) -> str | None:
+    """What a function does that a program cannot repeat, such as "reads the clock"; None for other functions."""
     if isinstance(function, types.BuiltinFunctionType):
         known = _FUNCTIONS.get(function)
         if known is not None:
             return known
     if isinstance(function, random.Random | np.random.RandomState | np.random.Generator):
-        return _HOST
+        return _RANDOM
     if not isinstance(function, types.BuiltinFunctionType | types.MethodType) and not _is_cython(
         function
     ):
         return None
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random | np.random.RandomState | np.random.Generator):
-        return _HOST
+        return _RANDOM
     if isinstance(owner, type) and owner.__module__ == "datetime":
         return _METHODS.get(getattr(function, "__name__", ""))
     return None
 
 
-def _is_cython(function: Any) -> bool:
+def _is_cython(function: object) -> bool:
     return type(function).__name__ == "cython_function_or_method"
 
 
-def called(function: Any, frame: types.FrameType) -> str | None:
-    """What a call of a builtin does that a program cannot repeat."""
+def unrepeatable_call(function: object, frame: types.FrameType) -> str | None:
+    """What a call of a builtin does that a program cannot repeat, or None."""
     name = getattr(function, "__name__", "")
     if function is open or (
         name in _READS and isinstance(getattr(function, "__self__", None), io.IOBase)
     ):
-        return None if _is_quiet(frame) else _FILE
-    if function in _LOOKS:
-        while frame.f_back is not None and frame.f_globals.get("__name__") in _PATHS:
+        return None if _reads_source(frame) else _FILE
+    if function in _FILE_SYSTEM:
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _PATH_MODULES:
             frame = frame.f_back
         return _FILE if is_user_file(frame.f_code.co_filename) else None
     if name in _METHODS or function is os.urandom or function is input:
-        return what_of(function)
+        return unrepeatable(function)
     if is_user_file(frame.f_code.co_filename):
-        return what_of(function)
+        return unrepeatable(function)
     return None
 
 
-def _is_quiet(frame: types.FrameType | None) -> bool:
-    """Whether a file is read by Python itself: an import, a line of source for a warning."""
+def _reads_source(frame: types.FrameType | None) -> bool:
+    """Whether Python itself reads a file: for an import, or for the line of a warning."""
     while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if any(part in frame.f_code.co_filename for part in _QUIET):
+        if any(part in frame.f_code.co_filename for part in _SOURCE_READERS):
             return True
         frame = frame.f_back
     return False
 
 
-def is_iterator(value: Any) -> bool:
+def is_iterator(value: object) -> bool:
     """Whether reading a value advances it, so that a program could not read it again."""
     if isinstance(value, io.IOBase):
         standard = value in (sys.stdin, sys.stdout, sys.stderr)
@@ -173,12 +178,12 @@ def refuse_iterator(path: str, file: str | None, line: int | None) -> None:
     )
 
 
-def unwritten(path: str, tensor: Tensor) -> Check:
-    """A check of a CPU tensor, whose values are part of the program."""
+def cpu_tensor_check(path: str, tensor: Tensor) -> Check:
+    """A check that a CPU tensor was not written to: its values are constants of the program."""
     reference = weakref.ref(tensor)
     tracked = not tensor.is_inference()
     version = tensor._version if tracked else 0
-    small = tensor.numel() <= _SMALL and not tensor.is_sparse and not tensor.is_quantized
+    small = tensor.numel() <= _MAX_COMPARED and not tensor.is_sparse and not tensor.is_quantized
     copy = tensor.detach().clone() if small and tensor.device.type != "meta" else None
 
     def holds() -> bool:
@@ -190,33 +195,34 @@ def unwritten(path: str, tensor: Tensor) -> Check:
     return Check(path, "was written to", holds)
 
 
-def asked_again(path: str, ask: Any) -> Check:
+def same_result_check(path: str, function: Callable[[], object]) -> Check:
     """A check that a function still returns the same value."""
-    before = token(ask())
-    return Check(f"{path}()", "returns a different value", lambda: bool(token(ask()) == before))
+    before = token(function())
+    what = "returns a different value"
+    return Check(f"{path}()", what, lambda: bool(token(function()) == before))
 
 
-def kept_results(path: str, cache: Any) -> Check:
+def cache_check(path: str, cache: functools._lru_cache_wrapper[Any]) -> Check:
     """A check that a function under `functools.lru_cache` has dropped no results."""
     least = cache.cache_info().currsize
     return Check(path, "has dropped cached results", lambda: cache.cache_info().currsize >= least)
 
 
-def context_variable(path: str, variable: contextvars.ContextVar[Any]) -> Check:
+def context_variable_check(path: str, variable: contextvars.ContextVar[Any]) -> Check:
     """A check that a context variable has the same value."""
-    return asked_again(f"{path}.get", lambda: variable.get(MISSING))
+    return same_result_check(f"{path}.get", lambda: variable.get(MISSING))
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether a value is compared by its elements."""
-    if isinstance(value, jax.Array):  # which never change, or are tracers
+    if isinstance(value, jax.Array):  # it never changes, or is a tracer
         return False
     return isinstance(value, np.ndarray | bytearray | memoryview | array.array) or hasattr(
         type(value), "__array__"
     )
 
 
-def names_asked(value: Any) -> list[str]:
+def names_of_getter(value: object) -> list[str]:
     """The attributes that an `operator.attrgetter` or `methodcaller` reads."""
     if isinstance(value, operator.attrgetter | operator.methodcaller):
         return [
@@ -237,15 +243,15 @@ def _equal(one: Tensor, other: Tensor) -> bool:
         )
 
 
-def _labels(value: Any) -> list[Any]:
-    """What an array has beside its elements: a frame's labels, a mask, names of fields."""
+def _labels(value: object) -> list[object]:
+    """What an array has besides its elements: the labels of a DataFrame, a mask, names of fields."""
     parts = [getattr(value, name, None) for name in ("columns", "index", "mask")]
-    own = [None if p is None or not hasattr(p, "tolist") else p.tolist() for p in parts]
-    return [*own, getattr(getattr(value, "dtype", None), "names", None)]
+    labels = [p.tolist() if p is not None and hasattr(p, "tolist") else None for p in parts]
+    return [*labels, getattr(getattr(value, "dtype", None), "names", None)]
 
 
-def unchanged_array(path: str, value: Any) -> Check:
-    """An array of NumPy's, or what gives one (a DataFrame): compared by its contents."""
+def array_check(path: str, value: object) -> Check:
+    """A check of the contents of a NumPy array, or of an object that converts to one (a DataFrame)."""
     if isinstance(value, _BYTES):
         before = bytes(value)
         return Check(path, "has different contents", lambda: bytes(value) == before)

@@ -1,8 +1,12 @@
 """What code reads and writes, from its bytecode: chains such as `cfg.model.scale` or `table['lr']`.
 
-A chain begins at a name from outside the code (a global, a variable of the closure, an imported module) or at an
-argument, and continues through attributes and items with constant keys. Any other use (an item with a computed key, a
-call) ends the chain, and the object at its end counts as read in full.
+A chain begins at a name from outside the code (a global, a closure variable, an imported module) or at an argument, and
+continues through attributes and items with constant keys. Any other use (an item with a computed key, a call) ends the
+chain, and the object at its end counts as read in full.
+
+`_Scan` goes through the instructions once. Each instruction that loads the root of a chain starts one; the instructions
+that follow it extend the chain as long as they load an attribute or a constant item. A local variable that is assigned
+once, from the end of a chain, is an alias of that chain.
 """
 
 from __future__ import annotations
@@ -26,10 +30,10 @@ _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
 _LOADS = ("LOAD_", "IMPORT_")
 _LOADS_OF_VALUES = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_CLOSURE")
-# With one of these names in it, code may take a leaf's `.grad` away.
+# Code that uses one of these names may clear a leaf's `.grad`.
 _SET_GRADIENTS = frozenset({"zero_grad", "setattr", "__setattr__"})
 _MODULES_WITH_GRAD = ("autograd", "func", "jax", "torch")
-# With one of these names in it, code reads attributes that its bytecode does not say.
+# Code that uses one of these names reads attributes that its bytecode does not show.
 _DYNAMIC = frozenset(
     (
         "getattr",
@@ -74,10 +78,10 @@ class Chain(NamedTuple):
 
 
 class Increment(NamedTuple):
-    """`target += by`, and the value is not used otherwise in this statement."""
+    """`target += by`, if the statement does not use the value otherwise."""
 
     target: Chain
-    by: Any
+    by: int | float
 
 
 class Reads(NamedTuple):
@@ -106,7 +110,7 @@ class Reads(NamedTuple):
 def reads_of(code: types.CodeType) -> Reads:
     """What a code object reads and writes.
 
-    Of the code inside it (lambdas, comprehensions), what that does with variables of this one's own closure.
+    For the code inside it (lambdas, comprehensions), what that does with the closure variables of this code object.
 
     Example:
         >>> from jaxtorch.capture.dependencies.reads import reads_of
@@ -119,6 +123,8 @@ def reads_of(code: types.CodeType) -> Reads:
 
 
 class _Scan:
+    """One pass over the instructions of a code object."""
+
     def __init__(self, code: types.CodeType):
         self.code = code
         self.instructions = _instructions(code)
@@ -127,15 +133,15 @@ class _Scan:
         names += code.co_varnames[len(names) : len(names) + extra]
         stored = {i.argval for i in self.instructions if i.opname in ("STORE_FAST", "DELETE_FAST")}
         self.arguments = frozenset(names) - stored
-        # Variables that are set once, to the end of a chain: reading them goes on with that chain.
-        once = [i.argval for i in self.instructions if i.opname == "STORE_FAST"]
-        self.once = {name for name in once if once.count(name) == 1} - set(names)
+        # Variables that are assigned once: if it is from the end of a chain, they are aliases of that chain.
+        assigned = [i.argval for i in self.instructions if i.opname == "STORE_FAST"]
+        self.once = {name for name in assigned if assigned.count(name) == 1} - set(names)
         self.aliases: dict[str, Chain] = {}
         self.chains: dict[Chain, None] = {}
         self.stores: dict[Chain, None] = {}
         self.increments: list[Increment] = []
-        self.counted: set[int] = set()  # places of the loads in `obj.n += 1`
-        self.assigned: set[str] = set()  # at the level of a module: names it has set so far
+        self.incremented: set[int] = set()  # indices of the loads in `obj.n += 1`
+        self.assigned: set[str] = set()  # the names that module-level code has assigned so far
 
     def result(self) -> Reads:
         i = 0
@@ -143,9 +149,9 @@ class _Scan:
             i = self._statement(i)
         for inner in self.code.co_consts:
             if isinstance(inner, types.CodeType):
-                self._take_closure(reads_of(inner))
+                self._add_inner(reads_of(inner))
         mentioned = {*self._loaded(), *self.code.co_freevars}
-        # A class pattern reads by position what the class names in its `__match_args__`.
+        # A class pattern with positions reads the attributes that the `__match_args__` of the class names.
         patterns = any(i.opname == "MATCH_CLASS" for i in self.instructions)
         dynamic = patterns or not _DYNAMIC.isdisjoint(mentioned)
         constants = self.code.co_consts if dynamic else ()
@@ -160,27 +166,29 @@ class _Scan:
             not _SET_GRADIENTS.isdisjoint(mentioned) or "grad" in strings or self._has_grad(),
         )
 
-    def _take_closure(self, inner: Reads) -> None:
-        own = self.code.co_freevars
-        self.chains.update({c: None for c in inner.chains if c.root is CLOSURE and c.name in own})
-        self.stores.update({c: None for c in inner.stores if c.root is CLOSURE and c.name in own})
-        self.increments += [
-            i for i in inner.increments if i.target.root is CLOSURE and i.target.name in own
-        ]
+    def _add_inner(self, inner: Reads) -> None:
+        """Add what inner code does with the closure variables of this code."""
+
+        def is_shared(chain: Chain) -> bool:
+            return chain.root is CLOSURE and chain.name in self.code.co_freevars
+
+        self.chains.update(dict.fromkeys(filter(is_shared, inner.chains)))
+        self.stores.update(dict.fromkeys(filter(is_shared, inner.stores)))
+        self.increments += [i for i in inner.increments if is_shared(i.target)]
 
     def _loaded(self) -> Iterator[str]:
-        """The names that it reads: one that it only sets or counts up is none."""
+        """The names that it reads, without those that it only assigns or increments."""
         for i, instruction in enumerate(self.instructions):
             name = instruction.argval
             opname = instruction.opname
             if opname.startswith(_LOADS) and not opname.startswith(_LOADS_OF_VALUES):
-                if i not in self.counted and isinstance(name, str):
+                if i not in self.incremented and isinstance(name, str):
                     yield name
             elif instruction.opname == "MATCH_CLASS" and i:
                 yield from self.instructions[i - 1].argval
 
     def _has_grad(self) -> bool:
-        """Whether it reads or sets an attribute `grad` of something that is no module with a function of that name."""
+        """Whether it reads or sets an attribute `grad` of anything but a Python module with a function of that name."""
         return any(
             now.argval == "grad"
             and now.opname.endswith(("_ATTR", "_METHOD"))
@@ -189,7 +197,7 @@ class _Scan:
         )
 
     def _statement(self, i: int) -> int:
-        """Look at one instruction, and at those that go on with it; returns the next one's place."""
+        """Interpret one instruction, and those that continue its chain; returns the index of the next one."""
         instruction = self.instructions[i]
         name, value = instruction.opname, instruction.argval
         if name in _PAIRS:
@@ -206,7 +214,7 @@ class _Scan:
             if value == "type" and self._is(i + 1, *_ARGUMENTS) and self._is(i + 2, "CALL"):
                 owner = self._root(ARGUMENT, self.instructions[i + 1].argval, i)
                 if self.instructions[i + 2].argval == 1:  # `type(self)`
-                    return self._chain(_longer(owner, ATTRIBUTE, "__class__"), i + 3)
+                    return self._chain(_extended(owner, ATTRIBUTE, "__class__"), i + 3)
             return self._chain(self._root(GLOBAL, value, i), i + 1)
         if name in _CLOSURES:
             root = self._root(CLOSURE, value, i) if value in self.code.co_freevars else None
@@ -224,27 +232,27 @@ class _Scan:
             return self.aliases[name]
         if kind is ARGUMENT and name not in self.arguments:
             return None
-        return Chain(kind, name, (), self.instructions[i].positions_line)
+        return Chain(kind, name, (), self.instructions[i].line)
 
     def _chain(self, chain: Chain | None, i: int) -> int:
-        """Follow what comes after a value is loaded."""
-        counted = self._increment_of_name(chain, i)
-        if counted:
-            return counted
+        """Follow the instructions after a value is loaded; returns the index of the next one."""
+        after = self._increment_of_name(chain, i)
+        if after is not None:
+            return after
         while i < len(self.instructions):
             name, value = self.instructions[i].opname, self.instructions[i].argval
             if name in _ATTRIBUTES:
-                chain = _longer(chain, ATTRIBUTE, value)
+                chain = _extended(chain, ATTRIBUTE, value)
             elif name in _CONSTANTS and self._is(i + 1, "BINARY_SUBSCR", "[]"):
-                chain = _longer(chain, ITEM, value)
+                chain = _extended(chain, ITEM, value)
                 i += 1
             elif name == "COPY" and self._is(i + 1, *_ATTRIBUTES):
                 return self._increment_of_attribute(chain, i)
             elif name in ("STORE_ATTR", "DELETE_ATTR"):
-                self._store(_longer(chain, ATTRIBUTE, value))
+                self._store(_extended(chain, ATTRIBUTE, value))
                 return i + 1
             elif name in _CONSTANTS and self._is(i + 1, "STORE_SUBSCR", "DELETE_SUBSCR"):
-                self._store(_longer(chain, ITEM, value))
+                self._store(_extended(chain, ITEM, value))
                 return i + 2
             else:
                 break
@@ -262,35 +270,36 @@ class _Scan:
         """After `import a.b`, or `from a import b, c`."""
         if self._is(i, "IMPORT_FROM"):
             while self._is(i, "IMPORT_FROM"):
-                self._chain(_longer(module, ATTRIBUTE, self.instructions[i].argval), i + 1)
-                i += 2  # and the name that it is stored under
+                self._chain(_extended(module, ATTRIBUTE, self.instructions[i].argval), i + 1)
+                i += 2  # the import, and the store under a name
             return i
         return self._chain(module, i)
 
     def _is(self, i: int, *names: str) -> bool:
         if i >= len(self.instructions):
             return False
-        found = self.instructions[i]
-        return found.opname in names or (found.opname == "BINARY_OP" and found.argrepr in names)
+        instruction = self.instructions[i]
+        name = instruction.opname
+        return name in names or (name == "BINARY_OP" and instruction.argrepr in names)
 
-    def _increment_of_name(self, chain: Chain | None, i: int) -> int:
-        """After the load in `n += 1`: the place after the statement, or 0 where it is something else."""
+    def _increment_of_name(self, chain: Chain | None, i: int) -> int | None:
+        """After the load in `n += 1`: the index after the statement; None if it is another statement."""
         if chain is None or chain.root is ARGUMENT or not self._adds(i):
-            return 0
+            return None
         stores = ("STORE_GLOBAL",) if chain.root is GLOBAL else ("STORE_DEREF",)
         if not self._is(i + 2, *stores) or self.instructions[i + 2].argval != chain.name:
-            return 0
-        self._count(chain, i)
+            return None
+        self._increment(chain, i)
         return i + 3
 
     def _increment_of_attribute(self, chain: Chain | None, i: int) -> int:
         """At the COPY in `obj.n += value`."""
         name = self.instructions[i + 1].argval
-        target = _longer(chain, ATTRIBUTE, name)
+        target = _extended(chain, ATTRIBUTE, name)
         simple = self._adds(i + 2) and self._is(i + 4, "SWAP") and self._is(i + 5, "STORE_ATTR")
         if simple:
-            self._count(target, i + 2)
-            self.counted.add(i + 1)
+            self._increment(target, i + 2)
+            self.incremented.add(i + 1)
             return i + 6
         self._end(target)
         self._store(target)
@@ -303,7 +312,7 @@ class _Scan:
             and type(self.instructions[i].argval) in (int, float)
         )
 
-    def _count(self, target: Chain | None, i: int) -> None:
+    def _increment(self, target: Chain | None, i: int) -> None:
         if target is not None:
             by = self.instructions[i].argval
             by = by if self._is(i + 1, "+=") else -by
@@ -319,27 +328,29 @@ class _Scan:
 
 
 class _Instruction(NamedTuple):
+    """An instruction, as `dis.Instruction` has it, and its line."""
+
     opname: str
     argval: Any
     argrepr: str
-    positions_line: int | None
+    line: int | None
 
 
 def _instructions(code: types.CodeType) -> list[_Instruction]:
-    found = []
+    instructions = []
     for i in dis.get_instructions(code):
         if i.opname not in _SKIPPED:
             line = i.positions.lineno if i.positions is not None else None
-            found.append(_Instruction(i.opname, i.argval, i.argrepr, line))
-    return found
+            instructions.append(_Instruction(i.opname, i.argval, i.argrepr, line))
+    return instructions
 
 
-def _longer(chain: Chain | None, kind: str, step: Any) -> Chain | None:
-    return None if chain is None else chain._replace(steps=(*chain.steps, (kind, step)))
+def _extended(chain: Chain | None, kind: str, key: Any) -> Chain | None:
+    return None if chain is None else chain._replace(steps=(*chain.steps, (kind, key)))
 
 
 class Names(NamedTuple):
-    """What code reads: names outside itself, and attributes of anything."""
+    """What code reads: global names, and the attributes of any object."""
 
     globals: tuple[str, ...]
     attributes: frozenset[str]
@@ -347,34 +358,34 @@ class Names(NamedTuple):
 
 @functools.lru_cache(4096)
 def names_read(code: types.CodeType) -> Names:
-    """The names that code, and the code inside it, looks up outside of functions.
+    """The global names and the attributes that code, and the code inside it, reads.
 
     Example:
         >>> from jaxtorch.capture.dependencies.reads import names_read
         >>> sorted(names_read(compile("y = [f(x).real for _ in z]", "", "exec")).globals)
         ['f', 'x', 'z']
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     attributes: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-            found[instruction.argval] = None
+            names[instruction.argval] = None
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
             attributes.add(instruction.argval)
         elif isinstance(instruction.argval, types.CodeType):
             inner = names_read(instruction.argval)
-            found.update(dict.fromkeys(inner.globals))
+            names.update(dict.fromkeys(inner.globals))
             attributes |= inner.attributes
-    return Names(tuple(found), frozenset(attributes))
+    return Names(tuple(names), frozenset(attributes))
 
 
-_FILLS = frozenset(
+_FILLING_METHODS = frozenset(
     ("append", "appendleft", "extend", "insert", "update", "add", "setdefault", "pop", "clear")
 )
 
 
 def names_filled(code: types.CodeType) -> frozenset[str]:
-    """The names outside of functions whose containers the code fills.
+    """The globals whose containers the code fills.
 
     Example:
         >>> from jaxtorch.capture.dependencies.reads import names_filled
@@ -383,5 +394,5 @@ def names_filled(code: types.CodeType) -> frozenset[str]:
     """
     reads = reads_of(code)
     filled = [c for c in reads.stores if c.steps and c.steps[-1][0] is ITEM]
-    filled += [c for c in reads.chains if c.steps and c.steps[-1][1] in _FILLS]
+    filled += [c for c in reads.chains if c.steps and c.steps[-1][1] in _FILLING_METHODS]
     return frozenset(chain.name for chain in filled if chain.root is GLOBAL)

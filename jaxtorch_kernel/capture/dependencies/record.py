@@ -1,4 +1,10 @@
-"""The result of one trace: its guards, the effects that each run repeats, and where its tensors are found."""
+"""The result of one trace: its guards, the effects that each run repeats, and where its tensors are found.
+
+When the code has run, each of its effects on Python state falls into one of three classes. Plain values and existing
+objects are assigned again by each run (`repeats.py`). A tensor that was computed from inputs is an output of the
+program, and each run stores its own (`landings.py`). Anything else cannot be repeated and is refused. An argument that
+the code stores, or whose `requires_grad` it sets, is noted by its index, because each run has its own.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +14,38 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import torch
 
 from ...storage.buffer import Buffer, buffer_of
 from ..errors import CaptureError, MakesParameters
 from ..results import Alias
-from .cells import GradCell, SlotCell, TensorCell, with_gradient
-from .effects import Contained, Watched, Written, layout_of, put_contents
+from .buffer_refs import GradBuffer, SlotBuffer, TensorBuffer, leaf_with_gradient
+from .effects import (
+    Assignment,
+    ReachedContainer,
+    ReachedTensor,
+    layout_of,
+    set_contents,
+    values_of,
+)
 from .fetch import ref, strong
 from .guard import Check
 from .guards import Guards
-from .landings import Binding, Landing
+from .landings import Binding, Escaped, Landing
 from .recorder import Recorder
-from .repeats import Extend, Rebind, Refill, Reflag, again_of
-from .slots import DataSlot, EndSlot, Slot
-from .tokens import MISSING, is_plain
-from .trees import Part, Tree, parts_of
+from .repeats import Extend, Rebind, SetContents, SetRequiresGrad, appended, repeat_of
+from .slots import DataSlot, ListEnd, Slot, Target
+from .tokens import MISSING, is_device_tensor, is_plain
+from .trees import Leaf, NewTree, tensor_tree
 
 Tensor = torch.Tensor
 
+IsTraced = Callable[[Buffer], bool]
+BufferRef = Callable[[], Buffer | None]
 
-def _kept(path: str, file: str | None, line: int | None) -> CaptureError:
+
+def _stored_error(path: str, file: str | None, line: int | None) -> CaptureError:
     return CaptureError(
         f"the captured code stores a tensor in `{path}`, which existed before the call",
         "Return it and store it outside, or use jit (%%jit), which stores a new one at each run.",
@@ -49,47 +64,15 @@ def warn_of_a_constant(what: str, file: str, line: int) -> None:
     )
 
 
-def _values(container: Any) -> Any:
-    return container.values() if isinstance(container, dict) else container
+def _layout_check(path: str, reference: weakref.ref[Tensor]) -> Check:
+    """A check that a tensor of which the code returns a view has the same memory layout."""
 
-
-def _by_item(container: Any, before: Any, written: dict[Any, Written]) -> bool:
-    """Whether the code changed a container only by assigning to items that are known (`_bind`)."""
-    if isinstance(container, dict):
-        keys = {**before, **container}
-        if [k for k in before if k in container] != [k for k in container if k in before]:
-            return False  # another order
-        changed = [k for k in keys if before.get(k, MISSING) is not container.get(k, MISSING)]
-        known = [[k] for k in changed]
-    elif isinstance(container, list | deque) and len(container) == len(before):
-        count = len(container)
-        changed = [i for i in range(count) if container[i] is not before[i]]
-        known = [[i, i - count] for i in changed]
-    else:
-        return False
-    return all(any((id(container), "items", k) in written for k in keys) for keys in known)
-
-
-def _appended(now: Any, before: Any) -> list[Any]:
-    """What was appended to a list; a deque that was full has lost as much at its other end."""
-    now, before, most = list(now), list(before), getattr(now, "maxlen", None)
-    if most is None or len(now) < most:
-        return now[len(before) :]
-    for count in range(1, most):
-        if all(a is b for a, b in zip(before[len(before) + count - most :], now, strict=False)):
-            return now[most - count :]
-    return now
-
-
-def _same_layout(path: str, reference: weakref.ref[Tensor]) -> Check:
-    """That a tensor of which the code returns a view lies in memory as it did."""
-
-    def now() -> Any:
+    def current() -> object:
         tensor = reference()
         return None if tensor is None else (layout_of(tensor), tensor.requires_grad)
 
-    before = now()
-    return Check(path, "has a different memory layout", lambda: bool(now() == before))
+    before = current()
+    return Check(path, "has a different memory layout", lambda: current() == before)
 
 
 @contextmanager
@@ -99,7 +82,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
     except BaseException:
         recorder.effects.restore()
-        recorder.give_gradients_back()
+        recorder.restore_gradients()
         raise
 
 
@@ -110,7 +93,22 @@ class Record:
         recorder: the recorder that watched the trace.
         is_traced: whether a buffer was created by the trace and has no value outside it.
         results: what the code returned (`results.py`).
-        escaped: (weak reference to a buffer, its spec) of tensors computed from inputs that outlive the code.
+        escaped: the tensors computed from inputs that outlive the code.
+
+    Attributes:
+        repeats: the operations of each run on Python objects.
+        undo: restores Python state from before the trace.
+        bindings: tensors that the code created and stored.
+        tied: arguments that must be the same leaf as in the trace: index, reference.
+        bare: indices of arguments that must be leaves without gradients and hooks.
+        rebound: arguments that each run binds to a slot: index, slot.
+        reflagged: arguments whose `requires_grad` each run sets: index, flag.
+        flags: the `requires_grad` that a run expects of tensors that the code changes, by identity.
+        paths: of the tensors that the code read by name, by identity.
+        layouts: of the device's tensors among them: path, weak reference, memory layout.
+        fresh: results that the code created and that are no tensors, by identity.
+        flagged: the tensors whose `requires_grad` the code may ask for.
+        differentiates: whether it matters which tensors require a gradient.
 
     Raises:
         CaptureError: if the code changed Python state in a way that cannot be repeated.
@@ -119,312 +117,324 @@ class Record:
     def __init__(
         self,
         recorder: Recorder,
-        is_traced: Callable[[Buffer], bool],
-        results: Sequence[Any],
-        escaped: Sequence[Any],
+        is_traced: IsTraced,
+        results: Sequence[object],
+        escaped: Sequence[Escaped],
     ):
+        self._recorder = recorder
+        self._is_traced = is_traced
         self._escaped = {id(reference()) for reference, _ in escaped}
-        self.again: list[Callable[[], None]] = []
+        self.repeats: list[Callable[[], None]] = []
         self.undo = recorder.effects.restore
         self.bindings: list[Binding] = []
-        self._named: dict[int, list[Tensor]] = {}
-        self._bound: dict[int, list[Callable[[], Any]]] = {}
-        self.tied: list[
-            tuple[int, Callable[[], Tensor | None]]
-        ] = []  # arguments that must be these
-        self.bare: list[int] = []  # arguments that must be leaves without gradients and hooks
-        self.rebound: list[tuple[int, Slot | Part]] = []  # arguments that each run binds to places
+        self.tied: list[tuple[int, Callable[[], Tensor | None]]] = []
+        self.bare: list[int] = []
+        self.rebound: list[tuple[int, Slot | Leaf]] = []
+        self.reflagged: list[tuple[int, bool]] = []
+        self.flags: dict[int, bool | None] = {}
+        self.paths = {key: path for key, (path, _) in recorder.tensors.items()}
+        self._tensors: dict[int, list[Tensor]] = {}  # read by name, by the identity of the buffer
+        self._references: dict[int, list[BufferRef]] = {}  # other ways to find a buffer
         self._rebind = Rebind()
-        self._replaced: list[Tensor] = []  # tensors in whose place each run leaves another
-        self.paths: dict[int, str] = {key: path for key, (path, _) in recorder.tensors.items()}
-        for _, reference in recorder.tensors.values():
-            tensor = reference()
-            if tensor is not None and tensor.device.type == "jax":
-                self._named.setdefault(id(buffer_of(tensor)), []).append(tensor)
-        for result in results:
-            if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
-                path, _ = recorder.tensors[id(result.source())]
-                recorder.checks[result] = _same_layout(path, result.source)
-        for filled in recorder.effects.filled():
-            self._fill(recorder, filled, is_traced)
-        self.reflagged: list[
-            tuple[int, bool]
-        ] = []  # arguments by their place, and the flag that they get
-        self.flags: dict[
-            int, bool | None
-        ] = {}  # what a run expects of tensors that the code changes
-        for key, watched in recorder.effects.tensors.items():
-            self._repeat(recorder, key, watched, is_traced)
-        for written in recorder.effects.written.values():
-            self._bind(recorder, written, is_traced)
-        if self._rebind.pairs:
-            self.again.append(self._rebind)
-        for reference, gradient in recorder.gradients.values():
-            leaf = reference()
-            if leaf is not None and gradient is not None and gradient.device.type == "jax":
-                self.reads_through(buffer_of(gradient), GradCell(leaf, gradient))
-        # Of the tensors that the code read by name: path, weak reference, how it lies in memory.
+        self._replaced: list[Tensor] = []  # each run replaces them by others in their slots
+        for tensor in self._named_tensors():
+            self._tensors.setdefault(id(buffer_of(tensor)), []).append(tensor)
+        self._record_effects(results)
         self.layouts = [
-            (path, reference, layout_of(tensor))
-            for path, reference in recorder.tensors.values()
-            if (tensor := reference()) is not None and tensor.device.type == "jax"
+            (self.paths[id(tensor)], weakref.ref(tensor), layout_of(tensor))
+            for tensor in self._named_tensors()
         ]
         self.fresh = recorder.fresh
-        # Whether it matters which of these tensors require a gradient.
         names = recorder.notes.names | recorder.notes.strings
-        named = [reference for _, reference, _ in self.layouts]
-        self.flagged = named if "requires_grad" in names else []
+        references = [reference for _, reference, _ in self.layouts]
+        self.flagged = references if "requires_grad" in names else []
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
-        # A tensor that stands elsewhere too must be the one that stands in the place now.
-        self._replaced = [t for t in self._replaced if not recorder.notes.expects(t)]
-        self.guards: Guards = recorder.notes.finish()
+        # A tensor that is also guarded elsewhere must be the one that is in its slot now.
+        self._replaced = [t for t in self._replaced if not recorder.notes.is_guarded(t)]
+        self.guards: Guards = recorder.notes.build_guards()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
             warn_of_a_constant(what, file, line)
+        del self._recorder, self._is_traced
 
-    def _repeat(
-        self, recorder: Recorder, key: int, watched: Watched, is_traced: Callable[[Buffer], bool]
-    ) -> None:
+    def _named_tensors(self) -> Iterator[Tensor]:
+        """The tensors of the device that the code read by name."""
+        for _, reference in self._recorder.tensors.values():
+            tensor = reference()
+            if is_device_tensor(tensor):
+                yield tensor
+
+    def _record_effects(self, results: Sequence[object]) -> None:
+        recorder = self._recorder
+        for result in results:
+            if isinstance(result, Alias) and isinstance(result.source, weakref.ref):
+                path, _ = recorder.tensors[id(result.source())]
+                recorder.checks[result] = _layout_check(path, result.source)
+        for container in recorder.effects.changed_containers():
+            self._fill(container)
+        for key, reached in recorder.effects.tensors.items():
+            self._change_tensor(key, reached)
+        for assignment in recorder.effects.assignments.values():
+            self._bind(assignment)
+        if self._rebind.pairs:
+            self.repeats.append(self._rebind)
+        for reference, gradient in recorder.gradients.values():
+            leaf = reference()
+            if leaf is not None and gradient is not None and is_device_tensor(gradient):
+                self._reads_through(gradient, GradBuffer(leaf, gradient))
+
+    def _is_traced_tensor(self, value: object) -> bool:
+        return is_device_tensor(value) and self._is_traced(buffer_of(value))
+
+    def _change_tensor(self, key: int, reached: ReachedTensor) -> None:
         """Record the effects on one tensor besides writing its values."""
-        place = recorder.arguments.get(key)
-        flag, moved = watched.flag(), watched.moved()
-        if place is None:
-            self.flags[key] = watched.requires_grad
+        recorder = self._recorder
+        index = recorder.arguments.get(key)
+        flag, moved = reached.changed_flag(), reached.if_moved()
+        if index is None:
+            self.flags[key] = reached.requires_grad
         elif flag is not None:
-            self.reflagged.append((place, flag))
-        if place is None and flag is not None and (tensor := watched.tensor()) is not None:
-            again = Reflag(tensor, flag)
-            self.again.append(again)
-            recorder.checks[again] = again.check()
+            self.reflagged.append((index, flag))
+        if index is None and flag is not None and (tensor := reached.tensor()) is not None:
+            repeat = SetRequiresGrad(tensor, flag)
+            self.repeats.append(repeat)
+            recorder.checks[repeat] = repeat.check()
         if moved is None:
             return
-        if place is not None or not is_traced(buffer_of(moved)) or not watched.in_place(moved):
+        if (
+            index is not None
+            or not self._is_traced_tensor(moved)
+            or not reached.has_layout_of(moved)
+        ):
             raise CaptureError(
-                f"the captured code changes the memory or the shape of {watched.name}",
+                f"the captured code changes the memory or the shape of {reached.name}",
                 "A program cannot do that: write to it in place (`copy_`), or create a new tensor.",
             )
         new = moved.detach()
-        watched.put_back()
-        self._leave(DataSlot(moved), new, None, _kept(f"{watched.path}.data", None, None))
+        reached.restore_memory()
+        error = _stored_error(f"{reached.path}.data", None, None)
+        self._store_each_run(DataSlot(moved), new, None, error)
 
-    def _bind(
-        self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
-    ) -> None:
-        """Record the effect on one place."""
-        slot, now = written.slot, written.slot.get()
-        if recorder.notes.holds_new_parameters(now):
-            raise MakesParameters(slot.path, written.file, written.line)
-        before, notes = written.before, recorder.notes
-        if now is before and not written.replaced:
-            notes.expect_before(written)  # where it is something else, the code changes it
+    def _bind(self, assignment: Assignment) -> None:
+        """Record the effect on one slot."""
+        slot, before = assignment.slot, assignment.before
+        now, notes = slot.get(), self._recorder.notes
+        line = assignment.file or None, assignment.line
+        if notes.contains_new_parameters(now):
+            raise MakesParameters(slot.path, assignment.file, assignment.line)
+        if now is before and not assignment.replaced:
+            notes.guard_previous(assignment)  # with another value, the code would change it
             return
-        if self._bind_tree(recorder, written, is_traced):
+        if self._bind_tree(assignment):
             return
-        on_device = isinstance(now, Tensor) and now.device.type == "jax"
-        if on_device and id(now) in recorder.arguments:
-            self.rebound.append((recorder.arguments[id(now)], slot))
+        if is_device_tensor(now) and id(now) in self._recorder.arguments:
+            self.rebound.append((self._recorder.arguments[id(now)], slot))
             return
-        if not on_device or (written.was_there and not is_traced(buffer_of(now))):
-            if written.was_there and not is_plain(now):
-                self._rebind.pairs.append((slot, ref(now)))
-                return
-            again = again_of(written, notes.reads(slot))
-            if (
-                again is None or now is MISSING or written.was_found
-            ):  # deleting what is not there is an error
-                notes.expect_before(written)
-            if again is not None:
-                self.again.append(again)
+        is_traced = self._is_traced_tensor(now)
+        if not is_device_tensor(now) or (assignment.is_preexisting and not is_traced):
+            self._rebind_object(assignment, now)
             return
-        if not is_traced(buffer_of(now)):
+        if not is_traced:
             raise CaptureError(
                 f"the captured code stores a view of an argument, or of a tensor that it reads, in `{slot.path}`",
                 "Store the tensor itself, or a copy (`.clone()`).",
-                written.file or None,
-                written.line,
+                *line,
             )
-        self._leave(slot, now, before, _kept(slot.path, written.file or None, written.line))
-        if isinstance(before, Tensor) and before.device.type == "jax":
-            self.reads_through(buffer_of(before), SlotCell(slot, before))
+        self._store_each_run(slot, now, before, _stored_error(slot.path, *line))
+        if is_device_tensor(before):
+            self._reads_through(before, SlotBuffer(slot, before))
             self._replaced.append(before)
-            recorder.notes.drop(slot)  # what stood there is an input, whatever it is
+            notes.drop_guards(slot)  # the previous tensor is an input, whichever it is
 
-    def _bind_tree(
-        self, recorder: Recorder, written: Written, is_traced: Callable[[Buffer], bool]
-    ) -> bool:
-        """Record the effect on one place, if the code bound a container of tensors that it created."""
-        slot, before = written.slot, written.old
-        found = None if written.was_there else parts_of(slot.get())
-        if found is None:
+    def _rebind_object(self, assignment: Assignment, now: object) -> None:
+        """Record that a slot is bound to an object that is not a traced tensor."""
+        slot, notes = assignment.slot, self._recorder.notes
+        if assignment.is_preexisting and not is_plain(now):
+            self._rebind.pairs.append((slot, ref(now)))
+            return
+        repeat = repeat_of(assignment, notes.reads(slot))
+        # Deleting what does not exist is an error; so it must exist before each run.
+        if repeat is None or now is MISSING or assignment.was_inferred:
+            notes.guard_previous(assignment)
+        if repeat is not None:
+            self.repeats.append(repeat)
+
+    def _bind_tree(self, assignment: Assignment) -> bool:
+        """Record the effect on one slot, if the code bound a container of tensors that it created."""
+        slot, previous = assignment.slot, assignment.tree
+        current = None if assignment.is_preexisting else tensor_tree(slot.get())
+        if current is None:
             return False
-        leaves, structure = found
-        old = before if before is not None and before.structure == structure else None
-        tree, bound, made = Tree(slot, leaves, structure), [], []
+        leaves, structure = current
+        alike = previous if previous is not None and previous.structure == structure else None
+        tree = NewTree(slot, leaves, structure)
+        rebound: list[tuple[int, Slot | Leaf]] = []
+        traced: list[tuple[int, Tensor]] = []
         for i, leaf in enumerate(leaves):
             if not isinstance(leaf, Tensor):
                 if not is_plain(leaf):
                     return False
-                tree.given[i] = strong(leaf)
-            elif id(leaf) in recorder.arguments:
-                bound.append((recorder.arguments[id(leaf)], Part(tree, i)))
-            elif leaf.device.type == "jax" and is_traced(buffer_of(leaf)):
-                made.append((i, leaf))
-            elif before is not None and (place := before.place_of(leaf)) is not None:
-                tree.keep(i, place)
+                tree.makers[i] = strong(leaf)
+            elif id(leaf) in self._recorder.arguments:
+                rebound.append((self._recorder.arguments[id(leaf)], Leaf(tree, i)))
+            elif self._is_traced_tensor(leaf):
+                traced.append((i, leaf))
+            elif previous is not None and (index := previous.index_of(leaf)) is not None:
+                tree.take_from_previous(i, index)
             else:
                 return False
-        if not made:
+        if not traced:
             return False
-        self.rebound += bound
-        refusal = _kept(slot.path, written.file or None, written.line)
-        for i, leaf in made:
+        self.rebound += rebound
+        error = _stored_error(slot.path, assignment.file or None, assignment.line)
+        for i, leaf in traced:
             if id(buffer_of(leaf)) in self._escaped:
-                first = old and (t := old.tensors.get(i)) and t()
-                self._bind_tensor(Part(tree, i), leaf, first, refusal)
+                before = alike and (t := alike.tensors.get(i)) and t()
+                self._bind_tensor(Leaf(tree, i), leaf, before, error)
             else:
                 constant = leaf.detach().clone()
-                tree.given[i] = constant.clone
-        if old is not None and recorder.notes.reads(slot):
-            recorder.checks[tree] = old.check(slot)
-            recorder.notes.drop_tree(slot, old.containers)
-            for i, reference in old.tensors.items():
+                tree.makers[i] = constant.clone
+        if alike is not None and self._recorder.notes.reads(slot):
+            self._recorder.checks[tree] = alike.check(slot)
+            self._recorder.notes.drop_tree_guards(slot, alike.containers)
+            for i, reference in alike.tensors.items():
                 tensor = reference()
-                if tensor is not None and tensor.device.type == "jax":
-                    self.reads_through(buffer_of(tensor), SlotCell(Part(tree, i), tensor))
+                if is_device_tensor(tensor):
+                    self._reads_through(tensor, SlotBuffer(Leaf(tree, i), tensor))
                     self._replaced.append(tensor)
         return True
 
-    def _leave(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
-        """Let each run leave a tensor at a place. `refusal`: for code that may not."""
+    def _store_each_run(
+        self, target: Target, tensor: Tensor, before: object, error: CaptureError
+    ) -> None:
+        """Let each run store a tensor at a target. `error`: for code that must not store tensors."""
         if id(buffer_of(tensor)) in self._escaped:
-            self._bind_tensor(slot, tensor, before, refusal)
-        else:  # a constant
+            self._bind_tensor(target, tensor, before, error)
+        else:  # it depends on no input: a constant
             constant = tensor.detach().clone()
-            self.again.append(lambda: slot.set(constant.clone()))
+            self.repeats.append(lambda: target.set(constant.clone()))
 
-    def _bind_tensor(self, slot: Any, tensor: Tensor, before: Any, refusal: CaptureError) -> None:
-        """Each run binds one tensor to all places where the trace bound one."""
+    def _bind_tensor(
+        self, target: Target, tensor: Tensor, before: object, error: CaptureError
+    ) -> None:
+        """Let each run bind one tensor to all targets to which the trace bound one."""
         for binding in self.bindings:
             if binding.tensor is tensor:
-                binding.slots.append(slot)
+                binding.targets.append(target)
                 return
-        self.bindings.append(Binding(slot, tensor, before, refusal))
+        self.bindings.append(Binding(target, tensor, before, error))
 
-    def _fill(
-        self,
-        recorder: Recorder,
-        filled: Contained,
-        is_traced: Callable[[Buffer], bool],
-    ) -> None:
+    def _fill(self, reached: ReachedContainer) -> None:
         """Record the effect on one container."""
-        path, container, before, fetch, line = filled
-        if _by_item(container, before, recorder.effects.written):
+        path, container, before, fetch, line = reached
+        recorder = self._recorder
+        if recorder.effects.is_assigned_by_item(container, before):  # `_bind` records these
             return
-        what = f"the captured code changes the contents of `{path}`, which existed before the call"
-        advice = (
-            f"Return the value or assign it to a variable, and change `{path}` afterwards (in a notebook, in the next "
-            "cell): the Python of captured code runs only once, when it is traced."
-        )
-        old = {id(value) for value in _values(before)}
-        new = [value for value in _values(container) if id(value) not in old]
-        if any(map(recorder.notes.holds_new_parameters, new)):
+        old = {id(value) for value in values_of(before)}
+        new = [value for value in values_of(container) if id(value) not in old]
+        if any(map(recorder.notes.contains_new_parameters, new)):
             raise MakesParameters(path, *line)
-        traced = [
-            isinstance(v, Tensor) and v.device.type == "jax" and is_traced(buffer_of(v))
-            for v in new
-        ]
-        held = [parts[0] for value in new if (parts := parts_of(value)) is not None]
-        if any(isinstance(t, Tensor) and is_traced(buffer_of(t)) for t in chain(*held)):
+        traced = list(map(self._is_traced_tensor, new))
+        leaves = [tree[0] for value in new if (tree := tensor_tree(value)) is not None]
+        if any(map(self._is_traced_tensor, chain(*leaves))):
             recorder.checks[id(container)] = Check(path, "has different contents", lambda: False)
             return
-        in_order = isinstance(container, list | deque)
-        if in_order and not recorder.notes.reads_contents(container):
-            tail = _appended(container, before)
+        error = CaptureError(
+            f"the captured code changes the contents of `{path}`, which existed before the call",
+            f"Return the value or assign it to a variable, and change `{path}` afterwards (in a notebook, in the next "
+            "cell): the Python of captured code runs only once, when it is traced.",
+            *line,
+        )
+        if isinstance(container, list | deque) and not recorder.notes.reads_contents(container):
+            tail = appended(container, before)
             if all(map(is_plain, tail)):
-                self.again.append(Extend(fetch, tail))
+                self.repeats.append(Extend(fetch, tail))
                 return
             if len(tail) == len(new) and all(traced):
-                put_contents(container, before)
-                for tensor in tail:
-                    self._leave(EndSlot(fetch), tensor, None, CaptureError(what, advice, *line))
+                set_contents(container, before)
+                for tensor in filter(is_device_tensor, tail):
+                    self._store_each_run(ListEnd(fetch), tensor, None, error)
                 return
-        elif not any(traced) and (not in_order or len(container) == len(before)):
-            self.again.append(Refill(fetch, container))
+        elif not any(traced) and (
+            not isinstance(container, list | deque) or len(container) == len(before)
+        ):
+            self.repeats.append(SetContents(fetch, container))
             return
-        elif isinstance(container, dict) and all(traced):
-            keys = [k for k, v in container.items() if id(v) not in old]
-            for key in keys:
-                slot = Slot.item(container, key, path, fetch)
-                error = CaptureError(what, advice, *line)
-                self._leave(slot, container[key], before.get(key), error)
+        elif isinstance(container, dict) and isinstance(before, dict) and all(traced):
+            for key, value in container.items():
+                if id(value) not in old and is_device_tensor(value):
+                    slot = Slot.item(container, key, path, fetch)
+                    self._store_each_run(slot, value, before.get(key), error)
             return
-        raise CaptureError(what, advice, *line)
+        raise error
 
-    def tie(self, arguments: Sequence[Any], recorder: Recorder) -> None:
-        """Say what a run expects of arguments whose `.grad` the code may read.
+    def tie(self, arguments: Sequence[object], recorder: Recorder) -> None:
+        """Record what a run expects of arguments whose `.grad` the code may read.
 
-        One without a gradient may be any leaf without one. With one, it must be that leaf: the gradient is read there.
+        One without a gradient may be any leaf without one. With a gradient it must be the same leaf, because the
+        gradient is read there.
         """
-        for place, leaf in enumerate(arguments):
+        for index, leaf in enumerate(arguments):
             if not (isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf):
                 continue
             _, gradient = recorder.gradients.get(id(leaf), (None, leaf.grad))
             if gradient is None:
-                self.bare.append(place)
+                self.bare.append(index)
             else:
-                self.tied.append((place, with_gradient(leaf)))
+                self.tied.append((index, leaf_with_gradient(leaf)))
 
-    def is_named(self, cell: Any) -> bool:
-        """Whether the cell is that of a tensor that the code read by name."""
-        return id(cell) in self._named and id(cell) not in self._bound
+    def is_named(self, buffer: object) -> bool:
+        """Whether a buffer is read through a tensor that the code read by name."""
+        return id(buffer) in self._tensors and id(buffer) not in self._references
 
-    def reads_through(self, cell: Any, reference: Callable[[], Any]) -> None:
-        """Use this reference to find a cell at each run."""
-        self._bound.setdefault(id(cell), []).append(reference)
+    def _reads_through(self, tensor: Tensor, reference: BufferRef) -> None:
+        """Use this reference to find the buffer of a tensor at each run."""
+        self._references.setdefault(id(buffer_of(tensor)), []).append(reference)
 
-    def all_of(self, cell: Any) -> list[Callable[[], Any]]:
-        """Every way in which the code reached a cell; the first is how it is read at each run."""
-        named = [
-            t for t in self._named.get(id(cell), ()) if not any(t is r for r in self._replaced)
+    def all_of(self, buffer: object) -> list[BufferRef]:
+        """Every way in which the code reached a buffer; the first is how it is read at each run."""
+        tensors = [
+            t for t in self._tensors.get(id(buffer), ()) if not any(t is r for r in self._replaced)
         ]
-        return [*self._bound.get(id(cell), ()), *map(TensorCell, named)]
+        return [*self._references.get(id(buffer), ()), *map(TensorBuffer, tensors)]
 
     def references(
-        self, cells: Sequence[Callable[[], Any]]
-    ) -> tuple[list[weakref.ref[Tensor]], list[Callable[[], Any]], list[Any]]:
-        """How the captured cells are found at a run: first the tensors of those that have one, then the other cells;
-        and the cells of now, in that order.
+        self, buffers: Sequence[BufferRef]
+    ) -> tuple[list[weakref.ref[Tensor]], list[BufferRef], list[Buffer | None]]:
+        """How a run finds the captured buffers.
 
-        Through its tensor, for `tensor.data = other` gives it another; through its place, where each run binds a new
-        tensor.
+        A buffer is found through its tensor if it has one, since `tensor.data = other` gives the tensor another
+        buffer, or through its slot, if each run binds a new tensor there.
+
+        Returns:
+            the tensors; references to the other buffers; the current buffers of both, in this order.
         """
-        alive = [reference() for reference in cells]
-        tensors = [self._named[id(c)][0] for c in alive if self.is_named(c)]
-        rest = [
-            self._bound.get(id(cell), [reference])[0]
-            for cell, reference in zip(alive, cells, strict=True)
-            if not self.is_named(cell)
+        alive = [reference() for reference in buffers]
+        named = [buffer for buffer in alive if self.is_named(buffer)]
+        others = [(b, r) for b, r in zip(alive, buffers, strict=True) if not self.is_named(b)]
+        tensors = [weakref.ref(self._tensors[id(buffer)][0]) for buffer in named]
+        references = [
+            self._references.get(id(buffer), [reference])[0] for buffer, reference in others
         ]
-        first = [c for c in alive if self.is_named(c)] + [c for c in alive if not self.is_named(c)]
-        return [weakref.ref(t) for t in tensors], rest, first
+        return tensors, references, [*named, *(buffer for buffer, _ in others)]
 
-    def landings(self, trace_made: Sequence[Any]) -> list[Landing]:
-        """Of the tensors that the code bound to places, given all tensors that outlive the trace."""
-        cells = {id(reference()) for reference, _ in trace_made}
-        return [b.landing(trace_made) for b in self.bindings if id(buffer_of(b.tensor)) in cells]
+    def landings(self, escaped: Sequence[Escaped]) -> list[Landing]:
+        """For the tensors that the code stored, given all tensors that outlive the trace."""
+        buffers = {id(reference()) for reference, _ in escaped}
+        return [b.landing(escaped) for b in self.bindings if id(buffer_of(b.tensor)) in buffers]
 
     def forget(self) -> None:
         """Drop the references to tensors."""
-        self._named.clear()
+        self._tensors.clear()
         self._replaced.clear()
         self.bindings.clear()
 
     def module_buffers(self) -> set[int]:
-        """The cells of the registered buffers of the modules that ran, by identity."""
-        found = set()
+        """The buffers of the registered buffers of the modules that ran, by identity."""
+        buffers = set()
         for reference in self.modules:
             module = reference()
             for buffer in module._buffers.values() if module is not None else ():
-                if buffer is not None and buffer.device.type == "jax":
-                    found.add(id(buffer_of(buffer)))
-        return found
+                if is_device_tensor(buffer):
+                    buffers.add(id(buffer_of(buffer)))
+        return buffers

@@ -1,10 +1,10 @@
 """Records what traced code reads, besides tensor data, while it runs.
 
-A profile hook of this thread sees each Python function that the code enters. For user code, and for libraries built on
-torch (`followed.py`), the bytecode tells what a function reads (`reads.py`): globals, closure variables, attributes of
-its arguments. These are looked up immediately, before the function runs (`chains.py`), so that the recorded values are
-those that the function is about to read. Each becomes a guard (`steps.py`, `notes.py`). An object that a function uses
-in any other way counts as read in full (`values.py`).
+A profile hook of this thread is called for each Python function that the code enters. For user code, and for libraries
+built on torch (`followed.py`), the bytecode shows what a function reads (`reads.py`): globals, closure variables,
+attributes of its arguments. These are looked up immediately, before the function runs (`chains.py`), so that the
+recorded values are those that the function is about to read. Each becomes a guard (`steps.py`, `notes.py`). An object
+that a function uses in any other way counts as read in full (`values.py`).
 
 A few functions of torch act on user objects in ways that no followed bytecode shows: a module is called, one of its
 attributes is set, an optimizer steps. Each of them has a handler here, which receives the frame.
@@ -19,11 +19,12 @@ import os
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ...dispatch import pausing
 from ...programs import tracing
@@ -31,21 +32,23 @@ from ...programs.site import is_user_file
 from ..errors import CaptureError, MakesParameters
 from ..modes import Modes
 from ..numbers import Number
-from . import borders, followed, outside
+from . import boundary, outside
 from .chains import Chains
 from .closures import Closures
+from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
+from .followed import Owner, owner_of
 from .gradients import Gradients
 from .modules import Modules
-from .notes import NOTHING, Notes
+from .notes import Notes
 from .slots import Slot
 from .values import Values
 
 Tensor = torch.Tensor
 
-_FUNCTIONAL = torch.nn.functional.__file__  # whose functions stand for those in C
+_FUNCTIONAL = torch.nn.functional.__file__  # its functions wrap functions in C that draw
 _NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
-_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_JAXTORCH = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Draw(NamedTuple):
@@ -53,7 +56,7 @@ class Draw(NamedTuple):
 
     Attributes:
         name: of the function.
-        file, line: of the user's code.
+        file, line: of the user code that runs.
         by_user: whether that code made the call itself.
     """
 
@@ -64,180 +67,177 @@ class Draw(NamedTuple):
 
 
 class Recorder:
-    """Notes what code reads; `finish` makes the guards.
+    """Notes what code reads; `Notes.build_guards` makes the guards of it.
 
     Args:
-        function: the function to trace. A cell's has an `own`: what it receives, or sets itself before reading it.
+        function: the function to trace. If it has an attribute `excluded`, these values are no dependencies.
 
     Attributes:
         notes: the notes of the trace.
+        draws: the calls that drew random numbers.
+        fresh: results that the code created and that are no tensors, by identity.
+        effects, checks, warned, arguments, tensors, modules, optimizers, gradients: of the notes.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., object]):
         self.function = function
-        self.notes = notes = Notes(getattr(function, "own", NOTHING))
+        self.notes = notes = Notes(getattr(function, "excluded", NOTHING))
         self._closures = Closures()
         self._values = Values(notes, self._closures)
         self._modules = Modules(self._values)
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
         self.draws: list[Draw] = []
-        self.fresh: set[int] = (
-            set()
-        )  # results that the code made and that are no tensors, by identity
-        # What is asked of a trace when it is over; `Notes` says what each is.
+        self.fresh: set[int] = set()
         self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
         self.arguments, self.tensors = notes.arguments, notes.tensors
         self.modules, self.optimizers = notes.modules, notes.optimizers
         self.gradients = notes.gradients
 
-    def run(self, args: Any, kwargs: Any) -> Any:
-        """Call the function, watched."""
+    def run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Call the function and record what it reads."""
         notes = self.notes
         self._gradients.trace = tracing.current()
-        code = getattr(self.function, "__code__", None)
-        if code is not None and is_user_file(code.co_filename):
-            self._values.may_run(self.function)
-        else:  # a partial, an object: it may be changed
-            self._values.expect("the function", self.function, ref(self.function))
-        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-        self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
-        for place, leaf in enumerate(leaves):
-            if type(leaf) is Number:
-                continue
-            if not isinstance(leaf, Tensor):
-                notes.meet(leaf, "")
-                self._values.expect("an argument", leaf, ref(leaf))
-            else:  # an input: what it is at each run is asked of the call
-                notes.arguments[id(leaf)] = place
-                notes.effects.watch("", leaf)
-                self._values.attributes_later("an argument", leaf)
-        notes.meet(getattr(self.function, "__self__", None), "")
+        self._add_function()
+        self._add_arguments(pytree.tree_leaves((args, kwargs)))
         modes = Modes()
-        given = torch.utils._pytree.tree_flatten((args, kwargs))
+        before = pytree.tree_flatten((args, kwargs))
         with self.watching():
             result = self.function(*args, **kwargs)
-        borders.check_arguments(given, torch.utils._pytree.tree_flatten((args, kwargs)))
+        boundary.check_arguments(before, pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
                 f"the captured code changes {what}", "Change it outside the captured code."
             )
-        self.effects.compare(notes.mentions)
-        self._values.look_into_waiting()
-        self.fresh = borders.fresh_results(torch.utils._pytree.tree_leaves(result), notes)
-        notes.let_go()
-        self._gradients.follow_others()
+        self.effects.compare_snapshots(notes.mentions)
+        self._values.read_deferred()
+        self.fresh = boundary.fresh_results(pytree.tree_leaves(result), notes)
+        notes.release()
+        self._gradients.accept_other_threads()
         return result
+
+    def _add_function(self) -> None:
+        code = getattr(self.function, "__code__", None)
+        if code is not None and is_user_file(code.co_filename):
+            self._values.add_function(self.function)
+        else:  # a partial or another object, which may change
+            self._values.use("the function", self.function, ref(self.function))
+
+    def _add_arguments(self, leaves: list[object]) -> None:
+        notes = self.notes
+        self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
+        for index, leaf in enumerate(leaves):
+            if type(leaf) is Number:
+                continue
+            if not isinstance(leaf, Tensor):
+                notes.add_preexisting(leaf, "")
+                self._values.use("an argument", leaf, ref(leaf))
+            else:  # an input: the key of the call has its properties
+                notes.arguments[id(leaf)] = index
+                notes.effects.add_tensor("", leaf)
+                self._values.defer_tensor_attributes("an argument", leaf)
+        notes.add_preexisting(getattr(self.function, "__self__", None), "")
 
     # -- the hook -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Record what the code inside reads."""
-        stack = _open.recorders
-        stack.append(self)
+        recorders = _open.recorders
+        recorders.append(self)
         try:
             with pausing.profiling(self._event):
                 yield
         finally:
-            stack.remove(self)
+            recorders.remove(self)
 
-    def _event(self, frame: types.FrameType, event: str, arg: Any) -> None:
+    def _event(self, frame: types.FrameType, event: str, arg: object) -> None:
         if event == "call":
             code = frame.f_code
             handler = _HANDLERS.get(code)
             if handler is None:
                 handler = _HANDLERS[code] = _handler(frame)
-            if handler is not _pass:
+            if handler is not _ignore:
                 handler(self, frame)
         elif event == "c_call":
-            if getattr(arg, "__name__", "") in outside.DRAWS:
-                self._draws(arg, frame)
-            what = outside.called(arg, frame)
-            if what is not None:
-                self._warn(what, frame)
-        elif event == "return" and frame.f_code is _NEW_PARAMETER and arg is not None:
+            name = getattr(arg, "__name__", "")
+            if name in outside.DRAWS:
+                self._add_draw(name, frame)
+            what = outside.unrepeatable_call(arg, frame)
+            if what is not None and (caller := _user_frame(frame)) is not None:
+                self.notes.warn(what, caller.f_code.co_filename, caller.f_lineno)
+        elif event == "return" and frame.f_code is _NEW_PARAMETER and isinstance(arg, Tensor):
             self.notes.parameters.append(weakref.ref(arg))
 
-    def _draws(self, function: Any, frame: types.FrameType | None) -> None:
+    def _add_draw(self, name: str, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
             frame = frame.f_back
-        by_user = frame is not None and is_user_file(frame.f_code.co_filename)
-        while frame is not None and not is_user_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None:
-            place = frame.f_code.co_filename, frame.f_lineno
-            self.draws.append(Draw(f"torch.{function.__name__}", *place, by_user))
+        caller = _user_frame(frame)
+        if caller is not None:
+            file, line = caller.f_code.co_filename, caller.f_lineno
+            self.draws.append(Draw(f"torch.{name}", file, line, by_user=caller is frame))
 
-    def _warn(self, what: str, frame: types.FrameType | None) -> None:
-        while frame is not None and not is_user_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        if frame is not None:
-            self.notes.warn(what, frame.f_code.co_filename, frame.f_lineno)
+    # -- handlers of frames ---------------------------------------------------------------------------------------
 
-    # -- frames ---------------------------------------------------------------------------------------------------
-
-    def enter_users(self, frame: types.FrameType) -> None:
-        """Called when a user function is entered."""
+    def enter_user(self, frame: types.FrameType) -> None:
+        """A user function is entered."""
         self._chains.enter(frame, True)
 
     def enter_library(self, frame: types.FrameType) -> None:
-        """Called when a library function, whose own code does not change, is entered."""
+        """A library function, whose own code does not change, is entered."""
         if not _open.users_only:
             self._chains.enter(frame, False)
 
     def enter_getattr(self, frame: types.FrameType) -> None:
-        """`Module.__getattr__`: a parameter, buffer or submodule is read by a name."""
+        """`Module.__getattr__`: a parameter, buffer or submodule is read by name."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        if not self.notes.is_made(module):
-            self._values.of_module(module, name, f"{self.notes.module_path(module)}.{name}")
+        if not self.notes.is_created(module):
+            self._values.module_entry(module, name, f"{self.notes.module_path(module)}.{name}")
 
     def enter_module(self, frame: types.FrameType) -> None:
         """A module is called."""
         module = frame.f_locals["self"]
-        if not self.notes.is_made(module):
-            self._modules.called(module)
+        if not self.notes.is_created(module):
+            self._modules.enter_call(module)
 
     def enter_setattr(self, frame: types.FrameType) -> None:
         """`Module.__setattr__`, by an assignment or by `setattr`."""
         variables = frame.f_locals
         module, name = variables["self"], variables["name"]
-        if not self.notes.is_made(module):
-            self._keeps(frame, module, name, variables["value"])
-            if id(module) in self.modules or self.notes.is_met(module):
-                self._stores(module, name)
+        if not self.notes.is_created(module):
+            self._refuse_new_parameters(frame, module, name, variables["value"])
+            if id(module) in self.modules or self.notes.is_preexisting(module):
+                self._store(module, name)
 
     def enter_register(self, frame: types.FrameType) -> None:
         """`Module.register_parameter`, `Module.add_module`: also by a list of modules to which the code appends."""
         module, name, value = list(frame.f_locals.values())[:3]
-        if not self.notes.is_made(module):
-            self._keeps(frame, module, name, value)
+        if not self.notes.is_created(module):
+            self._refuse_new_parameters(frame, module, name, value)
 
     def enter_init(self, frame: types.FrameType) -> None:
-        """`Module.__init__`: the code makes a module."""
-        self.notes.make(frame.f_locals["self"])
+        """`Module.__init__`: the code creates a module."""
+        self.notes.add_created(frame.f_locals["self"])
 
     def enter_lazy(self, frame: types.FrameType) -> None:
         """A lazy module is called for the first time."""
         raise MakesParameters(self.notes.module_path(frame.f_locals["self"]))
 
-    def _keeps(
-        self, frame: types.FrameType, module: torch.nn.Module, name: str, value: Any
+    def _refuse_new_parameters(
+        self, frame: types.FrameType, module: torch.nn.Module, name: str, value: object
     ) -> None:
-        if self.notes.holds_new_parameters(value):
-            while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
-                frame = frame.f_back
+        if self.notes.contains_new_parameters(value):
             path = f"{self.notes.module_path(module)}.{name}"
-            raise MakesParameters(path, frame.f_code.co_filename, frame.f_lineno)
+            raise MakesParameters(path, *_user_line(frame))
 
     def enter_train(self, frame: types.FrameType) -> None:
         """`module.train()` and `module.eval()`: the code may change the mode."""
         for module in frame.f_locals["self"].modules():
-            if not self.notes.is_made(module):
-                self._stores(module, "training")
+            if not self.notes.is_created(module):
+                self._store(module, "training")
 
-    def _stores(self, module: torch.nn.Module, name: str) -> None:
+    def _store(self, module: torch.nn.Module, name: str) -> None:
         path = f"{self.notes.module_path(module)}.{name}"
         self.effects.store(Slot.attribute(module, name, path), None, "")
 
@@ -251,8 +251,10 @@ class Recorder:
         caller = frame.f_back
         while caller is not None and caller.f_code in _READ_ALL:
             caller = caller.f_back
-        ours = caller is not None and caller.f_code.co_filename.startswith(_OWN)
-        if isinstance(module, torch.nn.Module) and not ours and not self.notes.is_made(module):
+        internal = caller is not None and caller.f_code.co_filename.startswith(_JAXTORCH)
+        if internal or not isinstance(module, torch.nn.Module):
+            return
+        if not self.notes.is_created(module):
             self._modules.read_whole(module)
 
     def enter_environ(self, frame: types.FrameType) -> None:
@@ -262,7 +264,7 @@ class Recorder:
         key = environ.encodekey(name)
         self._values.item(environ._data, key, f"os.environ[{name!r}]", strong(environ._data))
 
-    # -- what no frame tells ----------------------------------------------------------------------------------------
+    # -- what other parts of `capture` report ---------------------------------------------------------------------
 
     def uses(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is used: its parameters are read."""
@@ -270,20 +272,19 @@ class Recorder:
 
     def reads_whole(self, module: torch.nn.Module) -> None:
         """All of a module's tree is read, without a call of it."""
-        self._modules.read_unseen(module)
+        self._modules.read_as_called(module)
 
-    def is_handed(self, function: types.FunctionType) -> None:
-        """A function is an input, with its closure (`handed_over`)."""
-        self._closures.inside.add(function.__code__)
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
+    def add_input_function(self, function: types.FunctionType) -> None:
+        """A function is an input, with its closure."""
+        self._closures.internal.add(function.__code__)
+        cells = function.__closure__ or ()
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
             if not isinstance(value := contents_of(cell), Tensor):
-                self.notes.meet(value, name)
+                self.notes.add_preexisting(value, name)
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
-    def set_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
+    def sets_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
         """Whether the code, rather than an eager thread, set the `.grad` of a leaf."""
         return self._gradients.is_set(leaf, before)
 
@@ -291,9 +292,9 @@ class Recorder:
         """Whether the code may read or clear a leaf's `.grad`."""
         return self._gradients.are_used()
 
-    def give_gradients_back(self) -> None:
+    def restore_gradients(self) -> None:
         """Restore the `.grad` of each leaf."""
-        self._gradients.give_back()
+        self._gradients.restore()
 
 
 # -- the recorders of this thread ---------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def read_whole(module: torch.nn.Module) -> None:
         recorder.reads_whole(module)
 
 
-def handed_over(function: Any) -> None:
+def declare_input(function: object) -> None:
     """Declare a function and its closure to be inputs of the code that is being traced in this thread.
 
     The variables may have other values at another call and are not dependencies, but the contents of their objects are.
@@ -332,35 +333,46 @@ def handed_over(function: Any) -> None:
     function = getattr(function, "__func__", function)
     if isinstance(function, types.FunctionType):
         for recorder in _open.recorders:
-            recorder.is_handed(function)
+            recorder.add_input_function(function)
 
 
-# -- what to do when a function begins ----------------------------------------------------------------------------
+# -- which handler a function has ---------------------------------------------------------------------------------
 
 
-def _pass(recorder: Recorder, frame: types.FrameType) -> None:
+def _user_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """The innermost frame of user code, from this frame outwards."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _user_line(frame: types.FrameType) -> tuple[str | None, int | None]:
+    """File and line of user code, for an error."""
+    caller = _user_frame(frame)
+    return (None, None) if caller is None else (caller.f_code.co_filename, caller.f_lineno)
+
+
+def _ignore(recorder: Recorder, frame: types.FrameType) -> None:
     """The function is not followed."""
 
 
 def _refuse_loader(recorder: Recorder, frame: types.FrameType) -> None:
-    while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
-        frame = frame.f_back
     raise CaptureError(
         "captured code loops over a DataLoader, which would happen only once, when it is traced",
         "Loop outside the captured code and pass it each batch.",
-        frame.f_code.co_filename,
-        frame.f_lineno,
+        *_user_line(frame),
     )
 
 
-_Handler = Callable[[Recorder, types.FrameType], None]
+_Handler: TypeAlias = Callable[[Recorder, types.FrameType], None]
 
 
-def _code(function: Any) -> types.CodeType:
-    return inspect.unwrap(function).__code__
+def _code(function: Callable[..., object]) -> types.CodeType:
+    code: types.CodeType = inspect.unwrap(function).__code__
+    return code
 
 
-# Of a module's own methods: those that read all of its tree.
+# The methods of a module that read all of its tree.
 _READ_ALL = frozenset(
     _code(getattr(torch.nn.Module, name))
     for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
@@ -379,18 +391,16 @@ _FUNCTIONS: dict[types.CodeType, _Handler] = {
     torch.nn.Module.add_module.__code__: Recorder.enter_register,
     torch.nn.modules.lazy.LazyModuleMixin._infer_parameters.__code__: Recorder.enter_lazy,
     torch.nn.Module.train.__code__: Recorder.enter_train,
+    torch.utils.data.DataLoader.__iter__.__code__: _refuse_loader,
     os._Environ.__getitem__.__code__: Recorder.enter_environ,
 }
-_FOLLOWED: dict[str, _Handler] = {
-    followed.USERS: Recorder.enter_users,
-    followed.LIBRARY: Recorder.enter_library,
-    followed.NOT_FOLLOWED: _pass,
+_BY_OWNER: dict[Owner, _Handler] = {
+    Owner.USER: Recorder.enter_user,
+    Owner.LIBRARY: Recorder.enter_library,
+    Owner.OTHER: _ignore,
 }
-_HANDLERS: dict[types.CodeType, _Handler] = {}  # of all code that was met
+_HANDLERS: dict[types.CodeType, _Handler] = {}  # of all code that was entered so far
 
 
 def _handler(frame: types.FrameType) -> _Handler:
-    code = frame.f_code
-    if code is torch.utils.data.DataLoader.__iter__.__code__:
-        return _refuse_loader
-    return _FUNCTIONS.get(code) or _FOLLOWED[followed.whose(frame)]
+    return _FUNCTIONS.get(frame.f_code) or _BY_OWNER[owner_of(frame)]

@@ -1,97 +1,115 @@
-"""Places that code writes: an attribute, an item, a variable of a closure; `tensor.data`; the end of a list.
+"""Slots: the targets of assignments in captured code.
 
-A slot finds its place again at each run: by a weak reference to the owner or, if the owner does not support one (a
-dictionary), by a fetch of the current owner.
+A `Slot` is an attribute, an item or a closure variable. It finds its owner again at each run: by a weak reference or,
+if the owner does not support one (a dictionary), by a fetch of the current owner. The other two targets are
+`tensor.data` and the end of a list.
 """
 
 from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from .fetch import Fetch
+from .reads import ATTRIBUTE, ITEM
 from .tokens import MISSING
 
 Tensor = torch.Tensor
 
 
+class Target(Protocol):
+    """Where a run can store a tensor.
+
+    Attributes:
+        is_buffer: whether it is a module's buffer, or another tensor among a module's attributes.
+    """
+
+    is_buffer: bool
+
+    def set(self, value: Tensor) -> None:
+        """Store the tensor."""
+
+
 class Slot:
-    """A place that code writes: an attribute, an item, a variable of a closure.
+    """An attribute, an item or a closure variable that code assigns.
 
     Attributes:
         owner: returns the owner, or None if it no longer exists.
+        kind: ATTRIBUTE or ITEM.
         key: an attribute's name, an item's key.
         path: as in source code.
-        is_buffer: a module's buffer, or another tensor among its attributes.
+        is_buffer: as in `Target`.
     """
 
     __slots__ = ("is_buffer", "key", "kind", "owner", "path")
 
     def __init__(
         self,
-        owner: Any,
+        owner: object,
         kind: str,
         key: Any,
         path: str,
         is_buffer: bool = False,
-        fetch: Callable[[], Any] | None = None,
+        fetch: Fetch | None = None,
     ):
         self.kind, self.key, self.path, self.is_buffer = kind, key, path, is_buffer
         try:
-            self.owner: Callable[[], Any] = weakref.ref(owner)
-        except TypeError:  # another dictionary may stand there at a run
+            self.owner: Fetch = weakref.ref(owner)
+        except TypeError:  # the owner at a run may be a different dictionary
             self.owner = fetch or (lambda: owner)
 
     @classmethod
-    def attribute(cls, owner: Any, name: str, path: str) -> Slot:
-        """An attribute; of a torch module, where the module keeps it; of a Python module, a global."""
-        own = getattr(owner, "__dict__", {})
-        if isinstance(owner, types.ModuleType):  # as its functions write it
-            return cls(own, "item", name, path)
-        if isinstance(owner, torch.nn.Module) and name not in own:
+    def attribute(cls, owner: object, name: str, path: str) -> Slot:
+        """An attribute; of a torch module, where the module stores it; of a Python module, a global."""
+        attributes = getattr(owner, "__dict__", {})
+        if isinstance(owner, types.ModuleType):  # as its own functions assign it
+            return cls(attributes, ITEM, name, path)
+        if isinstance(owner, torch.nn.Module) and name not in attributes:
             for table in ("_buffers", "_parameters", "_modules"):
-                if name in own.get(table, ()):
-                    return cls(own[table], "item", name, path, table == "_buffers")
-        is_tensor = isinstance(owner, torch.nn.Module) and isinstance(own.get(name), Tensor)
-        return cls(owner, "attribute", name, path, is_tensor)
+                if name in attributes.get(table, ()):
+                    return cls(attributes[table], ITEM, name, path, table == "_buffers")
+        is_tensor = isinstance(owner, torch.nn.Module) and isinstance(attributes.get(name), Tensor)
+        return cls(owner, ATTRIBUTE, name, path, is_tensor)
 
     @classmethod
-    def item(cls, owner: Any, key: Any, path: str, fetch: Callable[[], Any] | None = None) -> Slot:
+    def item(cls, owner: object, key: object, path: str, fetch: Fetch | None = None) -> Slot:
         """An item; `fetch` finds its owner."""
-        return cls(owner, "item", key, path, fetch=fetch)
+        return cls(owner, ITEM, key, path, fetch=fetch)
 
     @classmethod
-    def cell(cls, owner: Any, name: str) -> Slot:
-        """A variable of a closure."""
-        return cls(owner, "attribute", "cell_contents", name)
+    def variable(cls, cell: types.CellType, name: str) -> Slot:
+        """A closure variable."""
+        return cls(cell, ATTRIBUTE, "cell_contents", name)
 
     @property
-    def place(self) -> tuple[int, str, Any]:
-        """Its identity: the owner's id, the kind and the key."""
-        return id(self.owner()), "items" if self.kind == "item" else "attributes", self.key
+    def identity(self) -> tuple[int, str, object]:
+        """The owner's id, the kind and the key: equal for two slots if they are the same."""
+        return id(self.owner()), self.kind, self.key
 
-    def get(self) -> Any:
+    def get(self) -> object:
         """The current value."""
-        owner = self.owner()
-        if self.kind == "attribute":
+        owner: Any = self.owner()
+        if self.kind == ATTRIBUTE:
             try:
                 return getattr(owner, self.key, MISSING)
-            except Exception:  # an empty variable; a `__getattr__` of the user's may raise anything
+            except (
+                Exception
+            ):  # an empty variable; or a user's `__getattr__`, which may raise anything
                 return MISSING
         try:
             return owner[self.key]
         except (KeyError, IndexError, TypeError):
             return MISSING
 
-    def set(self, value: Any) -> None:
-        """Set the value, or delete it."""
-        owner = self.owner()
+    def set(self, value: object) -> None:
+        """Set the value, or delete it if it is MISSING."""
+        owner: Any = self.owner()
         if owner is None:
             return
-        if self.kind == "attribute":
+        if self.kind == ATTRIBUTE:
             if value is not MISSING:
                 setattr(owner, self.key, value)
             elif self.get() is not MISSING:
@@ -103,7 +121,7 @@ class Slot:
 
 
 class DataSlot:
-    """`tensor.data`, as a place that code writes."""
+    """`tensor.data`, as the target of an assignment."""
 
     is_buffer = False
 
@@ -117,14 +135,15 @@ class DataSlot:
             tensor.data = value
 
 
-class EndSlot:
-    """The end of a list, as a place that code writes."""
+class ListEnd:
+    """The end of a list: storing a tensor there appends it."""
 
     is_buffer = False
 
-    def __init__(self, fetch: Callable[[], Any]):
+    def __init__(self, fetch: Fetch):
         self._fetch = fetch
 
     def set(self, value: Tensor) -> None:
         """Append a tensor."""
-        self._fetch().append(value)
+        target: Any = self._fetch()
+        target.append(value)

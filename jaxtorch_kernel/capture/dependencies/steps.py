@@ -5,13 +5,14 @@ a torch module's table of tensors, the class for a method or a class variable, o
 returns None if its chain cannot continue: the attribute does not exist, or reading it runs code that is recorded when
 it runs (a property, `__getattr__`).
 
-The value that a step finds may have to be inspected in turn: a function has defaults, which are values (`values.py`),
+The value that a step reads may have to be inspected in turn: a function has defaults, which are values (`values.py`),
 and their contents are read by steps. Two objects with references to each other would keep their notes (tables of
-tensors) alive until the garbage collector runs. So `Values` is a subclass of `Steps` and defines `found`.
+tensors) alive until the garbage collector runs. So `Values` is a subclass of `Steps` and defines `inspect`.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 from abc import ABC, abstractmethod
 from collections import deque
@@ -20,16 +21,19 @@ from typing import Any
 import torch
 
 from ...programs.site import is_user_file
-from .fetch import Fetch, Found, ModuleTable, class_table, element, reader, ref, strong
-from .followed import is_users_module
-from .guard import ATTRIBUTES, ITEMS
+from .fetch import Fetch, ModuleTable, Resolved, class_table, element, reader, ref, strong
+from .followed import is_user_module
 from .notes import Notes
-from .tokens import CONTAINERS, MISSING, is_plain, is_users_class
+from .reads import ATTRIBUTE, ITEM
+from .tokens import CONTAINERS, MISSING, is_plain, is_user_class
 
 Tensor = torch.Tensor
-_TENSORS = "_parameters", "_buffers"
-# Of classes whose attributes are what their `__dict__` holds.
-_PLAIN_GETTERS: Any = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
+_TENSOR_TABLES = "_parameters", "_buffers"
+# Classes with one of these lookups have the attributes that are in their `__dict__`.
+_PLAIN_LOOKUPS: tuple[object, ...] = (
+    object.__getattribute__,
+    types.SimpleNamespace.__getattribute__,
+)
 
 
 class Steps(ABC):
@@ -43,167 +47,175 @@ class Steps(ABC):
         self.notes = notes
 
     @abstractmethod
-    def found(self, path: str, value: Any, fetch: Fetch) -> None:
-        """A value is guarded for the first time: look into it."""
+    def inspect(self, path: str, value: object, fetch: Fetch) -> None:
+        """Called for each value that is guarded for the first time."""
 
     def guard(
-        self, owner: Any, kind: str, key: Any, value: Any, path: str, fetch: Fetch
-    ) -> Found | None:
-        """Guard one value of an owner; what was noted first stays."""
+        self, owner: object, kind: str, key: Any, value: object, path: str, fetch: Fetch
+    ) -> Resolved | None:
+        """Guard one value of an owner; the first guard of a value stays."""
         owner_fetch, is_new = self.notes.guard(owner, kind, key, value, path, fetch)
         if self.notes.is_new_tree(owner, kind, key, value):
             return None
         read = reader(owner_fetch, kind, key)
-        value = self.notes.as_before(owner, kind, key, value)
+        value = self.notes.value_before(owner, kind, key, value)
         if is_new:
-            self.found(path, value, read)
+            self.inspect(path, value, read)
         if value is MISSING:
             return None
         if not isinstance(value, Tensor):
-            self.notes.meet(value, path)
-        return path, value, read
+            self.notes.add_preexisting(value, path)
+        return Resolved(path, value, read)
 
-    def item(self, owner: Any, key: Any, path: str, fetch: Fetch) -> Found | None:
-        """What a container holds under a key; `path` is that of the item."""
+    def item(self, owner: object, key: Any, path: str, fetch: Fetch) -> Resolved | None:
+        """The item of a container under a key; `path` is that of the item."""
         if isinstance(owner, dict):
             value = owner.get(key, MISSING)
-            return self.guard(owner, ITEMS, key, value, path, fetch)
-        if type(owner) is tuple or isinstance(owner, tuple):
+            return self.guard(owner, ITEM, key, value, path, fetch)
+        if isinstance(owner, tuple):
             try:
                 value = owner[key]
             except (IndexError, TypeError):
                 return None
-            return self.guard(owner, ITEMS, key, value, path, fetch)
-        if type(owner) in (list, deque) and isinstance(key, int):
+            return self.guard(owner, ITEM, key, value, path, fetch)
+        if (type(owner) is list or type(owner) is deque) and isinstance(key, int):
             if not -len(owner) <= key < len(owner):
                 return None
-            return self.guard(owner, ITEMS, key, owner[key], path, fetch)
+            return self.guard(owner, ITEM, key, owner[key], path, fetch)
         return None
 
-    def attribute(self, owner: Any, name: str, path: str, fetch: Fetch) -> Found | None:
+    def attribute(self, owner: object, name: str, path: str, fetch: Fetch) -> Resolved | None:
         """An attribute; `path` is that of its owner."""
         where = f"{path}.{name}"
         if isinstance(owner, types.ModuleType):
-            return self._of_python_module(owner, name, where)
+            return self._python_module_attribute(owner, name, where)
         if isinstance(owner, type):
-            return self.of_class(owner, name, where, fetch)
-        own = getattr(owner, "__dict__", None)
-        if name == "__class__":
-            return self.guard(owner, ATTRIBUTES, name, type(owner), where, ref(owner))
-        if name == "__dict__" and isinstance(own, dict):
-            return where, own, reader(ref(owner), ATTRIBUTES, name)
-        if isinstance(owner, torch.nn.Module) and isinstance(own, dict) and name not in own:
-            known = self.of_module(owner, name, where)
-            if known is not None or any(name in own.get(t, ()) for t in _TENSORS):
-                return known  # or it is lent
+            return self.class_attribute(owner, name, where, fetch)
         fetch = ref(owner)
-        if isinstance(own, dict) and name in own:
-            getter: Any = type(owner).__getattribute__
-            if getter in _PLAIN_GETTERS and name.isidentifier():
-                return self.guard(owner, ATTRIBUTES, name, own[name], where, fetch)
-            return self.item(own, name, where, lambda: fetch().__dict__)
-        return self._through_class(owner, name, where, fetch, own is not None)
+        attributes = getattr(owner, "__dict__", None)
+        if name == "__class__":
+            return self.guard(owner, ATTRIBUTE, name, type(owner), where, fetch)
+        if not isinstance(attributes, dict):
+            return self._through_class(owner, name, where, fetch, attributes is not None)
+        if name == "__dict__":
+            return Resolved(where, attributes, reader(fetch, ATTRIBUTE, name))
+        if isinstance(owner, torch.nn.Module) and name not in attributes:
+            resolved = self.module_entry(owner, name, where)
+            # A tensor in a table that is excluded is resolved to None.
+            if resolved is not None or any(name in attributes.get(t, ()) for t in _TENSOR_TABLES):
+                return resolved
+        if name in attributes:
+            lookup: object = type(owner).__getattribute__
+            if lookup in _PLAIN_LOOKUPS and name.isidentifier():
+                return self.guard(owner, ATTRIBUTE, name, attributes[name], where, fetch)
+            return self.item(attributes, name, where, reader(fetch, ATTRIBUTE, "__dict__"))
+        return self._through_class(owner, name, where, fetch, True)
 
-    def _of_python_module(self, module: types.ModuleType, name: str, where: str) -> Found | None:
-        if is_users_module(module) or name in vars(module):
+    def _python_module_attribute(
+        self, module: types.ModuleType, name: str, where: str
+    ) -> Resolved | None:
+        if is_user_module(module) or name in vars(module):
             return self.item(vars(module), name, where, strong(vars(module)))
         value = getattr(module, name, None)
-        return None if value is None else (where, value, strong(value))
+        return None if value is None else Resolved(where, value, strong(value))
 
-    def of_module(self, module: torch.nn.Module, name: str, where: str) -> Found | None:
+    def module_entry(self, module: torch.nn.Module, name: str, where: str) -> Resolved | None:
         """A parameter, buffer or submodule of a torch module."""
-        own = vars(module)
-        for table in _TENSORS:
-            if name in own.get(table, ()):
-                if id(own[table]) in self.notes.own.tables:
+        attributes = vars(module)
+        for table in _TENSOR_TABLES:
+            if name in attributes.get(table, ()):
+                entries = attributes[table]
+                if id(entries) in self.notes.excluded.tables:
                     return None
-                value = own[table][name]
-                self.notes.table(where.rpartition(".")[0], module, own[table])
-                return where, value, element(ModuleTable(ref(module), table), name)
-        if name in own.get("_modules", ()):
-            return self.item(own["_modules"], name, where, ModuleTable(ref(module), "_modules"))
+                self.notes.table(where.rpartition(".")[0], module, entries)
+                fetch = element(ModuleTable(ref(module), table), name)
+                return Resolved(where, entries[name], fetch)
+        if name in attributes.get("_modules", ()):
+            children = ModuleTable(ref(module), "_modules")
+            return self.item(attributes["_modules"], name, where, children)
         return None
 
     def _through_class(
-        self, owner: Any, name: str, where: str, fetch: Fetch, has_dict: bool
-    ) -> Found | None:
+        self, owner: object, name: str, where: str, fetch: Fetch, has_dict: bool
+    ) -> Resolved | None:
         """An attribute that is not in the object's own dictionary: on its class, in a slot, or missing."""
         raw = _on_class(type(owner), name)
         if isinstance(raw, types.FunctionType):
             file = raw.__code__.co_filename
             if not is_user_file(file) and not isinstance(owner, torch.nn.Module):
                 return None
-            return self.guard(owner, ATTRIBUTES, f"{name}.__func__", raw, where, fetch)
+            return self.guard(owner, ATTRIBUTE, f"{name}.__func__", raw, where, fetch)
         if isinstance(raw, types.MemberDescriptorType):
             value = getattr(owner, name, MISSING)
-            return self.guard(owner, ATTRIBUTES, name, value, where, fetch)
+            return self.guard(owner, ATTRIBUTE, name, value, where, fetch)
         if raw is MISSING:
             fallback = getattr(type(owner), "__getattr__", None)
             if fallback not in (None, torch.nn.Module.__getattr__):
-                self._absent(owner, name, where)
+                self._guard_absence(owner, name, where)
                 return None
-            return self.guard(owner, ATTRIBUTES, name, MISSING, where, fetch) if has_dict else None
+            return self.guard(owner, ATTRIBUTE, name, MISSING, where, fetch) if has_dict else None
         if is_plain(raw) or isinstance(raw, CONTAINERS):
-            return self.guard(owner, ATTRIBUTES, name, raw, where, fetch)
-        for base in type(owner).__mro__ if is_users_class(type(owner)) else ():
+            return self.guard(owner, ATTRIBUTE, name, raw, where, fetch)
+        for base in type(owner).__mro__ if is_user_class(type(owner)) else ():
             if name in vars(base):  # a property or another descriptor: its own code runs
-                self.of_bases(type(owner), name, base)
-                self.notes.meet(raw, where)
+                self.base_entries(type(owner), name, base)
+                self.notes.add_preexisting(raw, where)
                 if not hasattr(type(raw), "__set__"):
-                    self._absent(owner, name, where)
+                    self._guard_absence(owner, name, where)
                 break
         return None
 
-    def _absent(self, owner: Any, name: str, where: str) -> None:
-        """Guard that an object has no own attribute of that name, so that its class provides it."""
-        own = getattr(owner, "__dict__", None)
-        if isinstance(own, dict) and name not in own:
-            table = reader(ref(owner), ATTRIBUTES, "__dict__")
-            self.guard(own, ITEMS, name, MISSING, where, table)
+    def _guard_absence(self, owner: object, name: str, where: str) -> None:
+        """Guard that an object has no attribute of that name itself, so that its class provides it."""
+        attributes = getattr(owner, "__dict__", None)
+        if isinstance(attributes, dict) and name not in attributes:
+            table = reader(ref(owner), ATTRIBUTE, "__dict__")
+            self.guard(attributes, ITEM, name, MISSING, where, table)
 
-    def of_class(self, cls: type, name: str, where: str, fetch: Fetch) -> Found | None:
+    def class_attribute(self, cls: type, name: str, where: str, fetch: Fetch) -> Resolved | None:
         """An attribute of a class, on whichever base it is defined."""
         raw = _on_class(cls, name)
-        if not is_users_class(cls):
+        if not is_user_class(cls):
             return None
-        if name == "apply" and issubclass(cls, torch.autograd.Function):  # which finds these in C
+        if name == "apply" and issubclass(cls, torch.autograd.Function):  # C code looks these up
             for part in ("forward", "backward", "setup_context", "jvp", "vmap"):
-                self.of_class(cls, part, f"{where.removesuffix('apply')}{part}", fetch)
+                self.class_attribute(cls, part, f"{where.removesuffix('apply')}{part}", fetch)
         if raw is MISSING:
-            meta: Any = type(cls)
-            for base in meta.__mro__ if is_users_class(meta) else ():
+            meta = type(cls)
+            for base in inspect.getmro(meta) if is_user_class(meta) else ():
                 if name in vars(base):
-                    self.of_base(base, name)
+                    self.base_entry(base, name)
                     return None
-            return self.guard(cls, ATTRIBUTES, name, MISSING, where, fetch)
+            return self.guard(cls, ATTRIBUTE, name, MISSING, where, fetch)
         if isinstance(raw, classmethod):
-            return self.guard(cls, ATTRIBUTES, f"{name}.__func__", raw.__func__, where, fetch)
+            return self.guard(cls, ATTRIBUTE, f"{name}.__func__", raw.__func__, where, fetch)
         if isinstance(raw, staticmethod):
             raw = raw.__func__
         if isinstance(raw, property):  # its code runs
-            self.of_bases(cls, name, next(base for base in cls.__mro__ if name in vars(base)))
+            self.base_entries(cls, name, next(b for b in cls.__mro__ if name in vars(b)))
             return None
         if isinstance(raw, types.MemberDescriptorType):
             return None
-        return self.guard(cls, ATTRIBUTES, name, raw, where, fetch)
+        return self.guard(cls, ATTRIBUTE, name, raw, where, fetch)
 
-    def of_bases(self, cls: type, name: str, base: type) -> None:
-        """An attribute of one of the bases of a class, and a guard that no earlier base defines it."""
+    def base_entries(self, cls: type, name: str, base: type) -> None:
+        """Guard an attribute of one of the bases of a class, and that no earlier base defines it."""
         for other in cls.__mro__[: cls.__mro__.index(base)]:
-            if is_users_class(other) and name not in vars(other):
-                self.of_base(other, name)
-        self.of_base(base, name)
+            if is_user_class(other) and name not in vars(other):
+                self.base_entry(other, name)
+        self.base_entry(base, name)
 
-    def of_base(self, base: type, name: str) -> None:
-        """The entry of a name in the dictionary of one class, present or not."""
-        if not self.notes.is_first((id(base), "on it", name)):
+    def base_entry(self, base: type, name: str) -> None:
+        """Guard the entry of a name in the dictionary of one class, present or not."""
+        if not self.notes.is_first((id(base), "entry", name)):
             return
         where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)
-        self.guard(vars(base), ITEMS, name, value, where, class_table(ref(base)))
+        self.guard(vars(base), ITEM, name, value, where, class_table(ref(base)))
 
 
-def _on_class(cls: type, name: str) -> Any:
+def _on_class(cls: type, name: str) -> object:
     for base in cls.__mro__:
         if name in vars(base):
-            return vars(base)[name]
+            value: object = vars(base)[name]
+            return value
     return MISSING

@@ -1,11 +1,13 @@
-"""Tokens: what a guard expects of a value, in a form that can be compared and shown.
+"""Tokens: what a guard expects of a value, in a form that can be compared and printed.
+
+The token of a value has everything that a program may depend on. Two values with equal tokens are interchangeable:
 
 an int, a string, a dtype ...       Value(type, value)
-a user function                     its code, defaults and closure: rerunning the same definition is no change
-a user class                        its functions and plain attributes
-a tensor of the device              TensorLook: its shape, dtype, gradient and device; its data are an operand.
-                                    Inside of the above it is that very tensor: its guard would go on with the old one
-anything else                       Same: that very object
+a user function                     Code: its code, defaults and closure, so that rerunning a definition is no change
+a user class                        Structure: its functions and plain attributes
+a tensor of the device              TensorLook: shape, dtype, gradient and device; its data is an operand.
+                                    Inside one of the above it is an Identity, because the program reads that tensor
+anything else                       Identity: only the same object will do
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -24,16 +26,18 @@ import torch
 from ...programs.site import is_user_file
 
 
-class _Missing:
+class Missing:
+    """The type of `MISSING`: there is no such attribute or item."""
+
     def __repr__(self) -> str:
         return "nothing"
 
 
-MISSING: Any = _Missing()
+MISSING: Final = Missing()
 
-_DEEPEST = 4  # levels of a value that its token tells apart
+_MAX_DEPTH = 4  # levels of a value that its token distinguishes
 
-# Compared by value: two of them that are equal mean the same to any code.
+# Compared by value: code cannot distinguish two that are equal.
 PLAIN: tuple[type, ...] = (
     int,
     bool,
@@ -47,9 +51,9 @@ PLAIN: tuple[type, ...] = (
     slice,
 )
 PLAIN += (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
-PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), _Missing)
+PLAIN += (types.CodeType, enum.Enum, np.generic, np.dtype, type(NotImplemented), Missing)
 CONTAINERS = (list, dict, set, frozenset, tuple, deque, types.MappingProxyType)
-_UNSAID: tuple[str, ...] = (
+_SET_BY_PYTHON: tuple[str, ...] = (
     "__module__",
     "__doc__",
     "__dict__",
@@ -57,24 +61,29 @@ _UNSAID: tuple[str, ...] = (
     "__firstlineno__",
     "__qualname__",
 )
-_UNSAID += (
+_SET_BY_PYTHON += (
     "__dataclass_fields__",
     "__dataclass_params__",
     "__annotations__",
     "__abstractmethods__",
 )
-_UNSAID += ("__static_attributes__", "__parameters__", "__orig_bases__", "__annotate_func__")
+_SET_BY_PYTHON += (
+    "__static_attributes__",
+    "__parameters__",
+    "__orig_bases__",
+    "__annotate_func__",
+)
 
 
 class Value(NamedTuple):
-    """Something that is compared by what it is."""
+    """The token of a value that is compared by value."""
 
     type: type
-    value: Any
+    value: object
 
 
-class Same(NamedTuple):
-    """Something that is compared by identity."""
+class Identity(NamedTuple):
+    """The token of an object that is compared by identity: the name of its type, and its id."""
 
     kind: str
     number: int
@@ -90,23 +99,26 @@ class TensorLook(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A user function: everything that determines what it does, except what its code reads when it runs."""
+    """The token of a user function: all that determines what it does, except what its code reads when it runs."""
 
     code: types.CodeType
-    parts: tuple[Any, ...]
+    parts: tuple[Token, ...]
 
 
 class Structure(NamedTuple):
-    """The parts of a user class, a container or a partial."""
+    """The token of a user class, a container or a partial: tokens of its parts, with their names."""
 
     kind: str
-    parts: tuple[Any, ...]
+    parts: tuple[object, ...]
 
 
-class Said(NamedTuple):
-    """A change in words, such as "has different contents"."""
+class Phrase(NamedTuple):
+    """A change that is described in words instead of by two tokens, such as "has different contents"."""
 
-    phrase: str
+    text: str
+
+
+Token: TypeAlias = Value | Identity | TensorLook | Code | Structure
 
 
 def look(tensor: torch.Tensor) -> TensorLook:
@@ -114,68 +126,75 @@ def look(tensor: torch.Tensor) -> TensorLook:
     return TensorLook(tuple(tensor.shape), tensor.dtype, tensor.requires_grad, tensor.device.type)
 
 
-def is_plain(value: Any) -> bool:
+def is_device_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether a value is a tensor of the jax device."""
+    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+
+
+def is_plain(value: object) -> bool:
     """Whether a value is compared by value, and holds nothing that could change."""
-    if type(value) in (tuple, frozenset):
+    if type(value) is tuple or type(value) is frozenset:
         return all(map(is_plain, value))
     if not isinstance(value, PLAIN):
         return False
-    # A string or number of a class of the user's may have attributes.
+    # A string or number of a user class may have attributes.
     return (
         type(value) in PLAIN or not getattr(value, "__dict__", None) or isinstance(value, enum.Enum)
     )
 
 
-def is_plain_container(value: Any) -> bool:
-    """Whether a container that can change holds plain values alone, in containers of that kind."""
-    if type(value) in (dict, OrderedDict):
+def is_plain_container(value: object) -> bool:
+    """Whether a mutable container, or a tuple, holds only plain values and containers of this kind."""
+    if type(value) is dict or type(value) is OrderedDict:
         return all(is_plain(v) or is_plain_container(v) for v in value.values())
-    if type(value) in (list, set, deque, tuple):
+    if isinstance(value, list | set | deque | tuple) and type(value) in (list, set, deque, tuple):
         return all(is_plain(v) or is_plain_container(v) for v in value)
     return False
 
 
-def token(value: Any, depth: int = _DEEPEST) -> Any:
+def token(value: object, depth: int = _MAX_DEPTH) -> Token:
     """What a guard expects in place of this value. Equal tokens guarantee the same program."""
-    if isinstance(value, float):  # by its digits: nan is nan, and 0.0 is not -0.0
-        return Value(type(value), repr(value))
-    if isinstance(value, complex | slice | range | np.generic):
-        return Value(type(value), repr(value))
+    if isinstance(value, float | complex | slice | range | np.generic):
+        return Value(type(value), repr(value))  # by its digits: nan is nan, and 0.0 is not -0.0
     if isinstance(value, PLAIN):
         return Value(type(value), value)
     if isinstance(value, torch.Tensor):
-        is_operand = depth == _DEEPEST and value.device.type == "jax"
-        return look(value) if is_operand else Same("tensor", id(value))
+        is_operand = depth == _MAX_DEPTH and value.device.type == "jax"
+        return look(value) if is_operand else Identity("tensor", id(value))
     if depth:
         if isinstance(value, types.FunctionType) and is_user_file(value.__code__.co_filename):
             return _function(value, depth - 1)
-        if isinstance(value, type) and is_users_class(value):
+        if isinstance(value, type) and is_user_class(value):
             return _class(value, depth - 1)
         if isinstance(value, functools.partial):
             inner = (value.func, *value.args, *value.keywords.items())
             return Structure("partial", tuple(token(v, depth - 1) for v in inner))
-        if type(value) in (list, tuple, deque):
+        if isinstance(value, list | tuple | deque) and type(value) in (list, tuple, deque):
             return Structure(type(value).__name__, tuple(token(v, depth - 1) for v in value))
         if isinstance(value, dict):
             items = tuple((token(k, 1), token(v, depth - 1)) for k, v in value.items())
             return Structure(type(value).__name__, items)
         if isinstance(value, set | frozenset):
             return Value(type(value), frozenset(token(v, depth - 1) for v in value))
-    return Same(type(value).__name__, id(value))
+    return Identity(type(value).__name__, id(value))
 
 
 def _function(function: types.FunctionType, depth: int) -> Code:
     parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
     parts += vars(function).items()
     tokens = [token(part, depth) for part in parts]
-    # Other globals, or another closure, and it is another function: they may change apart from those of the old one.
-    tokens.append(Same("globals", id(function.__globals__)))
-    tokens += [Same("cell", id(cell)) for cell in function.__closure__ or ()]
+    # A function with other globals or another closure is a different one: its variables may change independently.
+    tokens.append(Identity("globals", id(function.__globals__)))
+    tokens += [Identity("cell", id(cell)) for cell in function.__closure__ or ()]
     return Code(function.__code__, tuple(tokens))
 
 
 def _class(cls: type, depth: int) -> Structure:
-    parts: list[Any] = [cls.__module__, cls.__qualname__, Same("metaclass", id(type(cls)))]
+    parts: list[object] = [
+        cls.__module__,
+        cls.__qualname__,
+        Identity("metaclass", id(type(cls))),
+    ]
     parts += [token(base, depth) for base in cls.__bases__]
     for name in class_names(cls):
         value = vars(cls)[name]
@@ -188,8 +207,8 @@ def _class(cls: type, depth: int) -> Structure:
     return Structure("class", tuple(parts))
 
 
-def class_attributes(cls: type) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what a class says that code may use: methods as their functions."""
+def class_attributes(cls: type) -> Iterator[tuple[str, object]]:
+    """(name, value) of the plain attributes and methods of a class; methods and properties as their functions."""
     for name in class_names(cls):
         value = vars(cls)[name]
         if isinstance(value, staticmethod | classmethod):
@@ -202,10 +221,12 @@ def class_attributes(cls: type) -> Iterator[tuple[str, Any]]:
 
 def class_names(cls: type) -> list[str]:
     """The names in the dictionary of a class, except those that Python sets."""
-    return [name for name in vars(cls) if name not in _UNSAID and not name.startswith("_abc_")]
+    return [
+        name for name in vars(cls) if name not in _SET_BY_PYTHON and not name.startswith("_abc_")
+    ]
 
 
-def is_users_class(cls: type) -> bool:
+def is_user_class(cls: type) -> bool:
     """Whether a class is user code: defined in a notebook, or in a file outside installed libraries."""
     module = sys.modules.get(cls.__module__)
     if cls.__module__ in ("builtins", "__main__") or module is None:

@@ -1,133 +1,135 @@
-"""Containers of tensors that captured code binds to a place, as a recurrent network keeps its state (`self.h = h, c`).
+"""Containers of tensors that captured code binds to a slot, as a recurrent network does with its state.
 
-Each run binds a new container there, made of that run's tensors, of arguments, of tensors from the old container and of
-plain values. If the old container has the structure of the new one, its tensors are inputs of the program, found
-through the slot. A container with a different structure or different plain values needs another program.
+An example is `self.h = h, c`.
+
+Each run binds a new container there, made of that run's tensors, of arguments, of tensors from the previous container
+and of plain values. If the previous container has the structure of the new one, its tensors are inputs of the program,
+found through the slot. A container with a different structure or different plain values needs another program.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch.utils import _pytree as pytree
 
 from .guard import Check
 from .slots import Slot
-from .tokens import MISSING, is_plain, token
+from .tokens import MISSING, is_device_tensor, is_plain, token
 
 Tensor = torch.Tensor
 
-_MOST = 64  # tensors and values in one
+_MAX_LEAVES = 64
 
 
-def parts_of(value: Any) -> tuple[list[Any], Any] | None:
-    """The leaves and the structure of a container with tensors of the device; None of anything else."""
+def tensor_tree(value: object) -> tuple[list[object], pytree.TreeSpec] | None:
+    """The leaves and the structure of a container with tensors of the device; None for anything else."""
     if isinstance(value, Tensor) or is_plain(value) or pytree.tree_is_leaf(value):
         return None
     leaves, structure = pytree.tree_flatten(value)
-    on_device = any(isinstance(leaf, Tensor) and leaf.device.type == "jax" for leaf in leaves)
-    return (leaves, structure) if on_device and len(leaves) <= _MOST else None
+    on_device = any(map(is_device_tensor, leaves))
+    return (leaves, structure) if on_device and len(leaves) <= _MAX_LEAVES else None
 
 
-class Old:
-    """The container that stood at a place before the code ran; its tensors are held weakly."""
+class PreviousTree:
+    """The container that a slot held before the code ran; its tensors are held weakly."""
 
-    def __init__(self, leaves: list[Any], structure: Any, containers: set[int]):
+    def __init__(self, leaves: list[object], structure: pytree.TreeSpec, containers: set[int]):
         self.structure, self.containers = structure, containers
         self.tensors = {i: weakref.ref(t) for i, t in enumerate(leaves) if isinstance(t, Tensor)}
         self.values = {i: token(v) for i, v in enumerate(leaves) if not isinstance(v, Tensor)}
 
-    def place_of(self, tensor: Any) -> int | None:
-        """Where a tensor stood in it."""
+    def index_of(self, tensor: object) -> int | None:
+        """The index of a tensor among its leaves."""
         return next((i for i, t in self.tensors.items() if t() is tensor), None)
 
     def check(self, slot: Slot) -> Check:
-        """A check that the place holds a container with this structure and these plain values."""
+        """A check that the slot holds a container with this structure and these plain values."""
 
         def holds() -> bool:
-            now = parts_of(slot.get())
-            return (
-                now is not None
-                and now[1] == self.structure
-                and all(isinstance(now[0][i], Tensor) for i in self.tensors)
-                and all(token(now[0][i]) == value for i, value in self.values.items())
+            tree = tensor_tree(slot.get())
+            if tree is None or tree[1] != self.structure:
+                return False
+            leaves, _ = tree
+            return all(isinstance(leaves[i], Tensor) for i in self.tensors) and all(
+                token(leaves[i]) == value for i, value in self.values.items()
             )
 
         return Check(slot.path, "is a different container", holds)
 
 
-def old_of(value: Any) -> Old | None:
-    """What is known of a container with tensors of the device before the code runs."""
-    parts = parts_of(value)
-    return None if parts is None else Old(*parts, set(_containers(value)))
+def previous_tree(value: object) -> PreviousTree | None:
+    """What to remember of a container with tensors of the device before the code runs."""
+    tree = tensor_tree(value)
+    return None if tree is None else PreviousTree(*tree, set(_containers(value)))
 
 
-def _containers(value: Any) -> Any:
+def _containers(value: object) -> Iterator[int]:
+    """The ids of a container and of those inside it."""
     if pytree.tree_is_leaf(value):
         return
     yield id(value)
-    for child in value.values() if isinstance(value, dict) else value:
+    children = value.values() if isinstance(value, dict) else value
+    for child in children if isinstance(children, Iterable) else ():
         yield from _containers(child)
 
 
-class Part:
-    """One leaf of the container at a place, as a place of its own."""
+class Leaf:
+    """One leaf of the container in a slot, as a target of its own (`slots.Target`)."""
 
     is_buffer = False
 
-    def __init__(self, tree: Tree, position: int):
-        self.tree, self.position = tree, position
-        self.path = f"{tree.slot.path} ({position})"
+    def __init__(self, tree: NewTree, index: int):
+        self.tree, self.index = tree, index
+        self.path = f"{tree.slot.path} ({index})"
 
-    def get(self) -> Any:
-        """The current container."""
-        now = parts_of(self.tree.slot.get())
-        same = now is not None and now[1] == self.tree.structure
-        return now[0][self.position] if now is not None and same else MISSING
+    def get(self) -> object:
+        """The leaf of the current container."""
+        tree = tensor_tree(self.tree.slot.get())
+        same = tree is not None and tree[1] == self.tree.structure
+        return tree[0][self.index] if tree is not None and same else MISSING
 
-    def set(self, value: Any) -> None:
-        """What stands there next, once all the others are set too."""
-        self.tree.put(self.position, value)
+    def set(self, value: Tensor) -> None:
+        """The leaf of the next container, which is bound once all its leaves are set."""
+        self.tree.put(self.index, value)
 
 
-class Tree:
-    """The container that the code bound to a place: each run binds a new one, when all its parts are there.
+class NewTree:
+    """The container that the code bound to a slot: each run binds a new one, once all its leaves are there.
 
     Args:
-        slot: the place.
-        leaves, structure: what the code bound.
+        slot: holds it.
+        leaves, structure: of the container that the code bound.
 
     Attributes:
-        given: makes the leaves that no run gives: plain values, constants, tensors of the old container.
+        makers: for the leaves that are not set by the run: plain values, constants, tensors of the previous container.
     """
 
-    def __init__(self, slot: Slot, leaves: list[Any], structure: Any):
+    def __init__(self, slot: Slot, leaves: list[object], structure: pytree.TreeSpec):
         self.slot, self.structure = slot, structure
-        self.given: dict[int, Callable[[], Any]] = {}
+        self.makers: dict[int, Callable[[], object]] = {}
         self._count = len(leaves)
-        self._parts: dict[int, Any] = {}
+        self._leaves: dict[int, object] = {}
         self._ran = False
 
-    def keep(self, position: int, old: int) -> None:
-        """A leaf is the tensor that stood at the place `old` of the old container."""
+    def take_from_previous(self, index: int, previous: int) -> None:
+        """Take a leaf from the previous container, where it has the index `previous`."""
 
-        def make() -> Any:
+        def make() -> object:
             leaves, _ = pytree.tree_flatten(self.slot.get())
-            # After the trace's own run the new container stands there already.
-            return leaves[old if self._ran else position]
+            # After the trace's own run the slot holds the new container already.
+            return leaves[previous if self._ran else index]
 
-        self.given[position] = make
+        self.makers[index] = make
 
-    def put(self, position: int, value: Any) -> None:
-        """A part of this run."""
-        self._parts[position] = value
-        if len(self._parts) + len(self.given) == self._count:
-            parts, self._parts = self._parts, {}
-            parts |= {i: make() for i, make in self.given.items()}
+    def put(self, index: int, value: object) -> None:
+        """Set a leaf in this run."""
+        self._leaves[index] = value
+        if len(self._leaves) + len(self.makers) == self._count:
+            leaves, self._leaves = self._leaves, {}
+            leaves |= {i: make() for i, make in self.makers.items()}
             self._ran = True
-            self.slot.set(
-                pytree.tree_unflatten([parts[i] for i in range(self._count)], self.structure)
-            )
+            ordered = [leaves[i] for i in range(self._count)]
+            self.slot.set(pytree.tree_unflatten(ordered, self.structure))

@@ -8,9 +8,9 @@ contents of the value count as read, depending on its kind:
     a function                            nothing yet: its reads are recorded when it runs
     an object, a torch module             those attributes whose names are mentioned in followed code
 
-The set of mentioned names is complete only when all the code has run: attributes whose names are not yet mentioned wait
-until then. Code that computes names (`getattr`, `vars`) is *dynamic*: it may read all attributes, and those named by
-its strings.
+The set of mentioned names is complete only when all the code has run. Attributes whose names are not yet mentioned are
+*deferred* until then. Code that computes names (`getattr`, `vars`) is *dynamic*: it may read all attributes, and those
+named by its strings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import types
 import weakref
 from collections.abc import Iterable
 from dataclasses import is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -33,34 +33,35 @@ from ...programs.site import is_stdlib_file, is_user_file
 from . import outside
 from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable
-from .followed import OF_EVERY_MODULE, is_users_module
-from .guard import ATTRIBUTES
-from .notes import Notes, said
+from .followed import MODULE_ATTRIBUTES, is_user_module
+from .notes import Notes, key_text
+from .reads import ATTRIBUTE
 from .steps import Steps
-from .tokens import CONTAINERS, MISSING, class_attributes, class_names, is_plain, is_users_class
+from .tokens import CONTAINERS, MISSING, class_attributes, class_names, is_plain, is_user_class
 
 Tensor = torch.Tensor
+Cache: TypeAlias = "functools._lru_cache_wrapper[Any]"
 
-_DEEPEST = 64
-_AROUND = 8  # levels of what stands on a class, a function, a Python module
+_MAX_DEPTH = 64  # levels of a value that are inspected
+_SHALLOW = 8  # levels of the attributes of a class, a function, a Python module
+_CACHED_RESULT = 4  # levels of a result of `functools.lru_cache`
 _BUILTIN_METHODS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
-_CACHES = type(functools.lru_cache(len))
-_LARGEST = 1 << 12
+_MAX_ELEMENTS = 1 << 12  # of a container whose elements are inspected
 
 
-class _Later(NamedTuple):
+class _Deferred(NamedTuple):
     """An attribute that is read if some followed code mentions its name, which is known at the end."""
 
     path: str
-    owner: Any
+    owner: object
     name: str
     fetch: Fetch
     depth: int
 
 
 class Values(Steps):
-    """Looks into values.
+    """Inspects values that are used as a whole.
 
     Args:
         notes: of the trace.
@@ -70,254 +71,267 @@ class Values(Steps):
     def __init__(self, notes: Notes, closures: Closures):
         super().__init__(notes)
         self._closures = closures
-        self._waiting: list[_Later] = []
-        self._caches: list[tuple[str, Any]] = []  # functions under `lru_cache`
+        self._deferred: list[_Deferred] = []
+        self._caches: list[tuple[str, Cache]] = []
 
-    def found(self, path: str, value: Any, fetch: Fetch) -> None:
-        """A step has found a value: a function may run, a tensor is an input."""
-        self.may_run(value)
+    def inspect(self, path: str, value: object, fetch: Fetch) -> None:
+        self.add_function(value)
         if isinstance(value, Tensor):
             self.notes.tensor(path, value)
         elif isinstance(value, types.FunctionType):
-            self._function(path, value, fetch)
+            self._guard_function(path, value, fetch)
 
-    def expect(
+    def use(
         self,
         path: str,
-        value: Any,
+        value: object,
         fetch: Fetch,
         dynamic: bool = False,
-        depth: int = _DEEPEST,
+        depth: int = _MAX_DEPTH,
     ) -> None:
-        """A value was read, and may be used in any way."""
+        """Note a value that was read, and may be used in any way."""
         notes = self.notes
         if is_plain(value):
             return
-        if isinstance(value, types.FunctionType):  # what it reads is seen when it runs
+        if isinstance(value, types.FunctionType):  # what it reads is recorded when it runs
             if notes.is_first((id(value), "function")):
-                self.may_run(value)
-                self._function(path, value, fetch)
-                self._later(path, value, vars(value), _AROUND)
+                self.add_function(value)
+                self._guard_function(path, value, fetch)
+                self._defer(path, value, vars(value), _SHALLOW)
         elif isinstance(value, types.ModuleType):
-            self._python_module(path, value, dynamic)
+            self._use_python_module(path, value, dynamic)
         elif isinstance(value, Tensor):
             notes.tensor(path, value)
-            self.attributes_later(path, value)
+            self.defer_tensor_attributes(path, value)
         elif isinstance(value, torch.optim.Optimizer):
             notes.optimizer(value, path)
         elif isinstance(value, CONTAINERS):
-            self._container(path, value, fetch, dynamic, depth)
+            self._use_container(path, value, fetch, dynamic, depth)
         elif outside.is_iterator(value):
             return
-        elif names := outside.names_asked(value):
+        elif names := outside.names_of_getter(value):
             notes.names.update(names)
         elif isinstance(value, weakref.ref):
             target = value()
             if target is not None:
-                self.expect(f"{path}()", target, value, dynamic, depth)
+                self.use(f"{path}()", target, value, dynamic, depth)
         elif isinstance(value, contextvars.ContextVar):
-            notes.check(value, outside.context_variable(path, value))
-            self.expect(f"{path}.get()", value.get(MISSING), value.get, dynamic, depth - 1)
+            notes.check(value, outside.context_variable_check(path, value))
+            self.use(f"{path}.get()", value.get(MISSING), value.get, dynamic, depth - 1)
         elif isinstance(value, _BUILTIN_METHODS):
-            if isinstance(value, types.BuiltinFunctionType) and value in outside.ASKED:
-                notes.check(value, outside.asked_again(path, value))
-            elif isinstance(value.__self__, CONTAINERS):
-                self._bound_builtin(path, value, depth)
+            self._use_builtin(path, value, depth)
         elif isinstance(value, _VIEWS):
             mapping = gc.get_referents(value)[0]
-            self._container(path, mapping, strong(mapping), dynamic, depth)
-        elif isinstance(value, _CACHES):
-            self._cache(path, value)
-        elif type(value).__module__ in outside.SHARED:
+            self._use_container(path, mapping, strong(mapping), dynamic, depth)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            if notes.is_first((id(value), "cache")):
+                self._caches.append((path, value))
+                self._use_cached_results(path, value)
+        elif type(value).__module__ in outside.OPAQUE_MODULES:
             if isinstance(value, threading.Event):
-                notes.check(value, outside.asked_again(f"{path}.is_set", value.is_set))
+                notes.check(value, outside.same_result_check(f"{path}.is_set", value.is_set))
         elif isinstance(value, functools.partial):
-            self._partial(path, value, fetch, dynamic, depth)
+            self._use_partial(path, value, fetch, dynamic, depth)
         elif isinstance(value, types.MethodType):
-            self.expect(f"{path}.__self__", value.__self__, ref(value.__self__), dynamic, depth)
+            self.use(f"{path}.__self__", value.__self__, ref(value.__self__), dynamic, depth)
         elif outside.is_array(value):
-            notes.check(value, outside.unchanged_array(path, value))
+            notes.check(value, outside.array_check(path, value))
         elif isinstance(value, type):
-            self.class_later(path, value)
-            if dynamic and is_users_class(value):
+            self.defer_class(path, value)
+            if dynamic and is_user_class(value):
                 for name in [*(name for name, _ in class_attributes(value)), *notes.strings]:
-                    self.of_class(value, name, f"{path}.{name}", fetch)
+                    self.class_attribute(value, name, f"{path}.{name}", fetch)
         elif depth and _has_attributes(value) and notes.is_deeper((id(value), dynamic), depth):
-            self._object(path, value, fetch, dynamic, depth)
+            self._use_object(path, value, fetch, dynamic, depth)
 
-    def _python_module(self, path: str, module: types.ModuleType, dynamic: bool) -> None:
-        """A Python module that was reached by a variable: its globals, where some followed code mentions them."""
-        own, strings = vars(module), self.notes.strings
-        self.notes.remember(module, path)
-        if is_users_module(module) and self.notes.is_first((id(module), "globals")):
-            self._later(path, module, own, _AROUND)
+    def _use_python_module(self, path: str, module: types.ModuleType, dynamic: bool) -> None:
+        """A Python module that was reached by a variable: its globals that followed code mentions."""
+        variables, strings = vars(module), self.notes.strings
+        self.notes.take_snapshot(module, path)
+        if is_user_module(module) and self.notes.is_first((id(module), "globals")):
+            self._defer(path, module, variables, _SHALLOW)
         if dynamic:
-            for name in [n for n in own if any(part in n for part in strings)]:
-                self.item(own, name, f"{path}.{name}", strong(own))
+            for name in [n for n in variables if any(part in n for part in strings)]:
+                self.item(variables, name, f"{path}.{name}", strong(variables))
 
-    def _bound_builtin(self, path: str, method: Any, depth: int) -> None:
-        """A method of a container, kept under a name: `push = log.append`."""
-        owner = method.__self__
-        if method.__name__ in ("append", "appendleft", "add"):
-            self.notes.effects.contain(path, owner, strong(owner), self.notes.line)
+    def _use_builtin(
+        self, path: str, method: types.BuiltinFunctionType | types.MethodWrapperType, depth: int
+    ) -> None:
+        """A builtin function, or a method of a container that is stored under a name: `push = log.append`."""
+        owner: object = method.__self__
+        if isinstance(method, types.BuiltinFunctionType) and method in outside.RECHECKED:
+            self.notes.check(method, outside.same_result_check(path, method))
+        elif not isinstance(owner, CONTAINERS):
+            return
+        elif method.__name__ in ("append", "appendleft", "add"):
+            self.notes.effects.add_container(path, owner, strong(owner), self.notes.line)
         else:
-            self.expect(path, owner, strong(owner), False, depth)
+            self.use(path, owner, strong(owner), False, depth)
 
-    def _cache(self, path: str, cache: Any) -> None:
-        """A function under `functools.lru_cache`: its cached results, and whether it has dropped some since."""
-        if self.notes.is_first((id(cache), "cache")):
-            self._caches.append((path, cache))
-            self._results_of(path, cache)
-
-    def _results_of(self, path: str, cache: Any) -> None:
+    def _use_cached_results(self, path: str, cache: Cache) -> None:
+        """The cached results of a function under `functools.lru_cache`, and that it has not dropped any since."""
         for part in gc.get_referents(cache):
-            if type(part) is dict and part is not vars(cache):  # of one without a limit
-                found = list(part.values())
+            if type(part) is dict and part is not vars(cache):  # of a cache without a limit
+                results = list(part.values())
             else:
-                found = [part]
-            for value in found:
+                results = [part]
+            for value in results:
                 if not isinstance(value, type | tuple | dict | types.FunctionType):
-                    self.expect(f"{path}()", value, ref(value), False, 4)
-        self.notes.checks[id(cache)] = outside.kept_results(path, cache)
+                    self.use(f"{path}()", value, ref(value), False, _CACHED_RESULT)
+        self.notes.checks[id(cache)] = outside.cache_check(path, cache)
 
-    def _later(self, path: str, owner: Any, names: Iterable[str], depth: int) -> None:
-        """Attributes are read, where some followed code mentions them."""
-        self.notes.remember(owner, path)
-        self._waiting += [_Later(path, owner, name, ref(owner), depth) for name in names]
-
-    def _object(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
+    def _use_object(
+        self, path: str, value: object, fetch: Fetch, dynamic: bool, depth: int
+    ) -> None:
         """Any other object: its attributes."""
         notes = self.notes
-        notes.meet(value, path)
+        notes.add_preexisting(value, path)
         whole = dynamic or _is_stdlib(type(value))
-        own = getattr(value, "__dict__", None)
-        # A torch module may keep a tensor of the code's (pruning does): as an attribute, which each run binds.
-        if dynamic and isinstance(own, dict) and not isinstance(value, torch.nn.Module):
-            notes.contents(f"{path}.__dict__", own, reader(ref(value), ATTRIBUTES, "__dict__"))
+        attributes = getattr(value, "__dict__", None)
+        # A torch module may hold a tensor that the code created (pruning does): each run binds that attribute.
+        if dynamic and isinstance(attributes, dict) and not isinstance(value, torch.nn.Module):
+            table = reader(ref(value), ATTRIBUTE, "__dict__")
+            notes.contents(f"{path}.__dict__", attributes, table)
         names = [*_attribute_names(value), *(notes.strings if dynamic else ())]
-        # One that only its class has may be given to the object itself later.
-        of_class = [
-            n for cls in filter(is_users_class, type(value).__mro__) for n in class_names(cls)
-        ]
+        # The object itself may get an attribute later that only its class has now.
+        user_classes = filter(is_user_class, type(value).__mro__)
+        of_class = [name for cls in user_classes for name in class_names(cls)]
         if dynamic:
             names += [n for n in of_class if not n.startswith("__")]
-        self._later(path, value, dict.fromkeys(n for n in of_class if n not in names), depth)
+        self._defer(path, value, dict.fromkeys(n for n in of_class if n not in names), depth)
         children = value._modules if isinstance(value, torch.nn.Module) else ()
         for name in dict.fromkeys(names):
             if whole or name in notes.names or name in children:
-                self._deep(path, value, name, fetch, dynamic, depth)
+                self._use_attribute(path, value, name, fetch, dynamic, depth)
             else:
-                self._waiting.append(_Later(path, value, name, fetch, depth))
-        self.class_later(f"type({path})", type(value))  # by `type(self).k`, which no chain shows
+                self._deferred.append(_Deferred(path, value, name, fetch, depth))
+        self.defer_class(f"type({path})", type(value))  # no chain shows `type(self).k`
 
-    def class_later(self, path: str, cls: type) -> None:
-        """A user class is used: its attributes are read if some followed code mentions them.
-
-        Of an object that the code makes no guard can be asked: it is gone when the code has run.
-        """
-        if self.notes.is_first((id(cls), "class")):
-            for base in filter(is_users_class, cls.__mro__):
-                self._later(path, cls, class_names(base), _AROUND)
-            if isinstance(cls, abc.ABCMeta):  # what counts as its instance
-                self.notes.checks["abc"] = outside.asked_again(
-                    "abc.get_cache_token", abc.get_cache_token
-                )
-
-    def attributes_later(self, path: str, tensor: Tensor) -> None:
-        """What the user hung on a tensor is read, where some followed code mentions it."""
-        if vars(tensor) and self.notes.is_first((id(tensor), "attributes")):
-            self._later(path, tensor, vars(tensor), _AROUND)
-
-    def read_later(self, path: str, owner: Any, name: str) -> None:
-        """An attribute is read, if some followed code mentions it."""
-        self._later(path, owner, (name,), _AROUND)
-
-    def _deep(
-        self, path: str, owner: Any, name: str, fetch: Fetch, dynamic: bool, depth: int
+    def _use_attribute(
+        self, path: str, owner: object, name: str, fetch: Fetch, dynamic: bool, depth: int
     ) -> None:
-        known = self.attribute(owner, name, path, fetch)
-        if known is not None:
-            # Code that computes names goes on with them where it names the attribute itself, or copies all of it.
-            goes_on = name in self.notes.strings or is_dataclass(known[1])
-            self.expect(*known, dynamic and goes_on, depth - 1)
+        resolved = self.attribute(owner, name, path, fetch)
+        if resolved is not None:
+            # Dynamic code reads the attributes of an attribute only if it names it, or copies all of the object.
+            continues = name in self.notes.strings or is_dataclass(resolved.value)
+            self.use(*resolved, dynamic and continues, depth - 1)
 
-    def look_into_waiting(self) -> None:
-        """All names that the code mentions are known now."""
-        notes = self.notes
-        notes.direct = False
-        for path, cache in self._caches:
-            self._results_of(path, cache)
-        for cls in (Tensor, torch.nn.Module):  # methods that the user has added
-            for name in notes.names & vars(cls).keys():
-                method = vars(cls)[name]
-                if isinstance(method, types.FunctionType) and is_user_file(
-                    method.__code__.co_filename
-                ):
-                    self.guard(cls, ATTRIBUTES, name, method, f"{cls.__name__}.{name}", ref(cls))
-        while self._waiting:
-            path, owner, name, fetch, depth = self._waiting.pop()
-            if name in notes.names or name in notes.strings:
-                self._deep(path, owner, name, fetch, False, depth)
-
-    def _container(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
+    def _use_container(
+        self, path: str, value: object, fetch: Fetch, dynamic: bool, depth: int
+    ) -> None:
         notes = self.notes
         if not notes.is_deeper((id(value), path, dynamic), depth):
             return
         elements = notes.contents(path, value, fetch)
-        if type(value).__module__ != "builtins" and is_users_class(type(value)):
-            notes.meet(value, path)
-            self._later(path, value, _attribute_names(value), depth)
-        if not depth or len(elements) > _LARGEST:
+        if type(value).__module__ != "builtins" and is_user_class(type(value)):
+            notes.add_preexisting(value, path)
+            self._defer(path, value, _attribute_names(value), depth)
+        if not depth or len(elements) > _MAX_ELEMENTS:
             if not all(is_plain(part) for _, part in elements):
                 notes.warn(f"reads more of `{path}` than is tracked", *notes.line)
             return
         in_set = isinstance(value, set | frozenset)
         for key, part in elements:
             if not is_plain(key):
-                self.expect(f"a key of {path}", key, ref(key), dynamic, depth - 1)
+                self.use(f"a key of {path}", key, ref(key), dynamic, depth - 1)
             if not is_plain(part):
-                found = ref(part) if in_set else element(fetch, key)
-                self.expect(f"{path}[{said(key)}]", part, found, dynamic, depth - 1)
+                part_fetch = ref(part) if in_set else element(fetch, key)
+                self.use(f"{path}[{key_text(key)}]", part, part_fetch, dynamic, depth - 1)
 
-    def _partial(self, path: str, value: Any, fetch: Fetch, dynamic: bool, depth: int) -> None:
-        self.may_run(value.func)
-        self.expect(f"{path}.func", value.func, reader(fetch, ATTRIBUTES, "func"), dynamic, depth)
+    def _use_partial(
+        self,
+        path: str,
+        value: functools.partial[object],
+        fetch: Fetch,
+        dynamic: bool,
+        depth: int,
+    ) -> None:
+        self.add_function(value.func)
+        self.use(f"{path}.func", value.func, reader(fetch, ATTRIBUTE, "func"), dynamic, depth)
         for name in ("args", "keywords"):
-            found = reader(fetch, ATTRIBUTES, name)
-            self._container(f"{path}.{name}", getattr(value, name), found, dynamic, depth)
+            part_fetch = reader(fetch, ATTRIBUTE, name)
+            self._use_container(f"{path}.{name}", getattr(value, name), part_fetch, dynamic, depth)
+
+    # -- deferred attributes --------------------------------------------------------------------------------------
+
+    def _defer(self, path: str, owner: object, names: Iterable[str], depth: int) -> None:
+        """Defer attributes: they are read if some followed code mentions them."""
+        self.notes.take_snapshot(owner, path)
+        self._deferred += [_Deferred(path, owner, name, ref(owner), depth) for name in names]
+
+    def defer_class(self, path: str, cls: type) -> None:
+        """Defer the attributes of a user class.
+
+        An object that the code creates has no guards of its own, because it does not exist before a run.
+        """
+        if self.notes.is_first((id(cls), "class")):
+            for base in filter(is_user_class, cls.__mro__):
+                self._defer(path, cls, class_names(base), _SHALLOW)
+            if isinstance(cls, abc.ABCMeta):  # the token changes if a class is registered with it
+                self.notes.checks["abc"] = outside.same_result_check(
+                    "abc.get_cache_token", abc.get_cache_token
+                )
+
+    def defer_tensor_attributes(self, path: str, tensor: Tensor) -> None:
+        """Defer the attributes that the user added to a tensor."""
+        if vars(tensor) and self.notes.is_first((id(tensor), "attributes")):
+            self._defer(path, tensor, vars(tensor), _SHALLOW)
+
+    def defer_attribute(self, path: str, owner: object, name: str) -> None:
+        """Defer one attribute."""
+        self._defer(path, owner, (name,), _SHALLOW)
+
+    def read_deferred(self) -> None:
+        """Read the deferred attributes that followed code mentions: all names are known now."""
+        notes = self.notes
+        notes.direct = False
+        for path, cache in self._caches:
+            self._use_cached_results(path, cache)
+        for cls in (Tensor, torch.nn.Module):  # methods that the user has added
+            for name in notes.names & vars(cls).keys():
+                method = vars(cls)[name]
+                if isinstance(method, types.FunctionType) and is_user_file(
+                    method.__code__.co_filename
+                ):
+                    self.guard(cls, ATTRIBUTE, name, method, f"{cls.__name__}.{name}", ref(cls))
+        while self._deferred:
+            path, owner, name, fetch, depth = self._deferred.pop()
+            if name in notes.names or name in notes.strings:
+                self._use_attribute(path, owner, name, fetch, False, depth)
 
     # -- functions ------------------------------------------------------------------------------------------------
 
-    def may_run(self, value: Any) -> None:
-        """A function that may run: it says which variables its closure has."""
+    def add_function(self, value: object) -> None:
+        """If a value is a function, note that it may run: its closure and its defaults may be read."""
         value = value.__func__ if isinstance(value, types.MethodType) else value
         if not isinstance(value, types.FunctionType):
             return
         for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-            if not is_plain(default) and not self.notes.is_met(default):
-                self.notes.meet(default, "")
-                self.expect(f"{value.__name__}.__defaults__", default, ref(default))
+            if not is_plain(default) and not self.notes.is_preexisting(default):
+                self.notes.add_preexisting(default, "")
+                self.use(f"{value.__name__}.__defaults__", default, ref(default))
         self._closures.add(value)
-        self.notes.remember(value, value.__name__)
+        self.notes.take_snapshot(value, value.__name__)
 
-    def _function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:
-        """A function that may be called: its code and its defaults can be exchanged in place."""
+    def _guard_function(self, path: str, function: types.FunctionType, fetch: Fetch) -> None:
+        """Guard the code and the defaults of a function that may be called: they can be exchanged in place."""
         file = function.__code__.co_filename
         if is_user_file(file):
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 value, where = getattr(function, name), f"{path}.{name}"
-                self.guard(function, ATTRIBUTES, name, value, where, fetch)
+                self.guard(function, ATTRIBUTE, name, value, where, fetch)
                 if isinstance(value, tuple | dict) and not is_plain(value):
-                    self._container(where, value, reader(fetch, ATTRIBUTES, name), False, _AROUND)
+                    part_fetch = reader(fetch, ATTRIBUTE, name)
+                    self._use_container(where, value, part_fetch, False, _SHALLOW)
         elif is_stdlib_file(file):
-            # `functools.wraps`, `singledispatch`: made of the user's
+            # `functools.wraps`, `singledispatch`: the closure holds the user's function.
             for cell in function.__closure__ or ():
                 inner = contents_of(cell)
-                self.may_run(inner)
+                self.add_function(inner)
                 if isinstance(inner, types.FunctionType) and inner is not function:
-                    self._function(path, inner, variable(cell))
+                    self._guard_function(path, inner, variable(cell))
                 else:
-                    self.expect(path, inner, variable(cell), depth=_AROUND)
+                    self.use(path, inner, variable(cell), depth=_SHALLOW)
 
 
 def _is_stdlib(cls: type) -> bool:
@@ -326,7 +340,7 @@ def _is_stdlib(cls: type) -> bool:
     )
 
 
-def _has_attributes(value: Any) -> bool:
+def _has_attributes(value: object) -> bool:
     if isinstance(value, torch.nn.Module):
         return True
     module = type(value).__module__.partition(".")[0]
@@ -335,10 +349,10 @@ def _has_attributes(value: Any) -> bool:
     return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
 
 
-def _attribute_names(value: Any) -> list[str]:
+def _attribute_names(value: object) -> list[str]:
     names = list(getattr(value, "__dict__", ()))
     if isinstance(value, torch.nn.Module):
-        names = [n for n in names if n not in OF_EVERY_MODULE] + list(value._modules)
+        names = [n for n in names if n not in MODULE_ATTRIBUTES] + list(value._modules)
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
         names += [slots] if isinstance(slots, str) else slots

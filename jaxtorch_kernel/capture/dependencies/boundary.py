@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..errors import CaptureError
 from . import outside
@@ -16,7 +17,9 @@ from .tokens import is_plain
 
 Tensor = torch.Tensor
 
-# What is returned as it is.
+Flat: TypeAlias = tuple[list[object], pytree.TreeSpec]  # leaves and structure
+
+# Results of these types are returned as they are.
 _SHARED: tuple[type, ...] = (Tensor, torch.nn.Module, torch.optim.Optimizer, type)
 _SHARED += (
     types.FunctionType,
@@ -27,7 +30,7 @@ _SHARED += (
 )
 
 
-def check_arguments(before: tuple[list[Any], Any], after: tuple[list[Any], Any]) -> None:
+def check_arguments(before: Flat, after: Flat) -> None:
     """Refuse code that modifies a container among its arguments: it has a copy, so the caller's would not change.
 
     Args:
@@ -44,7 +47,7 @@ def check_arguments(before: tuple[list[Any], Any], after: tuple[list[Any], Any])
         )
 
 
-def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
+def fresh_results(leaves: Sequence[object], notes: Notes) -> set[int]:
     """The objects that the code created and returns, by identity: each run returns a copy.
 
     Raises:
@@ -53,7 +56,7 @@ def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
     fresh = set()
     for leaf in leaves:
         if isinstance(leaf, types.GeneratorType) and leaf.gi_frame is None:
-            continue  # it was used up by the code itself
+            continue  # the code itself has exhausted it
         kind = type(leaf).__name__
         if outside.is_iterator(leaf) or isinstance(leaf, Coroutine | AsyncIterator):
             raise CaptureError(
@@ -62,7 +65,7 @@ def fresh_results(leaves: list[Any], notes: Notes) -> set[int]:
             )
         if isinstance(leaf, _SHARED) or is_plain(leaf):
             continue
-        if notes.is_met(leaf) and not notes.is_made(leaf):
+        if notes.is_preexisting(leaf) and not notes.is_created(leaf):
             continue
         if any(isinstance(value, Tensor) for value in getattr(leaf, "__dict__", {}).values()):
             raise CaptureError(
