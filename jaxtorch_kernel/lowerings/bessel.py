@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .elementwise import lower_floating
+from .types import Array
 
 _STEP = 0.33
 _NODES = _STEP * np.arange(20)
@@ -38,7 +39,7 @@ _LOG_0 = [c * _HARMONIC[k] for k, c in enumerate(_ORDER_0)]
 _LOG_1 = [c * (_HARMONIC[k] + _HARMONIC[k + 1]) / 2 for k, c in enumerate(_ORDER_1)]
 
 
-def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
+def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
     """Coefficients from the lowest degree up."""
     value = jnp.zeros_like(x)
     for c in reversed(coefficients):
@@ -46,7 +47,7 @@ def _polynomial(x: jax.Array, coefficients: Sequence[float]) -> jax.Array:
     return value
 
 
-def _series(x: jax.Array, order: int, sign: int) -> tuple[jax.Array, jax.Array]:
+def _series(x: Array, order: int, sign: int) -> tuple[Array, Array]:
     """First and second solution, up to factors: I and K for sign 1, J and Y for sign -1."""
     t = sign * x * x / 4
     log = jnp.log(x / 2) + np.euler_gamma
@@ -58,7 +59,7 @@ def _series(x: jax.Array, order: int, sign: int) -> tuple[jax.Array, jax.Array]:
     return first, jnp.where(x == 0, sign * jnp.inf, second)
 
 
-def _scaled_k(z: jax.Array, order: int) -> jax.Array:
+def _scaled_k(z: Array, order: int) -> Array:
     """exp(z) K(z), not for small z."""
     total = jnp.zeros_like(z)
     for u, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
@@ -67,13 +68,13 @@ def _scaled_k(z: jax.Array, order: int) -> jax.Array:
     return total
 
 
-def _hankel(x: jax.Array, order: int) -> jax.Array:
+def _hankel(x: Array, order: int) -> Array:
     """J(x) + iY(x) for x of 3 or more."""
     z = jax.lax.complex(jnp.zeros_like(x), -x)
     return (-2 / math.pi if order else -2j / math.pi) * jnp.exp(-z) * _scaled_k(z, order)
 
 
-def _bessel_j(x: jax.Array, order: int) -> jax.Array:
+def _bessel_j(x: Array, order: int) -> Array:
     size = jnp.abs(x)
     small, _ = _series(jnp.minimum(size, _SERIES_END), order, -1)
     large = _hankel(jnp.maximum(size, _SERIES_END), order).real
@@ -81,13 +82,13 @@ def _bessel_j(x: jax.Array, order: int) -> jax.Array:
     return jnp.where(x < 0, -value, value) if order else value
 
 
-def _bessel_y(x: jax.Array, order: int) -> jax.Array:
+def _bessel_y(x: Array, order: int) -> Array:
     _, small = _series(jnp.minimum(x, _SERIES_END), order, -1)
     large = _hankel(jnp.maximum(x, _SERIES_END), order).imag
     return jnp.where(x < _SERIES_END, 2 / math.pi * small, large)
 
 
-def _bessel_k(x: jax.Array, order: int, scaled: bool) -> jax.Array:
+def _bessel_k(x: Array, order: int, scaled: bool) -> Array:
     _, second = _series(jnp.minimum(x, _K_SERIES_END), order, 1)
     small = second if order else -second
     large = _scaled_k(jnp.maximum(x, _K_SERIES_END), order)
@@ -117,7 +118,7 @@ def _airy_coefficients(start: int) -> list[float]:
     return coefficients
 
 
-def _airy_ai(x: jax.Array) -> jax.Array:
+def _airy_ai(x: Array) -> Array:
     size = jnp.maximum(jnp.abs(x), _AIRY_SERIES_END)
     root = jnp.sqrt(size)
     zeta = 2 / 3 * size * root

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 
 from .elementwise import lower_arithmetic
 from .promote import cast, promote
 from .registry import lower
+from .types import Array, Operand
 from .unary import exp2
 
 
@@ -36,16 +34,16 @@ lower_arithmetic(
 
 
 @lower("__lshift__.Tensor", "__lshift__.Scalar")
-def lshift(self: jax.Array, other: Any) -> jax.Array:
+def lshift(self: Array, other: Operand) -> Array:
     self, other = promote(self, cast(other, self.dtype))
     return self * exp2(other) if _is_float(self) else jnp.left_shift(self, other)
 
 
 @lower("__rshift__.Tensor", "__rshift__.Scalar")
-def rshift(self: jax.Array, other: Any) -> jax.Array:
+def rshift(self: Array, other: Operand) -> Array:
     self, other = promote(self, cast(other, self.dtype))
     return self / exp2(other) if _is_float(self) else jnp.right_shift(self, other)
 
 
-def _is_float(x: jax.Array) -> bool:
+def _is_float(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)

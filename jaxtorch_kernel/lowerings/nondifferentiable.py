@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-Function = Callable[..., jax.Array]
+from .types import Array
+
+Function = Callable[..., Array]
 
 
 def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Function], Function]:
@@ -37,7 +39,7 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
     def decorate(function: Function) -> Function:
         ruled: Any = jax.custom_jvp(function)
 
-        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        def rule(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
             result = ruled(*primals)
             total = jnp.zeros_like(result)
             for slope, change in zip(slopes, tangents, strict=False):
@@ -49,7 +51,7 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
         ruled.defjvp(rule, symbolic_zeros=True)
 
         @functools.wraps(function)
-        def differentiable(*operands: Any) -> jax.Array:
+        def differentiable(*operands: Any) -> Array:
             plain = not holomorphic and any(map(jnp.iscomplexobj, operands))
             return (function if plain else ruled)(*operands)
 
@@ -59,7 +61,7 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
 
 
 @sloped(lambda change, _, x: jnp.sign(x) * change)
-def magnitude(x: Any) -> jax.Array:
+def magnitude(x: Array) -> Array:
     """|x|, whose slope at 0 is 0."""
     return jnp.abs(x)
 
@@ -71,7 +73,7 @@ def magnitude(x: Any) -> jax.Array:
     lambda change, _, x, low: jnp.where(x >= low, change, 0),
     lambda change, _, x, low: jnp.where(x < low, change, 0),
 )
-def at_least(x: Any, low: Any) -> jax.Array:
+def at_least(x: Array, low: Array) -> Array:
     """max(x, low), NaN where either is; at the bound the slope is x's."""
     return jnp.where((x < low) | (low != low), low, x)
 
@@ -80,7 +82,7 @@ def at_least(x: Any, low: Any) -> jax.Array:
     lambda change, _, x, high: jnp.where(x <= high, change, 0),
     lambda change, _, x, high: jnp.where(x > high, change, 0),
 )
-def at_most(x: Any, high: Any) -> jax.Array:
+def at_most(x: Array, high: Array) -> Array:
     """min(x, high), likewise."""
     return jnp.where((x > high) | (high != high), high, x)
 
@@ -90,7 +92,7 @@ def at_most(x: Any, high: Any) -> jax.Array:
     lambda change, _, x, low, high: jnp.where((low < high) & (x < low), change, 0),
     lambda change, _, x, low, high: jnp.where((x > high) | (high < low), change, 0),
 )
-def between(x: Any, low: Any, high: Any) -> jax.Array:
+def between(x: Array, low: Array, high: Array) -> Array:
     """`at_most(at_least(x, low), high)`; where the bounds meet, only x beyond them passes the slope on."""
     return at_most(at_least(x, low), high)
 
@@ -98,7 +100,7 @@ def between(x: Any, low: Any, high: Any) -> jax.Array:
 # -- the larger and the smaller --------------------------------------------------------------------------------------
 
 
-def _shared(change: Any, lost: Any, equal: Any) -> jax.Array:
+def _shared(change: Array, lost: Array, equal: Array) -> Array:
     """A half each where both are equal."""
     return jnp.where(lost, 0, jnp.where(equal, change / 2, change))
 
@@ -129,7 +131,7 @@ hypot = sloped(
 )(jnp.hypot)
 
 
-def _over_squares(part: Any, x: Any, y: Any) -> jax.Array:
+def _over_squares(part: Array, x: Array, y: Array) -> Array:
     return jnp.where((x == 0) & (y == 0), 0, part / (x * x + y * y))
 
 
@@ -150,11 +152,11 @@ copysign = sloped(lambda change, result, x, y: change * jnp.where(x == 0, 0, res
 )
 
 
-def _exponent_slope(change: Any, result: Any, base: Any, exponent: Any) -> jax.Array:
+def _exponent_slope(change: Array, result: Array, base: Array, exponent: Array) -> Array:
     return change * jnp.where((base == 0) & (exponent >= 0), 0, result * jnp.log(base))
 
 
-def _base_slope(change: Any, _: Any, base: Any, exponent: Any) -> jax.Array:
+def _base_slope(change: Array, _: Array, base: Array, exponent: Array) -> Array:
     return change * jnp.where(exponent == 0, 0, exponent * power(base, exponent - 1))
 
 
@@ -168,15 +170,15 @@ inverse_root = sloped(lambda change, _, x: change * (-0.5 * power(x, jnp.asarray
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def extreme(x: Any, reduce: Function, axes: tuple[int, ...], keepdims: bool) -> jax.Array:
+def extreme(x: Array, reduce: Function, axes: tuple[int, ...], keepdims: bool) -> Array:
     """The value that `reduce` picks; all that equal it share the slope. NaN equals nothing, and has the slope NaN."""
     return reduce(x, axes, keepdims=keepdims)
 
 
 @extreme.defjvp
 def _extreme_slope(
-    reduce: Function, axes: tuple[int, ...], keepdims: bool, primals: Any, tangents: Any
-) -> tuple[jax.Array, jax.Array]:
+    reduce: Function, axes: tuple[int, ...], keepdims: bool, primals: Array, tangents: Array
+) -> tuple[Array, Array]:
     (x,), (change,) = primals, tangents
     result = extreme(x, reduce, axes, True)
     equal = x == result
@@ -187,13 +189,13 @@ def _extreme_slope(
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def picked(x: Any, pick: Function) -> jax.Array:
+def picked(x: Array, pick: Function) -> Array:
     """The element that `pick` picks of all; those that equal it (NaN equals NaN here) share the slope."""
     return pick(x)
 
 
 @picked.defjvp
-def _picked_slope(pick: Function, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+def _picked_slope(pick: Function, primals: Array, tangents: Array) -> tuple[Array, Array]:
     (x,), (change,) = primals, tangents
     result = picked(x, pick)
     equal = jnp.where(jnp.isnan(result), jnp.isnan(x), x == result)
@@ -201,7 +203,7 @@ def _picked_slope(pick: Function, primals: Any, tangents: Any) -> tuple[jax.Arra
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def mean_square(x: Any, freedom: Any, axes: tuple[int, ...]) -> jax.Array:
+def mean_square(x: Array, freedom: Array, axes: tuple[int, ...]) -> Array:
     """The squares of real deviations from the mean, added up (the axes are kept) and divided by `freedom`."""
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
     return jnp.sum(jnp.square(x - mean), axes, keepdims=True) / freedom
@@ -209,13 +211,13 @@ def mean_square(x: Any, freedom: Any, axes: tuple[int, ...]) -> jax.Array:
 
 @mean_square.defjvp
 def _mean_square_slope(
-    axes: tuple[int, ...], primals: Any, tangents: Any
-) -> tuple[jax.Array, jax.Array]:
+    axes: tuple[int, ...], primals: Array, tangents: Array
+) -> tuple[Array, Array]:
     (x, freedom), (change, _) = primals, tangents
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
     slope = jnp.sum(2 / freedom * (x - mean) * change, axes, keepdims=True)
     return mean_square(x, freedom, axes), slope
 
 
-def _count(x: Any, axes: tuple[int, ...]) -> int:
+def _count(x: Array, axes: tuple[int, ...]) -> int:
     return int(np.prod([x.shape[a] for a in axes], dtype=np.int64))

@@ -8,19 +8,20 @@ from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
 from .nondifferentiable import magnitude, sloped
+from .types import Array
 
 
-def _is_complex(x: jax.Array) -> bool:
+def _is_complex(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
-def _sign(self: jax.Array) -> jax.Array:
+def _sign(self: Array) -> Array:
     if self.dtype == bool or _is_complex(self):
         return self if self.dtype == bool else _direction(self)
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
-def _direction(z: jax.Array) -> jax.Array:
+def _direction(z: Array) -> Array:
     """A complex number of size 1, or 0, whose derivative there is 0. `jnp.sign` has none."""
     size = jnp.abs(jnp.where(z == 0, 1, z))
     return jnp.where(z == 0, 0, jnp.where(jnp.isinf(size), jnp.sign(z), z / size))
@@ -29,7 +30,7 @@ def _direction(z: jax.Array) -> jax.Array:
 _sqrt = sloped(lambda change, result, _: change / (2 * result), holomorphic=True)(jnp.sqrt)
 
 
-def exp2(self: jax.Array) -> jax.Array:
+def exp2(self: Array) -> Array:
     """2 to a power, exact for whole ones. XLA's own multiplies by log 2 and loses digits far from 0."""
     if _is_complex(self):
         return jnp.exp2(self)
@@ -37,11 +38,11 @@ def exp2(self: jax.Array) -> jax.Array:
     return jnp.ldexp(jnp.exp2(self - whole), whole.astype(jnp.int32))
 
 
-def _reciprocal(self: jax.Array) -> jax.Array:
+def _reciprocal(self: Array) -> Array:
     return 1 / self
 
 
-def _rsqrt(self: jax.Array) -> jax.Array:
+def _rsqrt(self: Array) -> Array:
     return 1 / jnp.sqrt(self)
 
 
