@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from .nondifferentiable import sloped
+from .nondifferentiable import with_derivatives
 from .promote import cast, in_opmath, promote
 from .registry import lower
 from .types import Array, Operand, Scalar
@@ -91,14 +91,14 @@ def elu(self: Array, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar =
     return _elu(self, *(cast(x, self.dtype) for x in (alpha, scale, input_scale)))
 
 
-def _elu_slope(
-    change: Array, _: Array, x: Array, alpha: Array, scale: Array, input_scale: Array
+def _elu_derivative(
+    tangent: Array, _: Array, x: Array, alpha: Array, scale: Array, input_scale: Array
 ) -> Array:
     negative = jnp.exp(jnp.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
-    return change * jnp.where(x <= 0, negative, scale)
+    return tangent * jnp.where(x <= 0, negative, scale)
 
 
-@sloped(_elu_slope)
+@with_derivatives(_elu_derivative)
 def _elu(self: Array, alpha: Array, scale: Array, input_scale: Array) -> Array:
     # expm1 of a large positive number is infinite, and infinity times zero is NaN in the derivative.
     negative = jnp.expm1(jnp.where(self < 0, self, 0) * input_scale)
@@ -130,23 +130,25 @@ def hardtanh(self: Array, min_val: Scalar = -1, max_val: Scalar = 1) -> Array:
     return _hardtanh(self, cast(min_val, self.dtype), cast(max_val, self.dtype))
 
 
-@sloped(lambda change, _, *operands: _hardtanh_slope(change, *operands))
+@with_derivatives(lambda tangent, _, *operands: _hardtanh_derivative(tangent, *operands))
 def _hardtanh(self: Array, min_val: Array, max_val: Array) -> Array:
     return jnp.minimum(jnp.maximum(self, min_val), max_val)
 
 
 @lower("hardtanh_backward")
 def hardtanh_backward(grad_output: Array, self: Array, min_val: Scalar, max_val: Scalar) -> Array:
-    return _hardtanh_slope(grad_output, self, cast(min_val, self.dtype), cast(max_val, self.dtype))
+    return _hardtanh_derivative(
+        grad_output, self, cast(min_val, self.dtype), cast(max_val, self.dtype)
+    )
 
 
-def _hardtanh_slope(change: Array, x: Array, min_val: Array, max_val: Array) -> Array:
-    return jnp.where((x <= min_val) | (x >= max_val), 0, change)
+def _hardtanh_derivative(tangent: Array, x: Array, min_val: Array, max_val: Array) -> Array:
+    return jnp.where((x <= min_val) | (x >= max_val), 0, tangent)
 
 
 @lower("hardsigmoid")
 @in_opmath
-@sloped(lambda change, _, x: _hardsigmoid_slope(change, x))
+@with_derivatives(lambda tangent, _, x: _hardsigmoid_derivative(tangent, x))
 def hardsigmoid(self: Array) -> Array:
     return jnp.clip(self + 3, 0, 6) / 6
 
@@ -154,16 +156,16 @@ def hardsigmoid(self: Array) -> Array:
 @lower("hardsigmoid_backward")
 @in_opmath
 def hardsigmoid_backward(grad_output: Array, self: Array) -> Array:
-    return _hardsigmoid_slope(grad_output, self)
+    return _hardsigmoid_derivative(grad_output, self)
 
 
-def _hardsigmoid_slope(change: Array, x: Array) -> Array:
-    return jnp.where((x > -3) & (x < 3), change / 6, 0)
+def _hardsigmoid_derivative(tangent: Array, x: Array) -> Array:
+    return jnp.where((x > -3) & (x < 3), tangent / 6, 0)
 
 
 @lower("hardswish")
 @in_opmath
-@sloped(lambda change, _, x: change * _hardswish_slope(x))
+@with_derivatives(lambda tangent, _, x: tangent * _hardswish_derivative(x))
 def hardswish(self: Array) -> Array:
     return self * jnp.clip(self + 3, 0, 6) / 6
 
@@ -171,10 +173,10 @@ def hardswish(self: Array) -> Array:
 @lower("hardswish_backward")
 @in_opmath
 def hardswish_backward(grad_output: Array, self: Array) -> Array:
-    return grad_output * _hardswish_slope(self)
+    return grad_output * _hardswish_derivative(self)
 
 
-def _hardswish_slope(x: Array) -> Array:
+def _hardswish_derivative(x: Array) -> Array:
     return jnp.where(x <= -3, 0, jnp.where(x < 3, x / 3 + 0.5, 1))
 
 
@@ -196,7 +198,7 @@ def softshrink(self: Array, lambd: Operand = 0.5) -> Array:
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
 
 
-# -- differentiable everywhere -----------------------------------------------------------------------------------
+# -- differentiable everywhere ---------------------------------------------------------------------
 
 
 @lower("gelu")
@@ -276,8 +278,8 @@ def softplus(self: Array, beta: Operand = 1, threshold: Scalar = 20) -> Array:
 @in_opmath
 def softplus_backward(grad_output: Array, self: Array, beta: Scalar, threshold: Scalar) -> Array:
     scaled = self * cast(beta, self.dtype)
-    slope = grad_output * jax.nn.sigmoid(scaled)
-    return jnp.where(scaled > cast(threshold, self.dtype), grad_output, slope)
+    derivative = grad_output * jax.nn.sigmoid(scaled)
+    return jnp.where(scaled > cast(threshold, self.dtype), grad_output, derivative)
 
 
 @lower("log_sigmoid_forward")

@@ -102,7 +102,7 @@ def attend_backward(
     return grads
 
 
-# -- the fused layers, which torch uses for evaluation without gradients -----------------------------------------------
+# -- the fused layers, which torch uses for evaluation without gradients ---------------------------
 
 
 def _linear(x: Array, weight: Array, bias: Array) -> Array:

@@ -1,13 +1,13 @@
 """Bessel functions of orders 0 and 1 (J, Y, K) and the Airy function, which JAX lacks.
 
-Small arguments use the power series. All others use one quadrature: with z = x
+Small arguments use power series, and all others one quadrature. With z = x,
 
     exp(z) K0(z) = integral over u > 0 of 2 exp(-u²) / sqrt(2z + u²) du
 
-(DLMF 10.32.9 with u = sqrt(2z) sinh(t/2)), and the factor 1 + u²/z under it gives K1. At z = -ix the same integral is
-the Hankel function J + iY, up to a factor. The trapezoidal rule converges exponentially on such integrands: 20 nodes
-give 14 digits where |z| is 3 or more (for real z 1.5). The Airy function has an integral of the same
-kind (DLMF 9.5.4).
+(DLMF 10.32.9 with u = sqrt(2z) sinh(t/2)), and with the factor 1 + u²/z in the integrand it gives K1. At z = -ix the
+same integral is the Hankel function J + iY, up to a factor. The trapezoidal rule converges exponentially on such
+integrands: 20 nodes give 14 digits if |z| is at least 3 (for real z, at least 1.5). The Airy function has an integral
+of the same kind (DLMF 9.5.4).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .types import Array
 
 _STEP = 0.33
 _NODES = _STEP * np.arange(20)
-# The trapezoidal rule on (0, inf), of exp(-u²) times an even function of u.
+# The trapezoidal rule on (0, inf) for exp(-u²) times an even function of u.
 _WEIGHTS = _STEP * np.exp(-(_NODES**2)) * np.where(_NODES == 0, 0.5, 1)
 _SERIES_END = 3.0
 _K_SERIES_END = 1.5
@@ -40,7 +40,7 @@ _LOG_1 = [c * (_HARMONIC[k] + _HARMONIC[k + 1]) / 2 for k, c in enumerate(_ORDER
 
 
 def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
-    """Coefficients from the lowest degree up."""
+    """The polynomial with these coefficients, the lowest degree first."""
     value = jnp.zeros_like(x)
     for c in reversed(coefficients):
         value = value * x + c
@@ -48,7 +48,7 @@ def _polynomial(x: Array, coefficients: Sequence[float]) -> Array:
 
 
 def _series(x: Array, order: int, sign: int) -> tuple[Array, Array]:
-    """First and second solution, up to factors: I and K for sign 1, J and Y for sign -1."""
+    """The first and second solution, up to factors: I and K for sign 1, J and Y for sign -1."""
     t = sign * x * x / 4
     log = jnp.log(x / 2) + np.euler_gamma
     if order == 0:
@@ -60,7 +60,7 @@ def _series(x: Array, order: int, sign: int) -> tuple[Array, Array]:
 
 
 def _scaled_k(z: Array, order: int) -> Array:
-    """exp(z) K(z), not for small z."""
+    """exp(z) K(z), accurate only if z is not small."""
     total = jnp.zeros_like(z)
     for u, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
         factor = 1 + u * u / z if order else 1
@@ -69,7 +69,7 @@ def _scaled_k(z: Array, order: int) -> Array:
 
 
 def _hankel(x: Array, order: int) -> Array:
-    """J(x) + iY(x) for x of 3 or more."""
+    """J(x) + iY(x) for x >= 3."""
     z = jax.lax.complex(jnp.zeros_like(x), -x)
     return (-2 / math.pi if order else -2j / math.pi) * jnp.exp(-z) * _scaled_k(z, order)
 
@@ -102,15 +102,15 @@ def _bessel_k(x: Array, order: int, scaled: bool) -> Array:
 # -- Airy ------------------------------------------------------------------------------------------
 
 _AIRY_SERIES_END = 2.0
-# Ai(0) and -Ai'(0), with which the two series are combined.
+# Ai(0) and -Ai'(0), the factors of the two series.
 _AIRY_0 = 3 ** (-2 / 3) / math.gamma(2 / 3)
 _AIRY_1 = 3 ** (-1 / 3) / math.gamma(1 / 3)
-# Weights for negative arguments: the path of integration turned by a sixth of the circle.
+# Weights for negative arguments: the path of integration is rotated.
 _TURNED = _STEP * np.exp(-(_NODES**2) * np.exp(1j * np.pi / 6)) * np.where(_NODES == 0, 0.5, 1)
 
 
 def _airy_coefficients(start: int) -> list[float]:
-    """Of x³ in the series whose terms are x^start times them."""
+    """The coefficients of x³ in x^start times a power series in x³."""
     coefficients = [1.0]
     for k in range(1, 15):
         degree = 3 * k + start

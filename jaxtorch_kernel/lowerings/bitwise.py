@@ -19,8 +19,7 @@ def _shifts(name: str) -> str:
     return f"{name}.Tensor {name}.Tensor_Scalar {name}.Scalar_Tensor"
 
 
-# XLA's shifts by the width or more (and by negative counts, read as unsigned) leave no bit but the
-# sign's, as torch's do.
+# A shift by the width or more, or by a negative count (read as unsigned), leaves only the sign, in XLA as in torch.
 lower_arithmetic(
     {
         "bitwise_not": jnp.invert,

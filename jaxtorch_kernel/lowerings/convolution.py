@@ -82,7 +82,7 @@ def _check(
         steps = zip(output_padding, stride, dilation, strict=True)
         refused |= any(not 0 <= m < max(s, d) for m, s, d in steps)
     if refused:
-        raise ValueError("torch has no such convolution")
+        raise ValueError("torch refuses this convolution")
 
 
 def _exchange_channels(weight: Array, groups: int) -> Array:

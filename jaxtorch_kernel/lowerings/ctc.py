@@ -120,14 +120,14 @@ def gradient(
         return _negative_likelihood(_forward_variables(x, labels, inputs, blank), lengths)
 
     loss = likelihood(x)
-    (slope,) = vjp(likelihood, (x,), jnp.ones_like(loss))
+    (derivative,) = vjp(likelihood, (x,), jnp.ones_like(loss))
     # torch assumes that the input is the result of a log_softmax, and its gradient is that of the logits.
-    slope = jnp.exp(x) + slope
+    derivative = jnp.exp(x) + derivative
     times = jnp.arange(x.shape[0], dtype=jnp.int32)
-    slope = jnp.where(times[:, None, None] < inputs[:, None], slope, 0)
+    derivative = jnp.where(times[:, None, None] < inputs[:, None], derivative, 0)
     impossible = (loss > -_IMPOSSIBLE)[:, None]
-    slope = jnp.where(impossible, 0 if zero_infinity else jnp.nan, slope)
-    return (slope * grad.reshape(-1, 1)).reshape(log_probs.shape)
+    derivative = jnp.where(impossible, 0 if zero_infinity else jnp.nan, derivative)
+    return (derivative * grad.reshape(-1, 1)).reshape(log_probs.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))

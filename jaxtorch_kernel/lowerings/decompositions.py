@@ -39,8 +39,8 @@ def _of_both_triangles(a: Array) -> Array:
 
 @_of_both_triangles.defjvp
 def _symmetrized(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (change,) = tangents
-    return primals[0], (change + change.mT.conj()) / 2
+    (tangent,) = tangents
+    return primals[0], (tangent + tangent.mT.conj()) / 2
 
 
 def _failing_minor(a: Array) -> Array:

@@ -93,7 +93,7 @@ def embedding_renorm(self: Array, indices: Array, max_norm: Operand, norm_type: 
     return self.at[flat].set(shrunk.astype(self.dtype), **EXACT)
 
 
-# -- bags ------------------------------------------------------------------------------------------------------------
+# -- bags ------------------------------------------------------------------------------------------
 
 
 def _bags(indices: Array, offsets: Array, include_last_offset: bool) -> tuple[Array, int]:

@@ -65,7 +65,7 @@ def _checked(function: Function, options: list[str]) -> Function:
     return lowering
 
 
-# -- one value ------------------------------------------------------------------------------------------------------
+# -- one value -------------------------------------------------------------------------------------
 
 
 @factory("zeros")
@@ -118,7 +118,7 @@ def new_full(self: Array, size: Sequence[int], fill_value: Scalar, dtype: np.dty
     return jnp.full(size, cast(fill_value, dtype or self.dtype))
 
 
-# -- ranges ---------------------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------
 
 
 def steps_from(start: Operand, step: Operand, count: int, dtype: np.dtype) -> Array:
@@ -171,7 +171,7 @@ def _in(x: Operand, dtype: np.dtype) -> Array:
     return cast(x, dtype)
 
 
-# -- patterns -------------------------------------------------------------------------------------------------------
+# -- patterns --------------------------------------------------------------------------------------
 
 
 @factory("eye")

@@ -1,8 +1,8 @@
 """Fourier transforms: the three operators that underlie `torch.fft`, `stft` and `istft`.
 
-XLA transforms up to three dimensions at a time, the last of which may be the real one; further
-dimensions follow in complex steps. torch's `normalization` is 0 for none, 1 for 1/sqrt(n) and 2 for
-1/n, regardless of the direction; jax.numpy's names for these depend on the direction.
+XLA transforms up to three dimensions at a time, and the last of them may be real; further dimensions follow in complex
+steps. torch's `normalization` is 0 for none, 1 for 1/sqrt(n) and 2 for 1/n, in both directions; the names of these in
+jax.numpy depend on the direction.
 """
 
 from __future__ import annotations

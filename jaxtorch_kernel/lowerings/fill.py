@@ -1,4 +1,4 @@
-"""Operators that assign a given value to every element."""
+"""Operators that assign one value to every element."""
 
 from __future__ import annotations
 

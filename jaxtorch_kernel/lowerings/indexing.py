@@ -46,7 +46,7 @@ def _subscript(indices: Sequence[Array | None]) -> Subscript:
     return tuple(slice(None) if i is None else narrow(i) for i in indices)
 
 
-# -- subscripts ------------------------------------------------------------------------------------------------------
+# -- subscripts ------------------------------------------------------------------------------------
 
 
 @lower("index.Tensor", "_unsafe_index.Tensor")
@@ -102,7 +102,7 @@ def unsafe_masked_index_put(
     return self.at[_clamped(self, indices)].add(added.astype(self.dtype), mode=IN_BOUNDS)
 
 
-# -- one dimension ---------------------------------------------------------------------------------------------------
+# -- one dimension ---------------------------------------------------------------------------------
 
 
 def along(self: Array, dim: int, index: Array) -> tuple[Array, Subscript]:
@@ -144,7 +144,7 @@ def _source(source: Array, rows: Array, dim: int, index: Array) -> Array:
     return source.reshape(*rows.shape[:dim], index.size, *rows.shape[dim + 1 :])
 
 
-# -- the flattened tensor --------------------------------------------------------------------------------------------
+# -- the flattened tensor --------------------------------------------------------------------------
 
 
 @lower("take")

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from .nondifferentiable import sloped
+from .nondifferentiable import with_derivatives
 from .promote import cast, in_opmath, promote
 from .registry import lower
 from .types import Array, Function, Operand, Scalar
@@ -27,8 +27,8 @@ def reduced(losses: Array, reduction: int) -> Array:
     return jnp.sum(losses) if reduction == SUM else losses
 
 
-def _spread(grad_output: Array, count: int, reduction: int) -> Array:
-    """The gradient of each loss, given that of the reduced one."""
+def _unreduced(grad_output: Array, count: int, reduction: int) -> Array:
+    """The gradient of each loss, from that of the reduced loss."""
     return grad_output / count if reduction == MEAN and count else grad_output
 
 
@@ -40,7 +40,7 @@ def _smooth_l1(error: Array, beta: Array) -> Array:
     return jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta)
 
 
-def _smooth_l1_slope(error: Array, beta: Array) -> Array:
+def _smooth_l1_derivative(error: Array, beta: Array) -> Array:
     return jnp.where(error <= -beta, -1, jnp.where(error >= beta, 1, error / beta))
 
 
@@ -49,7 +49,7 @@ def _huber(error: Array, delta: Array) -> Array:
     return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
-def _huber_slope(error: Array, delta: Array) -> Array:
+def _huber_derivative(error: Array, delta: Array) -> Array:
     return jnp.clip(error, -delta, delta)
 
 
@@ -58,12 +58,12 @@ Errors = Function  # of (input - target, parameter)
 # name -> loss and derivative
 _OF_ERROR: dict[str, tuple[Errors, Errors]] = {
     "mse_loss": (lambda e: e * e, lambda e: 2 * e),
-    "smooth_l1_loss": (_smooth_l1, _smooth_l1_slope),
-    "huber_loss": (_huber, _huber_slope),
+    "smooth_l1_loss": (_smooth_l1, _smooth_l1_derivative),
+    "huber_loss": (_huber, _huber_derivative),
 }
 
 
-def _lower_of_error(name: str, loss: Errors, slope: Errors) -> None:
+def _lower_of_error(name: str, loss: Errors, derivative: Errors) -> None:
     @in_opmath
     def forward(self: Operand, target: Operand, reduction: int = MEAN, *parameter: Scalar) -> Array:
         self, target = promote(self, target)
@@ -75,8 +75,8 @@ def _lower_of_error(name: str, loss: Errors, slope: Errors) -> None:
         grad_output: Operand, self: Operand, target: Operand, reduction: int, *parameter: Scalar
     ) -> Array:
         grad_output, self, target = promote(grad_output, self, target)
-        slopes = slope(self - target, *(cast(p, self.dtype) for p in parameter))
-        return slopes * _spread(grad_output, slopes.size, reduction)
+        derivatives = derivative(self - target, *(cast(p, self.dtype) for p in parameter))
+        return derivatives * _unreduced(grad_output, derivatives.size, reduction)
 
     lower(name)(forward)
     lower(f"{name}_backward")(backward)
@@ -99,17 +99,17 @@ def soft_margin_loss_backward(
     grad_output: Array, self: Operand, target: Operand, reduction: int
 ) -> Array:
     self, target = promote(self, target)
-    slope = -target * jax.nn.sigmoid(-target * self)
-    return slope * _spread(grad_output, slope.size, reduction)
+    derivative = -target * jax.nn.sigmoid(-target * self)
+    return derivative * _unreduced(grad_output, derivative.size, reduction)
 
 
 def _weighted(x: Array, weight: Array | None) -> Array:
     return x if weight is None else x * weight
 
 
-@sloped(
-    lambda change, _, x, target: change * _cross_entropy_slope(x, target),
-    lambda change, _, x, target: change * (jnp.log(1 - x) - jnp.log(x)),
+@with_derivatives(
+    lambda tangent, _, x, target: tangent * _cross_entropy_derivative(x, target),
+    lambda tangent, _, x, target: tangent * (jnp.log(1 - x) - jnp.log(x)),
 )
 def _cross_entropy(x: Array, target: Array) -> Array:
     # torch bounds both logarithms, so that a prediction that is certain and wrong costs 100 and not infinity.
@@ -118,7 +118,7 @@ def _cross_entropy(x: Array, target: Array) -> Array:
     return (target - 1) * log_0 - target * log_1
 
 
-def _cross_entropy_slope(x: Array, target: Array) -> Array:
+def _cross_entropy_derivative(x: Array, target: Array) -> Array:
     return (x - target) / jnp.maximum((1 - x) * x, 1e-12)
 
 
@@ -139,8 +139,8 @@ def binary_cross_entropy_backward(
     weight: Array | None = None,
     reduction: int = MEAN,
 ) -> Array:
-    slope = _cross_entropy_slope(self, target)
-    return _weighted(slope, weight) * _spread(grad_output, slope.size, reduction)
+    derivative = _cross_entropy_derivative(self, target)
+    return _weighted(derivative, weight) * _unreduced(grad_output, derivative.size, reduction)
 
 
 @lower("binary_cross_entropy_with_logits")

@@ -83,7 +83,7 @@ def vdot(self: Array, other: Array) -> Array:
 @lower("addmm", "baddbmm", "addmv")
 def addmm(self: Array, mat1: Array, mat2: Array, beta: Scalar = 1, alpha: Scalar = 1) -> Array:
     if self.ndim > mat1.ndim:
-        raise ValueError("the sum would have more dimensions than the product")
+        raise ValueError("the input has more dimensions than the product")
     return accumulate(self, product(mat1, mat2), beta, alpha)
 
 

@@ -18,7 +18,7 @@ _SERIES_LIMIT = {"float32": 3.0, "float64": 1.0}
 
 @lower("linalg_matrix_exp")
 def matrix_exp(self: Array) -> Array:
-    """Scaling by a power of two, the Taylor series, and squaring: products of matrices only."""
+    """Scale by a power of two, sum the Taylor series, and square repeatedly: only products of matrices."""
     if not self.size:
         return self
     (a,) = widen(self)
@@ -41,11 +41,14 @@ def _exponential(a: Array) -> Array:
     return jax.lax.while_loop(lambda s: s[0] < last, square, (jnp.int32(0), series))[1]
 
 
-def _pull_back(a: Array, given: Array) -> tuple[Array]:
-    """By the exponential of a block matrix: how many squarings there are is known to no derivative."""
-    turned = a.mT
-    upper = jnp.concatenate([turned, given], -1)
-    lower_half = jnp.concatenate([jnp.zeros_like(a), turned], -1)
+def _pull_back(a: Array, grad: Array) -> tuple[Array]:
+    """The gradient, as a block of the exponential of a block matrix.
+
+    JAX cannot differentiate the loop of squarings, because their number is not static.
+    """
+    transposed = a.mT
+    upper = jnp.concatenate([transposed, grad], -1)
+    lower_half = jnp.concatenate([jnp.zeros_like(a), transposed], -1)
     n = a.shape[-1]
     return (_exponential(jnp.concatenate([upper, lower_half], -2))[..., :n, n:],)
 
@@ -69,7 +72,7 @@ def _exponential_series(a: Array) -> Array:
 def cross(self: Operand, other: Operand, dim: int = -1) -> Array:
     self, other = jnp.broadcast_arrays(*promote(self, other))
     following = [jnp.roll(x, -1, dim) for x in (self, other)]
-    # The third component of the product comes first here, and is rolled into its place.
+    # This expression has the third component first; the roll moves it to the end.
     return jnp.roll(self * following[1] - following[0] * other, -1, dim)
 
 

@@ -32,8 +32,10 @@ def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
     return x if bias is None else x + bias
 
 
-def _through(grad: Array, normal: Array, rstd: Array, axes: tuple[int, ...]) -> Array:
-    """The gradient of the input of a normalization, given that of its output `normal`."""
+def _normalization_gradient(
+    grad: Array, normal: Array, rstd: Array, axes: tuple[int, ...]
+) -> Array:
+    """The gradient of the input of a normalization, from that of its output `normal`."""
     mean = jnp.mean(grad, axes, keepdims=True)
     projected = normal * jnp.mean(grad * normal, axes, keepdims=True)
     return (grad - mean - projected) * rstd
@@ -73,7 +75,9 @@ def layer_norm_backward(
     rows = tuple(range(outer))
     normal = (input - mean) * rstd
     return (
-        _through(_scaled(grad_out, weight, None), normal, rstd, tuple(range(outer, input.ndim)))
+        _normalization_gradient(
+            _scaled(grad_out, weight, None), normal, rstd, tuple(range(outer, input.ndim))
+        )
         if output_mask[0]
         else None,
         jnp.sum(grad_out * normal, rows) if output_mask[1] else None,
@@ -163,7 +167,9 @@ def group_norm_backward(
     normal = (x - mean.reshape(N, group, 1, 1)) * rstd
     inner = _scaled(grad, _per_channel(weight, C, group), None)
     return (
-        _through(inner, normal, rstd, (2, 3)).reshape(input.shape) if output_mask[0] else None,
+        _normalization_gradient(inner, normal, rstd, (2, 3)).reshape(input.shape)
+        if output_mask[0]
+        else None,
         jnp.sum(grad * normal, (0, 3)).reshape(C) if output_mask[1] else None,
         jnp.sum(grad, (0, 3)).reshape(C) if output_mask[2] else None,
     )
@@ -299,7 +305,7 @@ def batch_norm_backward(
     mean, rstd = _channels(mean, input), _channels(rstd, input)
     normal = (input - mean) * rstd
     grad = _scaled(grad_out, _optional_channels(weight, input), None)
-    grad_input = _through(grad, normal, rstd, axes) if train else grad * rstd
+    grad_input = _normalization_gradient(grad, normal, rstd, axes) if train else grad * rstd
     return (
         grad_input if output_mask[0] else None,
         jnp.sum(grad_out * normal, axes) if output_mask[1] else None,

@@ -95,15 +95,15 @@ def distance_gradient(p: float, difference: Array, distance: Array) -> Array:
     if p == np.inf:
         return sign * (size == distance)
     if p < 1:
-        slope = sign * size ** (p - 1) * distance ** (1 - p)
-        return jnp.where((size == 0) | (distance == 0), 0, slope)
+        derivative = sign * size ** (p - 1) * distance ** (1 - p)
+        return jnp.where((size == 0) | (distance == 0), 0, derivative)
     if p == 2:
-        slope = difference / distance
+        derivative = difference / distance
     elif p < 2:
-        slope = sign * size ** (p - 1) * distance ** (1 - p)
+        derivative = sign * size ** (p - 1) * distance ** (1 - p)
     else:
-        slope = difference * size ** (p - 2) / distance ** (p - 1)
-    return jnp.where(distance == 0, 0, slope)
+        derivative = difference * size ** (p - 2) / distance ** (p - 1)
+    return jnp.where(distance == 0, 0, derivative)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -113,13 +113,13 @@ def distance(difference: Array, p: float) -> Array:
 
 
 @distance.defjvp
-def _distance_change(
+def _distance_derivative(
     p: float, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    (difference,), (change,) = primals, tangents
+    (difference,), (tangent,) = primals, tangents
     result = distance(difference, p)
-    slope = distance_gradient(p, difference, result[..., None])
-    return result, jnp.sum(slope * change, -1)
+    derivative = distance_gradient(p, difference, result[..., None])
+    return result, jnp.sum(derivative * tangent, -1)
 
 
 @lower("_euclidean_dist")
@@ -144,8 +144,8 @@ def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) ->
     if not grad.size:
         return jnp.zeros_like(x1)
     difference = x1[..., :, None, :] - x2[..., None, :, :]
-    slope = distance_gradient(p, difference, cdist[..., None])
-    return jnp.sum(grad[..., None] * slope, -2)
+    derivative = distance_gradient(p, difference, cdist[..., None])
+    return jnp.sum(grad[..., None] * derivative, -2)
 
 
 def _pairs(n: int) -> tuple[Array, Array]:
@@ -166,5 +166,5 @@ def pdist(self: Array, p: float = 2.0) -> Array:
 @lower("_pdist_backward", static=("p",))
 def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
     i, j = _pairs(self.shape[0])
-    slope = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
-    return jnp.zeros_like(self).at[i].add(slope).at[j].add(-slope)
+    derivative = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
+    return jnp.zeros_like(self).at[i].add(derivative).at[j].add(-derivative)

@@ -1,6 +1,6 @@
-"""Orthogonal polynomials, by their recurrences in the degree.
+"""Orthogonal polynomials, computed by their recurrences in the degree.
 
-The degree is an elementwise operand, so one loop runs up to the highest degree.
+The degree is an elementwise operand, so one loop runs to the highest degree.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from .types import Array
 
 # (k, x, p of degree k - 1, p of degree k) -> p of degree k + 1
 Step = Callable[[Array, Array, Array, Array], Array]
-
-
 # k, p of degree k - 1, p of degree k, and the result so far
 State = tuple[Array, Array, Array, Array]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of polynomials: p of degree 0 is 1."""
+    """A family of polynomials, in which p of degree 0 is 1."""
 
     first: Callable[[Array], Array]
     step: Step

@@ -213,7 +213,7 @@ def _fractional_max_pool(
 lower("fractional_max_pool2d", "fractional_max_pool3d")(_fractional_max_pool)
 
 
-# -- where the gradient of a maximum goes ---------------------------------------------------------------------------
+# -- where the gradient of a maximum goes ----------------------------------------------------------
 
 
 def _put(values: Array, indices: Array, size: Sequence[int], add: bool) -> Array:
@@ -272,7 +272,7 @@ def _pull_back(size: tuple[int, ...], indices: Array, grad: Array) -> tuple[Arra
 _unpooled.defvjp(_save, _pull_back)
 
 
-# -- averages -------------------------------------------------------------------------------------------------------
+# -- averages --------------------------------------------------------------------------------------
 
 
 def _avg_pool(

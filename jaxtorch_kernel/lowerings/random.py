@@ -1,4 +1,4 @@
-"""Samplers: each draws from the JAX key that the dispatch passes first, so that no program bakes in random numbers.
+"""Samplers. The dispatch passes a JAX key as the first argument, so that random numbers are not constants of a program.
 
 Samples are drawn in the opmath dtype and rounded once. Distributions that take the logarithm of a uniform number
 draw it from (0, 1].
@@ -20,7 +20,10 @@ from .types import Array, Operand, Scalar
 
 
 def _uniform(key: Array, shape: Sequence[int], dtype: DTypeLike) -> Array:
-    """Numbers in [0, 1) of this very dtype: rounding wider ones could give 1. Both parts of complex ones."""
+    """Numbers in [0, 1), for complex dtypes in both parts.
+
+    They are drawn in `dtype` itself, because rounding from a wider dtype could give 1.
+    """
     if kind_of(dtype) == "c":
         real = np.zeros((), dtype).real.dtype
         return jax.lax.complex(*jax.random.uniform(key, (2, *shape), real))
@@ -44,7 +47,7 @@ def _normal(
     return jax.random.normal(key, shape, wide) * cast(std, wide) + cast(mean, wide)
 
 
-# -- uniform and normal ----------------------------------------------------------------------------------------------
+# -- uniform and normal ----------------------------------------------------------------------------
 
 
 @lower("uniform", random=True)
@@ -98,7 +101,7 @@ def log_normal(key: Array, self: Array, mean: Scalar = 1.0, std: Scalar = 2.0) -
     return jnp.exp(_normal(key, self.shape, self.dtype, mean, std))
 
 
-# -- integers --------------------------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------
 
 
 def _integers(key: Array, shape: Sequence[int], low: int, last: int) -> Array:
@@ -106,7 +109,7 @@ def _integers(key: Array, shape: Sequence[int], low: int, last: int) -> Array:
     info = np.iinfo(np.int64)
     if low == info.min and last == info.max:
         return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, np.uint64), np.int64)
-    if last == info.max:  # one more than this does not fit
+    if last == info.max:  # last + 1 would overflow
         return _integers(key, shape, low - 1, last - 1) + 1
     narrow = np.iinfo(np.int32)
     dtype = np.int32 if low >= narrow.min and last < narrow.max else np.int64
@@ -114,7 +117,7 @@ def _integers(key: Array, shape: Sequence[int], low: int, last: int) -> Array:
 
 
 def _largest(dtype: DTypeLike) -> int:
-    """The last number of `random_()`: the largest integer that this dtype counts up to without a gap."""
+    """The largest result of `random_()`: the end of the range of integers that this dtype represents without gaps."""
     dtype = np.dtype(dtype)
     kind = kind_of(dtype)
     if kind == "b":
@@ -176,7 +179,7 @@ def randperm(key: Array, n: int, dtype: np.dtype | None) -> Array:
     return jax.random.permutation(key, jnp.arange(n, dtype=np.int32))
 
 
-# -- choices ---------------------------------------------------------------------------------------------------------
+# -- choices ---------------------------------------------------------------------------------------
 
 
 @lower("bernoulli", random=True)
@@ -197,26 +200,26 @@ def _flips(key: Array, shape: Sequence[int], p: Operand) -> Array:
 @lower("multinomial", random=True)
 def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
     if num_samples < 1 or self.shape[-1] > 1 << 24:
-        raise ValueError("torch draws no such sample")
+        raise ValueError("torch refuses this sample")
     (weights,) = widen(self)
     if not replacement:
-        # The largest of log(weight) + Gumbel noise are a sample without replacement.
+        # The indices of the largest log(weight) + Gumbel noise are a sample without replacement.
         scores = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype)
         return jax.lax.top_k(scores, num_samples)[1]
-    # Invert the distribution function. The last bound keeps a rounded-up number off categories of weight 0.
+    # Invert the distribution function. The bound excludes trailing categories of weight 0 if a point is rounded up.
     sums = jnp.cumsum(weights, -1)
     total = sums[..., -1:]
     points = jax.random.uniform(key, (*self.shape[:-1], num_samples), weights.dtype) * total
 
-    def invert(row: Array, point: Array, whole: Array) -> Array:
-        return jnp.minimum(jnp.searchsorted(row, point, side="right"), jnp.searchsorted(row, whole))
+    def invert(row: Array, point: Array, total: Array) -> Array:
+        return jnp.minimum(jnp.searchsorted(row, point, side="right"), jnp.searchsorted(row, total))
 
     for _ in range(self.ndim - 1):
         invert = jax.vmap(invert)
     return invert(sums, points, total)
 
 
-# -- other distributions ---------------------------------------------------------------------------------------------
+# -- other distributions ---------------------------------------------------------------------------
 
 
 @lower("exponential", random=True)

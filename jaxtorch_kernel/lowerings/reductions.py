@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..storage.dtypes import to_numpy
-from .nondifferentiable import extreme, picked
+from .nondifferentiable import extremum, selected
 from .promote import convert, kind_of, widen
 from .registry import lower
 from .types import Array
@@ -142,7 +142,7 @@ def count_nonzero(self: Array, dim: int | None = None) -> Array:
     return count_nonzero_dims(self, dim)
 
 
-# -- extrema: NaN wins, and the index is that of the first of equal elements -------------------------------------
+# -- extrema: NaN wins, and the index is that of the first of equal elements -----------------------
 
 
 def _extrema(best: str, reduce: Reduce) -> None:
@@ -154,11 +154,11 @@ def _extrema(best: str, reduce: Reduce) -> None:
 
     @lower(f"a{best}")
     def over_dims(self: Array, dim: Dims = (), keepdim: bool = False) -> Array:
-        return extreme(self, reduce, axes_of(self, dim), keepdim)
+        return extremum(self, reduce, axes_of(self, dim), keepdim)
 
     @lower(best)
     def full(self: Array) -> Array:
-        return picked(self, reduce)
+        return selected(self, reduce)
 
     @lower(f"arg{best}")
     def arg(self: Array, dim: int | None = None, keepdim: bool = False) -> Array:
@@ -184,4 +184,4 @@ _extrema("min", jnp.min)
 @lower("aminmax")
 def aminmax(self: Array, dim: int | None = None, keepdim: bool = False) -> Pair:
     axes = axes_of(self, dim)
-    return extreme(self, jnp.min, axes, keepdim), extreme(self, jnp.max, axes, keepdim)
+    return extremum(self, jnp.min, axes, keepdim), extremum(self, jnp.max, axes, keepdim)

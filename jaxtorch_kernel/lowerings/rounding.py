@@ -1,4 +1,4 @@
-"""Parts and neighbours of floating-point numbers: fractions, exponents, decimals, limits."""
+"""Parts and neighbours of floating-point numbers: fractions, exponents, rounding to decimals, replacement of NaN."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _next_after(x: Array, towards: Array) -> Array:
     return jnp.nextafter(x, towards)
 
 
-_next_after.defjvps(lambda change, _, x, towards: change * (x != towards), None)
+_next_after.defjvps(lambda tangent, _, x, towards: tangent * (x != towards), None)
 
 
 @lower("nan_to_num")

@@ -143,19 +143,19 @@ def _extremum(
         return result
 
     @extremum.defjvp
-    def change_of(
+    def derivative(
         primals: tuple[Array, Array, Arrays], tangents: tuple[Array, Array, Arrays]
     ) -> Pair:
-        (self, src, indices), (self_change, src_change, _) = primals, tangents
+        (self, src, indices), (self_tangent, src_tangent, _) = primals, tangents
         at = with_indices(indices)
         result = extremum(self, src, indices)
         best, src_best = self == result, src == result.at[at].get(**EXACT)
         count = best.astype(result.dtype).at[at].add(src_best.astype(result.dtype))
-        change = jnp.where(best, self_change, 0)
+        tangent = jnp.where(best, self_tangent, 0)
         if not include_self:
-            change = jnp.where(_selected(self, at), 0, change)
-        change = change.at[at].add(jnp.where(src_best, src_change, 0), **EXACT)
-        return result, change / count
+            tangent = jnp.where(_selected(self, at), 0, tangent)
+        tangent = tangent.at[at].add(jnp.where(src_best, src_tangent, 0), **EXACT)
+        return result, tangent / count
 
     return extremum(self, src, indices)
 

@@ -103,14 +103,14 @@ def segment_reduce_backward(
     grad, output, data = (segments.rows_of(x) for x in (grad, output, data))
     if reduce == "mean":
         grad = grad / jnp.maximum(segments.lengths, 1)[:, :, None].astype(grad.dtype)
-    slope = segments.gather(grad)
+    derivative = segments.gather(grad)
     if reduce in ("max", "min"):
         chosen = (data == segments.gather(output)) | (data != data)
         ties = segments.scatter(chosen.astype(grad.dtype), "sum", 0)
-        slope = jnp.where(chosen, slope / segments.gather(ties), 0)
+        derivative = jnp.where(chosen, derivative / segments.gather(ties), 0)
     elif reduce == "prod":
-        slope *= _others(segments, data, cast(1.0 if initial is None else initial, data.dtype))
-    return segments.back(slope)
+        derivative *= _others(segments, data, cast(1.0 if initial is None else initial, data.dtype))
+    return segments.back(derivative)
 
 
 def _others(segments: Segments, data: Array, start: Array) -> Array:

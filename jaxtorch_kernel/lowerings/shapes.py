@@ -22,7 +22,7 @@ from .vjp import transpose
 Tensor = torch.Tensor
 
 
-# -- joining and splitting -------------------------------------------------------------------------------------------
+# -- joining and splitting -------------------------------------------------------------------------
 
 
 @lower("cat")
@@ -62,7 +62,7 @@ def block_diag(tensors: Arrays) -> Array:
     return jnp.concatenate(rows)
 
 
-# -- copies ----------------------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 @lower("clone")
@@ -70,7 +70,7 @@ def identity(self: Array, memory_format: torch.memory_format | None = None) -> A
     return self
 
 
-# -- order and repetition --------------------------------------------------------------------------------------------
+# -- order and repetition --------------------------------------------------------------------------
 
 
 @lower("repeat")
@@ -96,7 +96,7 @@ def channel_shuffle(self: Array, groups: int) -> Array:
     return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
 
 
-# -- triangles and diagonals -----------------------------------------------------------------------------------------
+# -- triangles and diagonals -----------------------------------------------------------------------
 
 
 @lower("tril")
@@ -120,7 +120,7 @@ def diag_embed(self: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
     return jnp.moveaxis(square, (-2, -1), (dim1, dim2))
 
 
-# -- windows ---------------------------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def _windows(

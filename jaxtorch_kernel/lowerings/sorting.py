@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .nondifferentiable import picked
+from .nondifferentiable import selected
 from .promote import kind_of, promote
 from .registry import lower
 from .types import Array, Operand, Pair
@@ -146,7 +146,7 @@ def _of_all(over_dim: Callable[[Array, int], Pair]) -> Callable[[Array], Array]:
         if not self.size:
             empty = np.nan if kind_of(self.dtype) == "f" else np.iinfo(self.dtype).min
             return jnp.full((), empty, self.dtype)
-        return picked(self, lambda x: over_dim(x.reshape(-1), 0)[0])
+        return selected(self, lambda x: over_dim(x.reshape(-1), 0)[0])
 
     return over_all
 

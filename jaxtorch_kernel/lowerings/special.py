@@ -10,41 +10,41 @@ from jax.scipy import special
 from jax.typing import DTypeLike
 
 from .elementwise import floating, lower_floating, rounded
-from .nondifferentiable import sloped
+from .nondifferentiable import with_derivatives
 from .promote import cast, default_dtype, kind_of
 from .registry import lower
 from .types import Array, Pair, Scalar
 
 
-@sloped(
-    lambda change, _, x, y: change * jnp.where((x == 0) & (y <= 0), 0, jnp.log(y)),
-    lambda change, _, x, y: change * x / y,
+@with_derivatives(
+    lambda tangent, _, x, y: tangent * jnp.where((x == 0) & (y <= 0), 0, jnp.log(y)),
+    lambda tangent, _, x, y: tangent * x / y,
 )
 def _xlogy(self: Array, other: Array) -> Array:
     product = self * jnp.log(jnp.where(self == 0, 1, other))
     return jnp.where(jnp.isnan(other), other, product)
 
 
-@sloped(
-    lambda change, _, x, y: change * jnp.where((x == 0) & (y <= -1), 0, jnp.log1p(y)),
-    lambda change, _, x, y: change * x / (y + 1),
+@with_derivatives(
+    lambda tangent, _, x, y: tangent * jnp.where((x == 0) & (y <= -1), 0, jnp.log1p(y)),
+    lambda tangent, _, x, y: tangent * x / (y + 1),
 )
 def _xlog1py(self: Array, other: Array) -> Array:
     product = self * jnp.log1p(jnp.where(self == 0, 0, other))
     return jnp.where(jnp.isnan(other), other, product)
 
 
-@sloped(lambda change, _, x: change * (-jnp.log(x) - 1))
+@with_derivatives(lambda tangent, _, x: tangent * (-jnp.log(x) - 1))
 def _entr(self: Array) -> Array:
     return jnp.where(self < 0, -jnp.inf, -_xlogy(self, self))
 
 
-@sloped(lambda change, _, x: change * _trigamma(x))
+@with_derivatives(lambda tangent, _, x: tangent * _trigamma(x))
 def _digamma(self: Array) -> Array:
     return jnp.where(self == 0, -jnp.copysign(jnp.inf, self), lax.digamma(self))
 
 
-@sloped(None, lambda change, _, x, q: change * -x * _zeta(x + 1, q))
+@with_derivatives(None, lambda tangent, _, x, q: tangent * -x * _zeta(x + 1, q))
 def _zeta(self: Array, other: Array) -> Array:
     """Hurwitz's zeta function. JAX's is right only for positive `other`, so negative ones are first raised by 1 until
     they are positive."""
@@ -75,7 +75,9 @@ def _igammac(self: Array, other: Array) -> Array:
     return jnp.where(jnp.isinf(self) & (other < jnp.inf), 1, lax.igammac(self, other))
 
 
-@sloped(lambda change, result, _: change * (math.sqrt(math.pi) / 2) * jnp.exp(result**2))
+@with_derivatives(
+    lambda tangent, result, _: tangent * (math.sqrt(math.pi) / 2) * jnp.exp(result**2)
+)
 def _erfinv(self: Array) -> Array:
     """XLA's erf_inv, which is off by some ulps, corrected by a Newton step (on erfc where erf is nearly 1)."""
     y = jnp.abs(self)
@@ -89,16 +91,16 @@ def _spherical_bessel_j0(x: Array) -> Array:
     return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi))
 
 
-@sloped(lambda change, _, x: change * special.i1(x))
+@with_derivatives(lambda tangent, _, x: tangent * special.i1(x))
 def i0(x: Array) -> Array:
     """JAX's i0. JAX's derivative at 0 would be 1, the derivative that it has for |x| there."""
     return special.i0(x)
 
 
-_lgamma = sloped(lambda change, _, x: change * _digamma(x))(lax.lgamma)
-_ndtri = sloped(lambda change, result, _: change * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2))(
-    special.ndtri
-)
+_lgamma = with_derivatives(lambda tangent, _, x: tangent * _digamma(x))(lax.lgamma)
+_ndtri = with_derivatives(
+    lambda tangent, result, _: tangent * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2)
+)(special.ndtri)
 
 
 lower_floating(
@@ -127,7 +129,7 @@ if hasattr(special, "erfcx"):  # new in jax 0.10.1; without it, the operator run
     lower_floating({"special_erfcx": special.erfcx})
 
 
-@sloped(lambda change, _, x: change * _polygamma(2, x))
+@with_derivatives(lambda tangent, _, x: tangent * _polygamma(2, x))
 def _trigamma(x: Array) -> Array:
     """The trigamma function, by reflection below 1/2 as in torch: near the poles, the digits depend on the method."""
     low = x < 0.5
@@ -146,7 +148,7 @@ def _polygamma(n: int, x: Array) -> Array:
     if n == 1:
         return _trigamma(x)
 
-    @sloped(lambda change, _, x: change * _polygamma(n + 1, x))
+    @with_derivatives(lambda tangent, _, x: tangent * _polygamma(n + 1, x))
     def higher(x: Array) -> Array:
         order = jnp.asarray(n + 1, x.dtype)
         sign = 1 if n % 2 else -1
@@ -174,7 +176,7 @@ def logit(self: Array, eps: Scalar | None = None) -> Array:
     dtype = self.dtype if kind_of(self.dtype) == "f" else default_dtype()
     (self,) = floating(self)
 
-    @sloped(lambda change, _, x, low, high: _logit_slope(change, x, low, high))
+    @with_derivatives(lambda tangent, _, x, low, high: _logit_derivative(tangent, x, low, high))
     def bounded(x: Array, low: Array, high: Array) -> Array:
         x = jnp.clip(x, low, high)
         # torch rounds half types after each step of this operator.
@@ -183,14 +185,16 @@ def logit(self: Array, eps: Scalar | None = None) -> Array:
     return bounded(self, *_bounds(eps, self.dtype))
 
 
-def _logit_slope(change: Array, x: Array, low: Array, high: Array) -> Array:
+def _logit_derivative(tangent: Array, x: Array, low: Array, high: Array) -> Array:
     """Infinite at 0 and 1, NaN beyond them, 0 where the argument was clamped."""
     inside = (x > 0) & (x < 1)
-    slope = jnp.where(inside, 1 / (x * (1 - x)), jnp.where((x < 0) | (x > 1), jnp.nan, jnp.inf))
-    return change * jnp.where((x < low) | (x > high), 0, slope)
+    derivative = jnp.where(
+        inside, 1 / (x * (1 - x)), jnp.where((x < 0) | (x > 1), jnp.nan, jnp.inf)
+    )
+    return tangent * jnp.where((x < low) | (x > high), 0, derivative)
 
 
 @lower("logit_backward")
 def logit_backward(grad_output: Array, self: Array, eps: Scalar | None = None) -> Array:
     grad_output, self = floating(grad_output, self)
-    return _logit_slope(grad_output, self, *_bounds(eps, self.dtype))
+    return _logit_derivative(grad_output, self, *_bounds(eps, self.dtype))

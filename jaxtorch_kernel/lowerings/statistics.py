@@ -1,4 +1,4 @@
-"""Moments, log-sums and hashes over dimensions."""
+"""Variance, standard deviation, logsumexp and hashes over dimensions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def logsumexp(self: Operand, dim: Dims, keepdim: bool = False) -> Array:
 
 @lower("hash_tensor")
 def hash_tensor(self: Array, dim: Dims = (), keepdim: bool = False, mode: int = 0) -> Array:
-    """The exclusive or of the elements' 64-bit patterns, floats as float64."""
+    """The exclusive or of the 64-bit patterns of all elements, with floats converted to float64."""
     if kind_of(self.dtype) == "f":
         bits = jax.lax.bitcast_convert_type(self.astype(np.float64), np.uint64)
     else:

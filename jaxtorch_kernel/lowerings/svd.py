@@ -101,7 +101,7 @@ def _derivative(
     return outputs, (du, ds, dvh)
 
 
-# -- the pseudoinverse ---------------------------------------------------------------------------------------------
+# -- the pseudoinverse -----------------------------------------------------------------------------
 
 
 @lower("linalg_pinv.atol_rtol_tensor")
@@ -134,10 +134,10 @@ def _pinv(a: Array, atol: Array, rtol: Array, hermitian: bool) -> Array:
 def _pinv_derivative(hermitian: bool, primals: Array, tangents: Array) -> tuple[Array, Array]:
     """The formula of Golub and Pereyra for constant rank. It avoids the derivatives of singular vectors, which are
     infinite where two singular values are equal."""
-    a, change = primals[0], tangents[0]
+    a, tangent = primals[0], tangents[0]
     p = _pinv(*primals, hermitian)
-    ph, back = p.mT.conj(), change.mT.conj()
+    ph, back = p.mT.conj(), tangent.mT.conj()
     with jax.default_matmul_precision("float32"):
         left = p @ ph @ (back - back @ a @ p)
         right = (back - p @ a @ back) @ ph @ p
-        return p, left + right - p @ change @ p
+        return p, left + right - p @ tangent @ p

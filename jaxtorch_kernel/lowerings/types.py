@@ -11,19 +11,19 @@ from jax.typing import DTypeLike
 Array = jax.Array
 Arrays = list[Array]
 Pair = tuple[Array, Array]
-# One gradient for each differentiable argument; None where none is asked for.
+# One gradient for each differentiable argument, or None if it is not requested.
 Gradients = tuple[Array | None, ...]
 Function = Callable[..., Array]
 # What `dim` may be: one dimension, several, or all.
 Dims = int | Sequence[int] | None
 # One number for every spatial dimension, or one for each.
 Ints = int | Sequence[int]
-# What stands between the brackets of `x[...]` when some dimensions are indexed by arrays.
+# A subscript `x[...]` that indexes some dimensions by arrays.
 Subscript = tuple[slice | Array, ...]
 
 
 class Number:
-    """A Python number, or a 0-dim CPU tensor, given to an operator: a 0-dim array of unknown value.
+    """A Python number, or a 0-dim CPU tensor, passed to an operator: a 0-dim array of unknown value.
 
     It deliberately has no arithmetic: `promote` it with the tensors it is combined with, or call `as_dtype`.
 
@@ -31,7 +31,7 @@ class Number:
         value: a 0-dim JAX array (float64, int64 or complex128).
         kind: "b", "i", "f" or "c", NumPy's letters.
         dtype: the NumPy dtype of a 0-dim CPU tensor, which ranks as a tensor without dimensions; None for a number.
-        note: called with every dtype that the number is cast to; each later call checks that its value fits them.
+        note: called with every dtype that the number is cast to; later calls check that their value fits these dtypes.
     """
 
     __slots__ = ("dtype", "kind", "note", "value")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
-from .nondifferentiable import magnitude, sloped
+from .nondifferentiable import magnitude, with_derivatives
 from .types import Array
 
 
@@ -22,16 +22,18 @@ def _sign(self: Array) -> Array:
 
 
 def _direction(z: Array) -> Array:
-    """A complex number of size 1, or 0, whose derivative there is 0. `jnp.sign` has none."""
+    """z / |z|, or 0 at 0, where the derivative is 0. `jnp.sign` has no derivative for complex numbers."""
     size = jnp.abs(jnp.where(z == 0, 1, z))
     return jnp.where(z == 0, 0, jnp.where(jnp.isinf(size), jnp.sign(z), z / size))
 
 
-_sqrt = sloped(lambda change, result, _: change / (2 * result), holomorphic=True)(jnp.sqrt)
+_sqrt = with_derivatives(lambda tangent, result, _: tangent / (2 * result), holomorphic=True)(
+    jnp.sqrt
+)
 
 
 def exp2(self: Array) -> Array:
-    """2 to a power, exact for whole ones. XLA's own multiplies by log 2 and loses digits far from 0."""
+    """2 to a power, exact for integers. XLA's exp2 multiplies by log 2, which loses digits far from 0."""
     if _is_complex(self):
         return jnp.exp2(self)
     whole = jnp.clip(jnp.round(self), -2000, 2000)
@@ -55,7 +57,7 @@ lower_arithmetic(
         "ceil": jnp.ceil,
         "trunc": jnp.trunc,
         "round": jnp.round,
-        "relu": jax.nn.relu,  # whose slope at 0 is 0
+        "relu": jax.nn.relu,  # its derivative at 0 is 0
     }
 )
 
