@@ -12,27 +12,17 @@ import numpy as np
 import torch
 from jax.typing import DTypeLike
 
+from ..storage.dtypes import row_of
 from .promote import cast, opmath
 from .registry import lower
 from .types import Array, Number, Operand, Scalar
-
-# The names of dtypes in the error that torch's kernels raise for mixed dtypes; its Meta kernels do not raise it.
-_C_NAMES = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "c10::Half",
-    "bfloat16": "c10::BFloat16",
-    "complex64": "c10::complex<float>",
-    "complex128": "c10::complex<double>",
-    "int64": "long",
-    "int32": "int",
-}
 
 
 def product(a: Array, b: Array, dtype: DTypeLike | None = None) -> Array:
     """`a @ b`, accumulated and returned in `dtype` (by default the opmath dtype of both)."""
     if dtype is None and a.dtype != b.dtype:
-        names = " != ".join(_C_NAMES.get(x.dtype.name, x.dtype.name) for x in (a, b))
+        # torch's kernels raise this error, its Meta kernels do not.
+        names = " != ".join(row.c_name for x in (a, b) if (row := row_of(x.dtype)) is not None)
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {names}")
     return jnp.matmul(a, b, preferred_element_type=dtype or opmath(a.dtype))
 

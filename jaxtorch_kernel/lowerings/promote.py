@@ -22,7 +22,7 @@ from .types import Array, Number, Operand
 R = TypeVar("R")
 
 
-_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
+_CATEGORIES = "bifc"  # from low to high
 
 
 def kind_of(dtype: DTypeLike) -> str:
@@ -31,6 +31,10 @@ def kind_of(dtype: DTypeLike) -> str:
     if dtype.kind in "bifc":
         return dtype.kind
     return "i" if dtype.kind == "u" else "f"
+
+
+def _category(dtype: torch.dtype) -> int:
+    return _CATEGORIES.index(kind_of(to_numpy(dtype)))
 
 
 def default_dtype() -> np.dtype:
@@ -73,7 +77,7 @@ def result_dtype(*operands: Operand) -> np.dtype:
             continue
         if result is None:
             result = dtype
-        elif _RANK[kind_of(to_numpy(dtype))] > _RANK[kind_of(to_numpy(result))]:
+        elif _category(dtype) > _category(result):
             result = torch.promote_types(result, dtype)
     assert result is not None
     return to_numpy(result)
@@ -115,19 +119,18 @@ def promote_float(*operands: Operand) -> tuple[Array, ...]:
     return tuple(cast(x, dtype) for x in operands)
 
 
-# torch's "opmath", the dtype to compute in: half types are widened inside an operator and rounded once.
-_OPMATH = {"float16": np.dtype(np.float32), "bfloat16": np.dtype(np.float32)}
-
-
 def opmath(dtype: DTypeLike) -> np.dtype:
-    """float32 for float16 and bfloat16, else the dtype itself.
+    """torch's "opmath", the dtype to compute in: float32 for float16 and bfloat16, else the dtype itself.
+
+    Half types are widened inside an operator and rounded once.
 
     Example:
         >>> opmath(np.dtype("float16"))
         dtype('float32')
     """
     dtype = np.dtype(dtype)
-    return _OPMATH.get(dtype.name, dtype)
+    is_half = dtype.itemsize == 2 and kind_of(dtype) == "f"
+    return np.dtype(np.float32) if is_half else dtype
 
 
 @overload
