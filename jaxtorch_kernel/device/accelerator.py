@@ -17,9 +17,9 @@ from . import module
 
 
 def _capability(index: int = 0) -> dict[str, Any]:
-    from ..storage.dtypes import _PAIRS
+    from ..storage.dtypes import DTYPES
 
-    return {"supported_dtypes": set(_PAIRS)}
+    return {"supported_dtypes": set(DTYPES)}
 
 
 def _ask(name: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 The CPU kernel is called with zeros in place of the tensors, once for each program key and each number. Only listed
 operators are checked, because many CPU kernels are slow, depend on values, or crash on invalid arguments.
 
-* `lowerings/asked.py` lists operators whose Meta kernels accept invalid dims, shapes or numbers.
+* `lowerings/argument_checks.py` lists operators whose Meta kernels accept invalid dims, shapes or numbers.
 * `lowerings/refused.py` lists operators by the dtypes for which torch has no kernel.
 * If a lowering raises a TypeError or a ValueError, the CPU kernel provides the error (`Operation._checked`).
 * Writes to memory that may overlap are checked with memory that overlaps in the same way (`overlap.py`).
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..lowerings.asked import ALWAYS, EMPTY, SAME_DTYPE
+from ..lowerings.argument_checks import ALWAYS, EMPTY, SAME_DTYPE
 from ..lowerings.promote import kind_of
 from ..lowerings.refused import REFUSED
 from ..storage.dtypes import to_numpy

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..storage.dtypes import row_of
 from ..storage.placement import everywhere
 from ..storage.transfer import put
 
@@ -53,46 +54,36 @@ def number_operands(kinds: list[str], numbers: list[tuple[str, Any]], where: Any
     return result
 
 
-# What torch calls the types in its message.
-_C_NAMES = {
-    "uint8": "uint8_t",
-    "int8": "int8_t",
-    "int16": "int16_t",
-    "int32": "int",
-    "int64": "int64_t",
-    "float32": "float",
-    "float16": "c10::Half",
-    "bfloat16": "c10::BFloat16",
-}
-
-
 def limits(dtype: np.dtype) -> tuple[float, float, str] | None:
-    """The smallest and largest number that converts to a dtype without overflow; None where all do."""
-    name = _C_NAMES.get(dtype.name)
-    if name is None:
-        return None
+    """The smallest and largest number that converts to a dtype without overflow, and the type's name in torch's error.
+
+    None if every number converts.
+    """
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
-        # Negative numbers wrap into unsigned types, as in C.
-        return (-info.max if dtype.kind == "u" else info.min), info.max, name
-    largest = float(ml_dtypes.finfo(dtype).max)
-    return -largest, largest, name
+        return info.min, info.max, "int" if dtype == np.int32 else f"{dtype.name}_t"
+    row = row_of(dtype)
+    part = np.zeros((), dtype).real.dtype  # of a complex number
+    if row is None or part == np.bool_ or part == np.float64:
+        return None
+    range_ = ml_dtypes.finfo(part)
+    return float(range_.min), float(range_.max), row.c_name
 
 
 def check_limits(
     bounds: set[tuple[int, float, float, str]], numbers: list[tuple[str, Any]]
 ) -> None:
-    """Raise as torch does where a Scalar does not fit the dtype it is cast to.
+    """Raise torch's error if a Scalar does not fit the dtype that it is cast to.
 
     Raises:
-        RuntimeError: naming the type.
+        RuntimeError: a number does not fit; the message names the type.
     """
     for position, low, high, name in bounds:
         value = numbers[position][1]
-        if name == "uint8_t" and type(value) is float:
-            low = 0  # only integers wrap
+        if low >= 0 and type(value) is not float:
+            low = -high  # negative integers wrap into unsigned types, as in C
         if type(value) is complex or low <= value <= high:
             continue
-        # Infinity and NaN are values of floats (whose bounds are floats), and none of integers.
+        # Floats (whose bounds are floats) can be infinite or NaN, integers cannot.
         if type(low) is int or math.isfinite(value):
             raise RuntimeError(f"value cannot be converted to type {name} without overflow")

@@ -14,8 +14,8 @@ import torch
 
 from ..base import ambient
 from ..base.options import Options
-from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
+from ..lowerings.value_checks import CHECKS
 from ..programs import kept, rng, tracing, watching
 from ..programs.atomic import TAKEN, own, replaced, run_into
 from ..programs.errors import explain_call

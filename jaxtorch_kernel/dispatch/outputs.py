@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..storage.dtypes import row_of
 from .results import flatten
 
 Tensor = torch.Tensor
@@ -65,23 +66,8 @@ def _check_cast(dtype: torch.dtype, target: torch.dtype) -> None:
 
 
 def _type_name(dtype: torch.dtype) -> str:
-    return _TYPE_NAMES.get(dtype, str(dtype))
-
-
-_TYPE_NAMES = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.int8: "Char",
-    torch.uint8: "Byte",
-    torch.bool: "Bool",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-}
+    row = row_of(dtype)
+    return str(dtype) if row is None else row.name
 
 
 def _warn_resize(old: Any, new: Any) -> None:

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..lowerings.promote import Number, convert
+from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
+from ..lowerings.types import Number
 from ..programs import kept
 from ..programs.compiling import finish, phase
 from ..programs.stats import Compiled as Record

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from ..base.options import Options
-from ..lowerings.checked import ALWAYS, CHECKS, Must
 from ..lowerings.registry import Lowering
+from ..lowerings.value_checks import ALWAYS, CHECKS, Condition
 from ..programs import tracing
 from ..programs.site import user_line
 from ..programs.trees import is_tensor, split_jax
@@ -65,46 +65,46 @@ class Checking:
         array = buffer_of(found[0] if isinstance(found, tuple) else found).array
         line = user_line()
         if isinstance(array, jax.core.Tracer):
-            musts = self._musts(args)
+            conditions = self._conditions(args)
             _captured = True
-            jax.debug.callback(lambda values: _note(_error(musts, values, line)), array)
+            jax.debug.callback(lambda values: _note(_error(conditions, values, line)), array)
             return
         found = np.asarray(array)
-        if found[0] and (error := _error(self._musts(args), found, line)) is not None:
+        if found[0] and (error := _error(self._conditions(args), found, line)) is not None:
             raise error
 
     def _first_failure(self, *args: Any) -> jax.Array:
         """The number, from 1 on, of the first requirement that does not hold, or 0; and the value."""
         result = jnp.zeros(2, np.float64)
-        for number, must in reversed(list(enumerate(self.requirements(*args), 1))):
-            if must.holds.size:
-                failed = ~must.holds.reshape(-1)
-                value = must.values.reshape(-1)[jnp.argmax(failed)].astype(np.float64)
+        for number, condition in reversed(list(enumerate(self.requirements(*args), 1))):
+            if condition.holds.size:
+                failed = ~condition.holds.reshape(-1)
+                value = condition.values.reshape(-1)[jnp.argmax(failed)].astype(np.float64)
                 found = jnp.stack([jnp.full((), number, np.float64), value])
                 result = jnp.where(failed.any(), found, result)
         return result
 
-    def _musts(self, args: tuple[Any, ...]) -> list[Must]:
+    def _conditions(self, args: tuple[Any, ...]) -> list[Condition]:
         """The requirements, without values."""
         tensors, tree = split_jax(args, is_tensor)
         shapes = [jax.ShapeDtypeStruct(t.shape, to_numpy(t.dtype)) for t in tensors]
-        musts: list[Must] = []
+        conditions: list[Condition] = []
 
         def run(*arrays: Any) -> None:
-            musts.extend(self.requirements(*tree.filled(arrays)))
+            conditions.extend(self.requirements(*tree.filled(arrays)))
 
         with jax.enable_x64(True):
             jax.eval_shape(run, *shapes)
-        return musts
+        return conditions
 
 
-def _error(musts: list[Must], found: Any, line: str) -> Exception | None:
+def _error(conditions: list[Condition], found: Any, line: str) -> Exception | None:
     number, value = int(found[0]), float(found[1])
     if not number:
         return None
-    must = musts[number - 1]
-    shown = int(value) if must.values.dtype.kind in "iu" else value
-    return must.error(must.text.replace("{value}", str(shown)) + line)
+    condition = conditions[number - 1]
+    shown = int(value) if condition.values.dtype.kind in "iu" else value
+    return condition.error(condition.text.replace("{value}", str(shown)) + line)
 
 
 def _note(error: Exception | None) -> None:

@@ -1,20 +1,20 @@
 """Activation functions and their derivatives.
 
-JAX differentiates the smooth ones. The piecewise ones have explicit derivatives, because torch defines the derivative
-at the points where two pieces meet.
+JAX differentiates the differentiable ones. Piecewise functions have explicit derivatives, because torch defines the
+derivative at the points where two pieces meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .nondifferentiable import sloped
+from .nondifferentiable import with_derivatives
 from .promote import cast, in_opmath, promote
 from .registry import lower
+from .types import Array, Operand, Scalar
 from .vjp import vjp
 
 _SQRT_2_OVER_PI = 0.7978845608028654
@@ -26,39 +26,39 @@ _SQRT_HALF = 0.7071067811865476
 
 @lower("threshold")
 @in_opmath
-def threshold(self: Any, threshold: Any, value: Any) -> jax.Array:
+def threshold(self: Array, threshold: Scalar, value: Scalar) -> Array:
     return jnp.where(self <= cast(threshold, self.dtype), cast(value, self.dtype), self)
 
 
 @lower("threshold_backward")
-def threshold_backward(grad_output: Any, self: Any, threshold: Any) -> jax.Array:
+def threshold_backward(grad_output: Operand, self: Operand, threshold: Scalar) -> Array:
     grad_output, self = promote(grad_output, self)
     return jnp.where(self <= cast(threshold, self.dtype), 0, grad_output)
 
 
 @lower("leaky_relu")
 @in_opmath
-def leaky_relu(self: Any, negative_slope: Any = 0.01) -> jax.Array:
+def leaky_relu(self: Array, negative_slope: Scalar = 0.01) -> Array:
     return jnp.where(self > 0, self, self * cast(negative_slope, self.dtype))
 
 
 @lower("leaky_relu_backward")
 @in_opmath
 def leaky_relu_backward(
-    grad_output: Any, self: Any, negative_slope: Any, self_is_result: bool
-) -> jax.Array:
+    grad_output: Array, self: Array, negative_slope: Scalar, self_is_result: bool
+) -> Array:
     return jnp.where(self > 0, grad_output, grad_output * cast(negative_slope, self.dtype))
 
 
 @lower("_prelu_kernel")
 @in_opmath
-def prelu(self: Any, weight: Any) -> jax.Array:
+def prelu(self: Array, weight: Array) -> Array:
     return jnp.where(self > 0, self, weight * self)
 
 
 @lower("_prelu_kernel_backward")
 @in_opmath
-def prelu_backward(grad_output: Any, self: Any, weight: Any) -> tuple[jax.Array, jax.Array]:
+def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Array, Array]:
     positive = self > 0
     return (
         jnp.where(positive, grad_output, weight * grad_output),
@@ -70,8 +70,13 @@ def prelu_backward(grad_output: Any, self: Any, weight: Any) -> tuple[jax.Array,
     "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", random=True, meta=False
 )
 def rrelu_with_noise(
-    key: Any, self: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False
-) -> tuple[jax.Array, jax.Array]:
+    key: Array,
+    self: Array,
+    noise: Array,
+    lower: Operand = 0.125,
+    upper: Operand = 1 / 3,
+    training: bool = False,
+) -> tuple[Array, Array]:
     lower, upper = cast(lower, self.dtype), cast(upper, self.dtype)
     if not training:
         return jnp.where(self <= 0, self * ((lower + upper) / 2), self), noise
@@ -82,18 +87,20 @@ def rrelu_with_noise(
 
 @lower("elu")
 @in_opmath
-def elu(self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> jax.Array:
+def elu(self: Array, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> Array:
     return _elu(self, *(cast(x, self.dtype) for x in (alpha, scale, input_scale)))
 
 
-def _elu_slope(change: Any, _: Any, x: Any, alpha: Any, scale: Any, input_scale: Any) -> jax.Array:
+def _elu_derivative(
+    tangent: Array, _: Array, x: Array, alpha: Array, scale: Array, input_scale: Array
+) -> Array:
     negative = jnp.exp(jnp.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
-    return change * jnp.where(x <= 0, negative, scale)
+    return tangent * jnp.where(x <= 0, negative, scale)
 
 
-@sloped(_elu_slope)
-def _elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> jax.Array:
-    # expm1 of a large positive number is infinite, and would be NaN times zero in the derivative.
+@with_derivatives(_elu_derivative)
+def _elu(self: Array, alpha: Array, scale: Array, input_scale: Array) -> Array:
+    # expm1 of a large positive number is infinite, and infinity times zero is NaN in the derivative.
     negative = jnp.expm1(jnp.where(self < 0, self, 0) * input_scale)
     return jnp.where(self < 0, negative * (alpha * scale), self * scale)
 
@@ -101,8 +108,13 @@ def _elu(self: Any, alpha: Any, scale: Any, input_scale: Any) -> jax.Array:
 @lower("elu_backward")
 @in_opmath
 def elu_backward(
-    grad_output: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: Any
-) -> jax.Array:
+    grad_output: Array,
+    alpha: Operand,
+    scale: Operand,
+    input_scale: Operand,
+    is_result: bool,
+    self_or_result: Array,
+) -> Array:
     x = self_or_result
     alpha, scale, input_scale = (cast(c, x.dtype) for c in (alpha, scale, input_scale))
     size = alpha * scale
@@ -114,75 +126,84 @@ def elu_backward(
 
 
 @lower("hardtanh")
-def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> jax.Array:
+def hardtanh(self: Array, min_val: Scalar = -1, max_val: Scalar = 1) -> Array:
     return _hardtanh(self, cast(min_val, self.dtype), cast(max_val, self.dtype))
 
 
-@sloped(lambda change, _, *given: _hardtanh_slope(change, *given))
-def _hardtanh(self: Any, min_val: Any, max_val: Any) -> jax.Array:
+@with_derivatives(lambda tangent, _, *operands: _hardtanh_derivative(tangent, *operands))
+def _hardtanh(self: Array, min_val: Array, max_val: Array) -> Array:
     return jnp.minimum(jnp.maximum(self, min_val), max_val)
 
 
 @lower("hardtanh_backward")
-def hardtanh_backward(grad_output: Any, self: Any, min_val: Any, max_val: Any) -> jax.Array:
-    outside = (self <= cast(min_val, self.dtype)) | (self >= cast(max_val, self.dtype))
-    return jnp.where(outside, 0, grad_output)
+def hardtanh_backward(grad_output: Array, self: Array, min_val: Scalar, max_val: Scalar) -> Array:
+    return _hardtanh_derivative(
+        grad_output, self, cast(min_val, self.dtype), cast(max_val, self.dtype)
+    )
+
+
+def _hardtanh_derivative(tangent: Array, x: Array, min_val: Array, max_val: Array) -> Array:
+    return jnp.where((x <= min_val) | (x >= max_val), 0, tangent)
 
 
 @lower("hardsigmoid")
 @in_opmath
-@sloped(lambda change, _, x: _hardsigmoid_slope(change, x))
-def hardsigmoid(self: Any) -> jax.Array:
+@with_derivatives(lambda tangent, _, x: _hardsigmoid_derivative(tangent, x))
+def hardsigmoid(self: Array) -> Array:
     return jnp.clip(self + 3, 0, 6) / 6
 
 
 @lower("hardsigmoid_backward")
 @in_opmath
-def hardsigmoid_backward(grad_output: Any, self: Any) -> jax.Array:
-    return jnp.where((self > -3) & (self < 3), grad_output / 6, 0)
+def hardsigmoid_backward(grad_output: Array, self: Array) -> Array:
+    return _hardsigmoid_derivative(grad_output, self)
+
+
+def _hardsigmoid_derivative(tangent: Array, x: Array) -> Array:
+    return jnp.where((x > -3) & (x < 3), tangent / 6, 0)
 
 
 @lower("hardswish")
 @in_opmath
-@sloped(lambda change, _, x: change * _hardswish_slope(x))
-def hardswish(self: Any) -> jax.Array:
+@with_derivatives(lambda tangent, _, x: tangent * _hardswish_derivative(x))
+def hardswish(self: Array) -> Array:
     return self * jnp.clip(self + 3, 0, 6) / 6
 
 
 @lower("hardswish_backward")
 @in_opmath
-def hardswish_backward(grad_output: Any, self: Any) -> jax.Array:
-    return grad_output * _hardswish_slope(self)
+def hardswish_backward(grad_output: Array, self: Array) -> Array:
+    return grad_output * _hardswish_derivative(self)
 
 
-def _hardswish_slope(x: jax.Array) -> jax.Array:
+def _hardswish_derivative(x: Array) -> Array:
     return jnp.where(x <= -3, 0, jnp.where(x < 3, x / 3 + 0.5, 1))
 
 
 @lower("hardshrink")
-def hardshrink(self: Any, lambd: Any = 0.5) -> jax.Array:
+def hardshrink(self: Array, lambd: Scalar = 0.5) -> Array:
     return jnp.where(jnp.abs(self) <= cast(lambd, self.dtype), 0, self)
 
 
 @lower("hardshrink_backward", "softshrink_backward")
-def shrink_backward(grad_output: Any, self: Any, lambd: Any) -> jax.Array:
+def shrink_backward(grad_output: Array, self: Array, lambd: Scalar) -> Array:
     return jnp.where(jnp.abs(self) <= cast(lambd, self.dtype), 0, grad_output)
 
 
 @lower("softshrink")
 @in_opmath
-def softshrink(self: Any, lambd: Any = 0.5) -> jax.Array:
+def softshrink(self: Array, lambd: Operand = 0.5) -> Array:
     lambd = cast(lambd, self.dtype)
-    # Times zero, not zero: NaN stays NaN.
+    # The product with zero keeps NaN.
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
 
 
-# -- smooth ones -----------------------------------------------------------------------------------
+# -- differentiable everywhere ---------------------------------------------------------------------
 
 
 @lower("gelu")
 @in_opmath
-def gelu(self: Any, approximate: str = "none") -> jax.Array:
+def gelu(self: Array, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = _SQRT_2_OVER_PI * (self + 0.044715 * self**3)
         return 0.5 * self * (1 + jnp.tanh(inner))
@@ -191,51 +212,51 @@ def gelu(self: Any, approximate: str = "none") -> jax.Array:
 
 @lower("silu")
 @in_opmath
-def silu(self: Any) -> jax.Array:
+def silu(self: Array) -> Array:
     return self * jax.nn.sigmoid(self)
 
 
 @lower("mish")
 @in_opmath
-def mish(self: Any) -> jax.Array:
+def mish(self: Array) -> Array:
     return self * jnp.tanh(jax.nn.softplus(self))
 
 
 @lower("glu")
 @in_opmath
-def glu(self: Any, dim: int = -1) -> jax.Array:
+def glu(self: Array, dim: int = -1) -> Array:
     value, gate = jnp.split(self, 2, dim)
     return value * jax.nn.sigmoid(gate)
 
 
 @lower("gelu_backward")
 @in_opmath
-def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> jax.Array:
+def gelu_backward(grad_output: Array, self: Array, approximate: str = "none") -> Array:
     return vjp(lambda x: gelu(x, approximate), (self,), grad_output)[0]
 
 
 @lower("glu_backward")
 @in_opmath
-def glu_backward(grad_output: Any, self: Any, dim: int) -> jax.Array:
+def glu_backward(grad_output: Array, self: Array, dim: int) -> Array:
     return vjp(lambda x: glu(x, dim), (self,), grad_output)[0]
 
 
 @lower("glu_jvp")
 @in_opmath
-def glu_jvp(result: Any, x: Any, dx: Any, dim: int) -> jax.Array:
+def glu_jvp(result: Array, x: Array, dx: Array, dim: int) -> Array:
     return jax.jvp(lambda a: glu(a, dim), (x,), (dx,))[1]
 
 
 @lower("glu_backward_jvp")
 @in_opmath
 def glu_backward_jvp(
-    grad_x: Any, grad_glu: Any, x: Any, dgrad_glu: Any, dx: Any, dim: int
-) -> jax.Array:
+    grad_x: Array, grad_glu: Array, x: Array, dgrad_glu: Array, dx: Array, dim: int
+) -> Array:
     return jax.jvp(lambda g, a: glu_backward(g, a, dim), (grad_glu, x), (dgrad_glu, dx))[1]
 
 
-def _differentiated(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    def backward(grad_output: Any, self: Any) -> jax.Array:
+def _differentiated(function: Callable[..., Array]) -> Callable[..., Array]:
+    def backward(grad_output: Array, self: Array) -> Array:
         return vjp(function, (self,), grad_output)[0]
 
     return in_opmath(backward)
@@ -247,7 +268,7 @@ for _name, _function in {"silu": silu, "mish": mish}.items():
 
 @lower("softplus")
 @in_opmath
-def softplus(self: Any, beta: Any = 1, threshold: Any = 20) -> jax.Array:
+def softplus(self: Array, beta: Operand = 1, threshold: Scalar = 20) -> Array:
     beta = cast(beta, self.dtype)
     scaled = self * beta
     return jnp.where(scaled > cast(threshold, self.dtype), self, jax.nn.softplus(scaled) / beta)
@@ -255,36 +276,32 @@ def softplus(self: Any, beta: Any = 1, threshold: Any = 20) -> jax.Array:
 
 @lower("softplus_backward")
 @in_opmath
-def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) -> jax.Array:
+def softplus_backward(grad_output: Array, self: Array, beta: Scalar, threshold: Scalar) -> Array:
     scaled = self * cast(beta, self.dtype)
-    slope = grad_output * jax.nn.sigmoid(scaled)
-    return jnp.where(scaled > cast(threshold, self.dtype), grad_output, slope)
+    derivative = grad_output * jax.nn.sigmoid(scaled)
+    return jnp.where(scaled > cast(threshold, self.dtype), grad_output, derivative)
 
 
 @lower("log_sigmoid_forward")
 @in_opmath
-def log_sigmoid_forward(self: Any) -> tuple[jax.Array, jax.Array]:
-    # The second result is what the CPU's backward would reuse.
+def log_sigmoid_forward(self: Array) -> tuple[Array, Array]:
+    # The CPU's backward operator uses the second result.
     return jax.nn.log_sigmoid(self), jnp.exp(-jnp.abs(self))
 
 
 @lower("log_sigmoid_backward")
 @in_opmath
-def log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> jax.Array:
+def log_sigmoid_backward(grad_output: Array, self: Array, buffer: Array) -> Array:
     return grad_output * jax.nn.sigmoid(-self)
 
 
 @lower("sigmoid_backward")
 @in_opmath
-def sigmoid_backward(grad_output: Any, output: Any) -> jax.Array:
+def sigmoid_backward(grad_output: Array, output: Array) -> Array:
     return grad_output * ((1 - output) * output).conj()
 
 
 @lower("tanh_backward")
 @in_opmath
-def tanh_backward(grad_output: Any, output: Any) -> jax.Array:
+def tanh_backward(grad_output: Array, output: Array) -> Array:
     return grad_output * (1 - output * output).conj()
-
-
-_hardtanh_slope: Any = hardtanh_backward
-_hardsigmoid_slope: Any = hardsigmoid_backward

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -27,27 +24,31 @@ from .nondifferentiable import (
 )
 from .promote import cast, kind_of, result_dtype
 from .registry import lower
+from .types import Array, Operand, Scalar
 
 
 @lower("add.Tensor", "add.Scalar")
-def add(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def add(self: Operand, other: Operand, alpha: Scalar = 1) -> Array:
     self, other = arithmetic(self, other)
     return self + other * cast(alpha, other.dtype)
 
 
 @lower("mul.Tensor", "mul.Scalar")
-def mul(self: Any, other: Any) -> jax.Array:
-    masks = [isinstance(x, jax.Array) and x.dtype == bool for x in (self, other)]
+def mul(self: Operand, other: Operand) -> Array:
     left, right = arithmetic(self, other)
-    if masks[0] == masks[1] or kind_of(left.dtype) not in "fc":
-        return left * right
-    # XLA takes a product with a mask for a choice of zero, which inf and NaN times zero are not.
-    mask, values = (self, right) if masks[0] else (other, left)
-    return jnp.where(mask, values, values * 0)
+    if kind_of(left.dtype) in "fc" and _is_mask(self) != _is_mask(other):
+        # XLA replaces a product with a mask by a choice between the value and 0, but inf and NaN times 0 are NaN.
+        mask, values = (self, right) if _is_mask(self) else (other, left)
+        return jnp.where(cast(mask, bool), values, values * 0)
+    return left * right
+
+
+def _is_mask(x: Operand) -> bool:
+    return isinstance(x, Array) and x.dtype == bool
 
 
 @lower("sub.Tensor", "sub.Scalar")
-def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def sub(self: Operand, other: Operand, alpha: Scalar = 1) -> Array:
     if any(kind_of(result_dtype(x)) == "b" for x in (self, other)):
         raise RuntimeError(
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
@@ -58,32 +59,32 @@ def sub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
 
 
 @lower("rsub.Tensor", "rsub.Scalar")
-def rsub(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def rsub(self: Array, other: Operand, alpha: Scalar = 1) -> Array:
     return sub(other, self, alpha)
 
 
 @lower("_add_relu.Tensor", "_add_relu.Scalar")
-def add_relu(self: Any, other: Any, alpha: Any = 1) -> jax.Array:
+def add_relu(self: Array, other: Operand, alpha: Scalar = 1) -> Array:
     return jnp.maximum(add(self, other, alpha), 0)
 
 
 @lower("addcmul")
-def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> jax.Array:
+def addcmul(self: Operand, tensor1: Operand, tensor2: Operand, value: Scalar = 1) -> Array:
     self, tensor1, tensor2 = arithmetic(self, tensor1, tensor2)
     return self + cast(value, self.dtype) * tensor1 * tensor2
 
 
 @lower("addcdiv")
-def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> jax.Array:
+def addcdiv(self: Operand, tensor1: Operand, tensor2: Operand, value: Scalar = 1) -> Array:
     self, tensor1, tensor2 = arithmetic(self, tensor1, tensor2)
     return self + cast(value, self.dtype) * tensor1 / tensor2
 
 
 @lower("lerp.Tensor", "lerp.Scalar")
-def lerp(self: Any, end: Any, weight: Any) -> jax.Array:
+def lerp(self: Operand, end: Operand, weight: Operand) -> Array:
     self, end = arithmetic(self, end)
     weight = cast(weight, self.dtype)
-    # From the nearer end, so that weights 0 and 1 are exact.
+    # Start from the nearer end, so that weights 0 and 1 are exact.
     near_self = abs(weight) < 0.5
     return jnp.where(near_self, self + weight * (end - self), end - (end - self) * (1 - weight))
 
@@ -92,7 +93,7 @@ def lerp(self: Any, end: Any, weight: Any) -> jax.Array:
 
 
 @lower("div.Tensor_mode", "div.Scalar_mode")
-def div_mode(self: Any, other: Any, rounding_mode: str | None) -> jax.Array:
+def div_mode(self: Operand, other: Operand, rounding_mode: str | None) -> Array:
     if rounding_mode is None:
         return jnp.true_divide(*floating(self, other))
     dtype = result_dtype(self, other)
@@ -105,18 +106,18 @@ def div_mode(self: Any, other: Any, rounding_mode: str | None) -> jax.Array:
 
 
 @lower("floor_divide", "floor_divide.Scalar")
-def floor_divide(self: Any, other: Any) -> jax.Array:
+def floor_divide(self: Operand, other: Operand) -> Array:
     return _floor_divide(*arithmetic(self, other))
 
 
-def _floor_divide(self: jax.Array, other: jax.Array) -> jax.Array:
+def _floor_divide(self: Array, other: Array) -> Array:
     quotient = jnp.floor_divide(self, other)
     if kind_of(self.dtype) == "i":
         return quotient
     return jnp.where(other == 0, self / other, quotient)
 
 
-def _fmod(self: jax.Array, other: jax.Array) -> jax.Array:
+def _fmod(self: Array, other: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(self, other))
 
 
@@ -149,31 +150,34 @@ lower_floating(
 
 
 @lower("clamp", "clamp.Tensor")
-def clamp(self: Any, min: Any = None, max: Any = None) -> jax.Array:
-    self, min, max = arithmetic(self, min, max)
-    if max is None:
-        return at_least(self, min)
-    return at_most(self, max) if min is None else between(self, min, max)
+def clamp(self: Operand, min: Operand | None = None, max: Operand | None = None) -> Array:
+    if min is not None and max is not None:
+        return between(*arithmetic(self, min, max))
+    if min is not None:
+        return at_least(*arithmetic(self, min))
+    if max is not None:
+        return at_most(*arithmetic(self, max))
+    raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
 
 
 @lower("clamp_min", "clamp_min.Tensor")
-def clamp_min(self: Any, min: Any) -> jax.Array:
+def clamp_min(self: Array, min: Operand) -> Array:
     return clamp(self, min)
 
 
 @lower("clamp_max", "clamp_max.Tensor")
-def clamp_max(self: Any, max: Any) -> jax.Array:
+def clamp_max(self: Array, max: Operand) -> Array:
     return clamp(self, None, max)
 
 
 # -- powers ----------------------------------------------------------------------------------------
 
-# Up to here an integer exponent is unrolled into products.
+# Integer exponents up to this one are unrolled into products.
 _MOST_UNROLLED = 16
 
 
 @lower("pow.Tensor_Scalar", static=("exponent",))
-def pow_number(self: Any, exponent: Any) -> jax.Array:
+def pow_number(self: Operand, exponent: complex) -> Array:
     (self,) = arithmetic(cast(self, result_dtype(self, exponent)))
     whole = exponent.imag == 0 and float(exponent.real).is_integer()
     if whole and (kind_of(self.dtype) == "i" or abs(exponent) <= _MOST_UNROLLED):
@@ -186,7 +190,7 @@ def pow_number(self: Any, exponent: Any) -> jax.Array:
 
 
 @lower("pow.Tensor_Tensor", "pow.Scalar")
-def pow(self: Any, exponent: Any) -> jax.Array:
+def pow(self: Operand, exponent: Operand) -> Array:
     self, exponent = arithmetic(self, exponent)
     result = power(self, exponent)
     if kind_of(self.dtype) != "i" or self.dtype.kind == "u":

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 
 from .elementwise import lower_arithmetic
 from .promote import cast, promote
 from .registry import lower
+from .types import Array, Operand
 from .unary import exp2
 
 
@@ -21,8 +19,7 @@ def _shifts(name: str) -> str:
     return f"{name}.Tensor {name}.Tensor_Scalar {name}.Scalar_Tensor"
 
 
-# XLA's shifts by the width or more (and by negative counts, read as unsigned) leave no bit but the
-# sign's, as torch's do.
+# A shift by the width or more, or by a negative count (read as unsigned), leaves only the sign, in XLA as in torch.
 lower_arithmetic(
     {
         "bitwise_not": jnp.invert,
@@ -36,16 +33,16 @@ lower_arithmetic(
 
 
 @lower("__lshift__.Tensor", "__lshift__.Scalar")
-def lshift(self: jax.Array, other: Any) -> jax.Array:
+def lshift(self: Array, other: Operand) -> Array:
     self, other = promote(self, cast(other, self.dtype))
     return self * exp2(other) if _is_float(self) else jnp.left_shift(self, other)
 
 
 @lower("__rshift__.Tensor", "__rshift__.Scalar")
-def rshift(self: jax.Array, other: Any) -> jax.Array:
+def rshift(self: Array, other: Operand) -> Array:
     self, other = promote(self, cast(other, self.dtype))
     return self / exp2(other) if _is_float(self) else jnp.right_shift(self, other)
 
 
-def _is_float(x: jax.Array) -> bool:
+def _is_float(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from .promote import cast, promote
 from .registry import lower
+from .types import Array, Function, Operand
 
-_COMPARISONS: dict[str, Callable[..., Any]] = {
+_COMPARISONS: dict[str, Function] = {
     "eq": jnp.equal,
     "ne": jnp.not_equal,
     "lt": jnp.less,
@@ -20,14 +19,14 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
     "ge": jnp.greater_equal,
 }
 
-_LOGIC: dict[str, Callable[..., Any]] = {
+_LOGIC: dict[str, Function] = {
     "logical_and": jnp.logical_and,
     "logical_or": jnp.logical_or,
     "logical_xor": jnp.logical_xor,
     "logical_not": jnp.logical_not,
 }
 
-_TESTS: dict[str, Callable[..., Any]] = {
+_TESTS: dict[str, Function] = {
     "isnan": jnp.isnan,
     "isinf": jnp.isinf,
     "isposinf": jnp.isposinf,
@@ -35,11 +34,11 @@ _TESTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _promoted(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _promoted(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda self, other: function(*promote(self, other))
 
 
-def _of_truth(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _of_truth(function: Callable[..., Array]) -> Callable[..., Array]:
     return lambda *operands: function(*(cast(x, bool) for x in operands))
 
 
@@ -52,16 +51,16 @@ for _name, _function in _TESTS.items():
 
 
 @lower("signbit")
-def signbit(self: jax.Array) -> jax.Array:
+def signbit(self: Array) -> Array:
     return jnp.signbit(self) if self.dtype.kind in "fV" else self < 0
 
 
 @lower("where.self")
-def where(condition: jax.Array, self: Any, other: Any) -> jax.Array:
+def where(condition: Array, self: Operand, other: Operand) -> Array:
     self, other = promote(self, other)
     return jnp.where(condition.astype(bool), self, other)
 
 
 @lower("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(self: jax.Array, mask: jax.Array, value: Any) -> jax.Array:
+def masked_fill(self: Array, mask: Array, value: Operand) -> Array:
     return jnp.where(mask.astype(bool), cast(value, self.dtype), self)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -12,21 +9,22 @@ from .elementwise import floating, lower_arithmetic
 from .nondifferentiable import arctan2
 from .promote import promote
 from .registry import lower
+from .types import Array, Operand
 
 
 @lower("complex")
-def complex(real: Any, imag: Any) -> jax.Array:
+def complex(real: Operand, imag: Operand) -> Array:
     return lax.complex(*jnp.broadcast_arrays(*promote(real, imag)))
 
 
 @lower("polar")
-def polar(abs: Any, angle: Any) -> jax.Array:
+def polar(abs: Operand, angle: Operand) -> Array:
     abs, angle = promote(abs, angle)
     return complex(abs * jnp.cos(angle), abs * jnp.sin(angle))
 
 
 @lower("angle")
-def angle(self: Any) -> jax.Array:
+def angle(self: Operand) -> Array:
     (self,) = floating(self)
     if jnp.iscomplexobj(self):
         return arctan2(self.imag, self.real)

@@ -1,8 +1,8 @@
 """Convolutions of one to three dimensions, transposed or not, and their gradients.
 
-torch's two forms are one XLA operator: a transposed convolution is a convolution of the input dilated by the
-stride with the kernel flipped and its channel axes exchanged. Gradients come from JAX, which knows the
-transposes of that operator; only the requested gradients are computed.
+Both are one XLA operator: a transposed convolution is a convolution of the input, dilated by the stride, with the
+kernel flipped and its channel axes exchanged. JAX knows the transposes of that operator and computes the gradients,
+only those that are requested.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from .dimensions import per_dimension
 from .promote import opmath
 from .registry import lower
+from .types import Array, Gradients
 from .vjp import vjp
 
 
 def _convolve(
-    input: Any,
-    weight: Any,
+    input: Array,
+    weight: Array,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -30,9 +32,9 @@ def _convolve(
     output_padding: Sequence[int],
     groups: int,
     *,
-    dtype: Any = None,
-) -> jax.Array:
-    """A convolution without bias, accumulated in and returned as `dtype` where one is given."""
+    dtype: DTypeLike | None = None,
+) -> Array:
+    """A convolution without bias, accumulated and returned in `dtype` if one is given."""
     count = input.ndim - 2
     stride, padding, dilation, output_padding = (
         per_dimension(v, count) for v in (stride, padding, dilation, output_padding)
@@ -60,41 +62,49 @@ def _convolve(
 
 
 def _check(
-    input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, more: Any
+    input: Array,
+    weight: Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
 ) -> None:
-    """Refuse what torch refuses and XLA would compute, or would refuse when it compiles.
+    """Refuse what torch refuses, but XLA would accept or refuse only during compilation.
 
     Raises:
-        ValueError: the CPU's kernel has the words.
+        ValueError: the arguments are invalid; the user sees the message of the CPU kernel.
     """
     refused = min(stride) < 1 or min(dilation) < 1 or min(padding) < 0 or 0 in weight.shape[2:]
-    # An empty image is taken of no batch or no channels.
+    # torch accepts an empty image if there are no batches or no channels.
     refused |= 0 in input.shape[2:] and 0 not in input.shape[:2]
     if transposed:
-        steps = zip(more, stride, dilation, strict=True)
+        steps = zip(output_padding, stride, dilation, strict=True)
         refused |= any(not 0 <= m < max(s, d) for m, s, d in steps)
     if refused:
-        raise ValueError("torch has no such convolution")
+        raise ValueError("torch refuses this convolution")
 
 
-def _exchange_channels(weight: Any, groups: int) -> jax.Array:
-    """(in, out / groups, ...) to (out, in / groups, ...)."""
+def _exchange_channels(weight: Array, groups: int) -> Array:
+    """Reorder (in, out / groups, ...) to (out, in / groups, ...)."""
     into, out, *window = weight.shape
     parts = weight.reshape(groups, into // groups, out, *window).swapaxes(1, 2)
     return parts.reshape(groups * out, into // groups, *window)
 
 
 @lower("convolution", "convolution_overrideable", keeps_format=True)
-def convolution(input: Any, weight: Any, bias: Any, *options: Any) -> jax.Array:
-    """The options are `_convolve`'s: stride, padding, dilation, transposed, output_padding, groups."""
+def convolution(input: Array, weight: Array, bias: Array | None, *options: Any) -> Array:
+    """A convolution with `_convolve`'s options: stride, padding, dilation, transposed, output_padding, groups."""
     if bias is not None and bias.ndim != 1:
         raise ValueError("the bias of a convolution is a vector")
-    if not input.shape[1] and not options[3]:  # torch's result has no channels either
+    if (
+        not input.shape[1] and not options[3]
+    ):  # without input channels, torch returns no output channels
         size = jax.eval_shape(lambda: _convolve(input, weight, *options)).shape
         return jnp.zeros((size[0], 0, *size[2:]), input.dtype)
     if bias is None:
         return _convolve(input, weight, *options)
-    # The sum is rounded once, after the bias.
+    # Round once, after adding the bias.
     result = _convolve(input, weight, *options, dtype=opmath(input.dtype))
     bias = bias.reshape(-1, *[1] * (input.ndim - 2))
     return (result + bias.astype(result.dtype)).astype(input.dtype)
@@ -102,8 +112,8 @@ def convolution(input: Any, weight: Any, bias: Any, *options: Any) -> jax.Array:
 
 @lower("convolution_backward_overrideable")
 def convolution_gradients(
-    grad_output: Any, input: Any, weight: Any, *options_and_mask: Any
-) -> tuple[Any, Any, Any]:
+    grad_output: Array, input: Array, weight: Array, *options_and_mask: Any
+) -> Gradients:
     *options, output_mask = options_and_mask
     wants_input, wants_weight, wants_bias = output_mask
     grad_input = grad_weight = grad_bias = None
@@ -118,6 +128,10 @@ def convolution_gradients(
 
 @lower("convolution_backward")
 def convolution_backward(
-    grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *options_and_mask: Any
-) -> tuple[Any, Any, Any]:
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    bias_sizes: Sequence[int] | None,
+    *options_and_mask: Any,
+) -> Gradients:
     return convolution_gradients(grad_output, input, weight, *options_and_mask)

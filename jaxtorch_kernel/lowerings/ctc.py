@@ -1,8 +1,8 @@
 """Connectionist temporal classification: the likelihood of a labelling, summed over all alignments.
 
-The forward variables (log probability of having emitted the first s symbols of the labels with blanks
-in between) are computed by one scan over time. Lengths are arrays, so that batches with different lengths
-share one program; the list overloads copy their lengths to the device.
+One scan over time computes the forward variables: the log probability of having emitted the first s symbols of the
+labels, with blanks in between. Lengths are arrays, so that batches with different lengths share one program; the list
+overloads copy their lengths to the device.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import jax
 import jax.numpy as jnp
 
 from .promote import in_opmath
+from .types import Array, Pair
 from .vjp import vjp
 
-# Stands for log 0 inside the scan: the derivative of logaddexp at -inf is NaN.
+# log 0 inside the scan, where -inf would make the derivative of logaddexp NaN.
 _LOG_ZERO = -1e30
 _IMPOSSIBLE = -1e29
 
 
-def _padded(targets: jax.Array, lengths: jax.Array, longest: int) -> jax.Array:
-    """Targets as one row each, from rows or from one long concatenation."""
+def _padded(targets: Array, lengths: Array, longest: int) -> Array:
+    """One row of targets for each input, from rows or from one concatenation."""
     positions = jnp.arange(longest, dtype=jnp.int32)
     if targets.ndim == 2:
         starts = jnp.zeros_like(lengths)
@@ -34,22 +35,20 @@ def _padded(targets: jax.Array, lengths: jax.Array, longest: int) -> jax.Array:
     return jnp.take_along_axis(rows, index, 1) if rows.shape[1] else rows
 
 
-def _forward_variables(
-    log_probs: jax.Array, labels: jax.Array, input_lengths: jax.Array, blank: int
-) -> jax.Array:
-    """alpha[t, b, s]; constant in time after an input's end."""
+def _forward_variables(log_probs: Array, labels: Array, input_lengths: Array, blank: int) -> Array:
+    """alpha[t, b, s], constant in time after the end of an input."""
     batch, symbols = labels.shape
     extended = jnp.full((batch, 2 * symbols + 1), blank, labels.dtype).at[:, 1::2].set(labels)
     emitted = jnp.take_along_axis(log_probs, extended[None], 2)
-    # A symbol may follow the last but one (skipping a blank) where the two differ.
+    # A symbol may directly follow the symbol before the blank if the two differ.
     two_before = jnp.pad(extended, ((0, 0), (2, 0)))[:, :-2]
     position = jnp.arange(2 * symbols + 1, dtype=jnp.int32)
     skips = (extended != blank) & (extended != two_before) & (position >= 2)
 
-    def delayed(alpha: jax.Array, by: int) -> jax.Array:
+    def delayed(alpha: Array, by: int) -> Array:
         return jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=_LOG_ZERO)[:, : alpha.shape[1]]
 
-    def advance(alpha: jax.Array, step: Any) -> Any:
+    def advance(alpha: Array, step: Pair) -> Pair:
         emission, time = step
         reached = jnp.logaddexp(alpha, delayed(alpha, 1))
         reached = jnp.logaddexp(reached, jnp.where(skips, delayed(alpha, 2), _LOG_ZERO))
@@ -58,14 +57,14 @@ def _forward_variables(
         return new, new
 
     times = jnp.arange(log_probs.shape[0], dtype=jnp.int32)
-    # Before the first step one is "at" the first symbol or the second with nothing emitted.
+    # An alignment starts at the first symbol (a blank) or the second.
     first = jnp.maximum(jnp.where(position < 2, emitted[0], _LOG_ZERO), _LOG_ZERO)
     first = jnp.where((input_lengths > 0)[:, None], first, jnp.where(position == 0, 0, _LOG_ZERO))
     _, later = jax.lax.scan(advance, first, (emitted[1:], times[1:]))
     return jnp.concatenate([first[None], later])
 
 
-def _negative_likelihood(alpha: jax.Array, target_lengths: jax.Array) -> jax.Array:
+def _negative_likelihood(alpha: Array, target_lengths: Array) -> Array:
     last = alpha[-1]
     ends = 2 * target_lengths[:, None]
     on_blank = jnp.take_along_axis(last, ends, 1)[:, 0]
@@ -74,20 +73,25 @@ def _negative_likelihood(alpha: jax.Array, target_lengths: jax.Array) -> jax.Arr
     return -jnp.logaddexp(on_blank, on_label)
 
 
-def _prepared(log_probs: jax.Array, *integers: jax.Array) -> Any:
-    """A batch dimension where there is none, and finite log probabilities."""
+def _prepared(log_probs: Array, *lengths: Array) -> tuple[Array, ...]:
+    """Finite log probabilities with a batch dimension, and the lengths as vectors."""
     batched = log_probs if log_probs.ndim == 3 else log_probs[:, None]
-    return jnp.maximum(batched, _LOG_ZERO), *(i.reshape(-1).astype(jnp.int32) for i in integers)
+    return jnp.maximum(batched, _LOG_ZERO), *(n.reshape(-1).astype(jnp.int32) for n in lengths)
 
 
-def _rows(targets: jax.Array, log_probs: jax.Array) -> jax.Array:
+def _rows(targets: Array, log_probs: Array) -> Array:
     return targets[None] if log_probs.ndim == 2 and targets.ndim == 1 else targets
 
 
 @in_opmath
 def _loss(
-    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, longest: int, blank: int
-) -> tuple[jax.Array, jax.Array]:
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Array,
+    target_lengths: Array,
+    longest: int,
+    blank: int,
+) -> tuple[Array, Array]:
     labels = _rows(targets, log_probs)
     x, inputs, lengths = _prepared(log_probs, input_lengths, target_lengths)
     alpha = _forward_variables(x, _padded(labels, lengths, longest), inputs, blank)
@@ -99,53 +103,55 @@ def _loss(
 
 @in_opmath
 def gradient(
-    grad: Any,
-    log_probs: Any,
-    targets: Any,
-    input_lengths: Any,
-    target_lengths: Any,
+    grad: Array,
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Array,
+    target_lengths: Array,
     longest: int,
     blank: int,
     zero_infinity: bool,
-) -> jax.Array:
+) -> Array:
     labels = _rows(targets, log_probs)
     x, inputs, lengths = _prepared(log_probs, input_lengths, target_lengths)
     labels = _padded(labels, lengths, longest)
 
-    def likelihood(x: jax.Array) -> jax.Array:
+    def likelihood(x: Array) -> Array:
         return _negative_likelihood(_forward_variables(x, labels, inputs, blank), lengths)
 
     loss = likelihood(x)
-    (slope,) = vjp(likelihood, (x,), jnp.ones_like(loss))
-    # torch's gradient takes the input for the result of a log_softmax: it is that of the logits.
-    slope = jnp.exp(x) + slope
+    (derivative,) = vjp(likelihood, (x,), jnp.ones_like(loss))
+    # torch assumes that the input is the result of a log_softmax, and its gradient is that of the logits.
+    derivative = jnp.exp(x) + derivative
     times = jnp.arange(x.shape[0], dtype=jnp.int32)
-    slope = jnp.where(times[:, None, None] < inputs[:, None], slope, 0)
+    derivative = jnp.where(times[:, None, None] < inputs[:, None], derivative, 0)
     impossible = (loss > -_IMPOSSIBLE)[:, None]
-    slope = jnp.where(impossible, 0 if zero_infinity else jnp.nan, slope)
-    return (slope * grad.reshape(-1, 1)).reshape(log_probs.shape)
+    derivative = jnp.where(impossible, 0 if zero_infinity else jnp.nan, derivative)
+    return (derivative * grad.reshape(-1, 1)).reshape(log_probs.shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def whole_loss(
-    log_probs: Any,
-    targets: Any,
-    input_lengths: Any,
-    target_lengths: Any,
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Array,
+    target_lengths: Array,
     longest: int,
     blank: int,
     zero_infinity: bool,
-) -> tuple[jax.Array, jax.Array]:
-    """The loss, whose gradient is torch's in captured code too."""
+) -> tuple[Array, Array]:
+    """The loss, with torch's gradient in captured code too."""
     return _loss(log_probs, targets, input_lengths, target_lengths, longest, blank)
 
 
-def _save(*arguments: Any) -> Any:
+def _save(*arguments: Any) -> tuple[Pair, tuple[Array, ...]]:
     return whole_loss(*arguments), arguments[:4]
 
 
-def _pull_back(longest: int, blank: int, zero_infinity: bool, saved: Any, given: Any) -> Any:
-    return gradient(given[0], *saved, longest, blank, zero_infinity), None, None, None
+def _pull_back(
+    longest: int, blank: int, zero_infinity: bool, saved: tuple[Array, ...], cotangents: Pair
+) -> tuple[Array, None, None, None]:
+    return gradient(cotangents[0], *saved, longest, blank, zero_infinity), None, None, None
 
 
 whole_loss.defvjp(_save, _pull_back)

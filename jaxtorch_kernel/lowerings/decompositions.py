@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +16,11 @@ from jax.lax import linalg
 from .lu import eliminate, first_true
 from .registry import lower
 from .svd import nothing
+from .types import Array, Pair
 
 
 @lower("linalg_cholesky_ex")
-def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> Any:
+def cholesky_ex(self: Array, upper: bool = False, check_errors: bool = False) -> Pair:
     a = self.mT.conj() if upper else self
     factor = linalg.cholesky(_of_both_triangles(a), symmetrize_input=False)
     info = jnp.zeros(self.shape[:-2], np.int32)
@@ -32,19 +32,19 @@ def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> A
 
 
 @jax.custom_jvp
-def _of_both_triangles(a: jax.Array) -> jax.Array:
-    """`a`, with gradients shared between both triangles, as torch's are, though only one is read."""
+def _of_both_triangles(a: Array) -> Array:
+    """`a` unchanged. Like torch, it gives both triangles a gradient, although the factorization reads only one."""
     return a
 
 
 @_of_both_triangles.defjvp
-def _shared(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    (change,) = tangents
-    return primals[0], (change + change.mT.conj()) / 2
+def _symmetrized(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (tangent,) = tangents
+    return primals[0], (tangent + tangent.mT.conj()) / 2
 
 
-def _failing_minor(a: jax.Array) -> jax.Array:
-    """The order of the first leading minor that is not positive, or 0; reads the lower triangle."""
+def _failing_minor(a: Array) -> Array:
+    """The order of the first leading minor that is not positive, or 0 if all are; reads the lower triangle."""
     strict = jnp.tril(a, -1)
     diagonal = jnp.eye(a.shape[-1], dtype=a.dtype) * jnp.real(a)
     pivots = jnp.diagonal(eliminate(strict + strict.mT.conj() + diagonal), axis1=-2, axis2=-1)
@@ -52,34 +52,34 @@ def _failing_minor(a: jax.Array) -> jax.Array:
 
 
 @lower("linalg_qr")
-def qr(A: Any, mode: str = "reduced") -> Any:
+def qr(A: Array, mode: str = "reduced") -> Pair:
     if mode == "r":
         return nothing(A), linalg.qr(A, full_matrices=False)[1]
     return linalg.qr(A, full_matrices=mode == "complete")
 
 
 @lower("geqrf")
-def geqrf(self: Any) -> Any:
+def geqrf(self: Array) -> Pair:
     transposed, tau = jnp.linalg.qr(self, mode="raw")
     return transposed.mT, tau
 
 
 @lower("linalg_householder_product")
-def householder_product(input: Any, tau: Any) -> jax.Array:
+def householder_product(input: Array, tau: Array) -> Array:
     return linalg.householder_product(input, tau)
 
 
-if hasattr(linalg, "ormqr"):  # since jax 0.10; with an older one torch's CPU computes it
+if hasattr(linalg, "ormqr"):  # new in jax 0.10; without it, the operator runs on the CPU
 
     @lower("ormqr")
     def ormqr(
-        self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False
-    ) -> jax.Array:
+        self: Array, input2: Array, input3: Array, left: bool = True, transpose: bool = False
+    ) -> Array:
         return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
 
 
 @lower("_linalg_eigh")
-def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
+def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
     vectors, values = linalg.eigh(
         _hermitian(A, UPLO in "Ll"), lower=UPLO in "Ll", symmetrize_input=False
     )
@@ -87,30 +87,33 @@ def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _hermitian(a: jax.Array, lower: bool) -> jax.Array:
-    """The Hermitian matrix of which `a` has one triangle. Gradients go to both, as torch's do."""
+def _hermitian(a: Array, lower: bool) -> Array:
+    """The Hermitian matrix with one triangle of `a`. As in torch, both triangles get a gradient."""
     half = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
     diagonal = jnp.eye(a.shape[-1], dtype=bool)
     return jnp.where(diagonal, jnp.real(a).astype(a.dtype), half + half.mT.conj())
 
 
 @_hermitian.defjvp
-def _shared_of_triangle(
-    lower: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+def _symmetrized_triangle(
+    lower: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
     return _hermitian(primals[0], lower), (tangents[0] + tangents[0].mT.conj()) / 2
 
 
-# Derivatives of eigenvectors hold up to a phase, as torch's do; newer versions of JAX want that to be said.
-_EIG = inspect.signature(linalg.eig).parameters
-_KNOWING: dict[str, Any] = {"enable_eigvec_derivs": True} if "enable_eigvec_derivs" in _EIG else {}
+# Eigenvectors, and so their derivatives, are unique only up to a phase, as in torch. Newer versions of JAX
+# differentiate them only with this option.
+if "enable_eigvec_derivs" in inspect.signature(linalg.eig).parameters:
+    _eig = functools.partial(linalg.eig, enable_eigvec_derivs=True)
+else:
+    _eig = functools.partial(linalg.eig)
 
 
 @lower("linalg_eig")
-def eig(self: Any) -> Any:
-    return linalg.eig(self, compute_left_eigenvectors=False, **_KNOWING)
+def eig(self: Array) -> list[Array]:
+    return _eig(self, compute_left_eigenvectors=False)
 
 
 @lower("_linalg_eigvals")
-def eigvals(self: Any) -> jax.Array:
+def eigvals(self: Array) -> Array:
     return linalg.eig(self, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]

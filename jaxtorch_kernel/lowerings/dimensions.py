@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from .types import Ints
 
 
-def per_dimension(
-    values: int | Sequence[int], count: int, default: int | Sequence[int] = ()
-) -> list[int]:
-    """`2` and `[2]` mean `[2, 2]`, as everywhere in torch, and an empty list means the default.
+def per_dimension(values: Ints, count: int, default: Ints = ()) -> list[int]:
+    """Expand `2` and `[2]` to `[2, 2]`, as torch does everywhere; an empty list means the default.
 
     Example:
         >>> per_dimension([3], 2), per_dimension((), 2, default=[1, 2])

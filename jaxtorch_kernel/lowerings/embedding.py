@@ -14,47 +14,48 @@ import numpy as np
 from .indexing import EXACT, narrow
 from .promote import cast, widen
 from .registry import lower
+from .types import Array, Operand, Pair
 
 SUM, MEAN, MAX = 0, 1, 2
 
 
 @lower("embedding")
 def embedding(
-    weight: Any,
-    indices: Any,
+    weight: Array,
+    indices: Array,
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> jax.Array:
+) -> Array:
     rows = weight.at[narrow(indices)].get(**EXACT)
     if scale_grad_by_freq:
         frequency = _counts(narrow(indices), weight.shape[0]).at[narrow(indices)].get(**EXACT)
         rows = _with_gradient_over(rows, frequency[..., None].astype(rows.dtype))
     if padding_idx < 0:
         return rows
-    # No gradient flows to the padding's row. torch's autograd sees to it; in captured code JAX's does.
+    # The row of the padding gets no gradient: by torch's autograd in eager calls, by `stop_gradient` in captured code.
     return jnp.where((indices == padding_idx)[..., None], jax.lax.stop_gradient(rows), rows)
 
 
 @jax.custom_jvp
-def _with_gradient_over(x: Any, divisor: Any) -> jax.Array:
-    """`x`, whose gradient is divided."""
+def _with_gradient_over(x: Array, divisor: Array) -> Array:
+    """`x`, with its gradient divided by `divisor`."""
     return x
 
 
 @_with_gradient_over.defjvp
-def _(primals: Any, tangents: Any) -> Any:
+def _(primals: Pair, tangents: Pair) -> Pair:
     return primals[0], tangents[0] / primals[1]
 
 
-def _counts(indices: Any, size: int) -> jax.Array:
+def _counts(indices: Array, size: int) -> Array:
     return jnp.zeros(size, np.int32).at[indices].add(1, **EXACT)
 
 
 def _table_gradient(
-    rows: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> jax.Array:
-    """Sum the gradient rows into a table, in their opmath dtype."""
+    rows: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Array:
+    """Sum the gradient's rows into a table, in their opmath dtype."""
     (rows,) = widen(rows)
     scale = indices != padding_idx
     if scale_grad_by_freq:
@@ -67,15 +68,15 @@ def _table_gradient(
 
 @lower("embedding_dense_backward")
 def embedding_dense_backward(
-    grad_output: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> jax.Array:
+    grad_output: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Array:
     flat = narrow(indices).reshape(-1)
     rows = grad_output.reshape(flat.size, grad_output.shape[-1])
     return _table_gradient(rows, flat, num_weights, padding_idx, scale_grad_by_freq)
 
 
 @lower("embedding_renorm")
-def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> jax.Array:
+def embedding_renorm(self: Array, indices: Array, max_norm: Operand, norm_type: Operand) -> Array:
     flat = narrow(indices).reshape(-1)
     (rows,) = widen(self.at[flat].get(**EXACT))
     norm_type, max_norm = cast(norm_type, rows.dtype), cast(max_norm, rows.dtype)
@@ -83,8 +84,8 @@ def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> 
     largest = jnp.max(jnp.abs(rows), -1, keepdims=True)
     norms = jnp.where(jnp.isinf(norm_type), largest, sums)
 
-    def rounded(x: Any) -> Any:
-        """As torch's norm and scale are: in the table's own dtype."""
+    def rounded(x: Array) -> Array:
+        """Rounded to the dtype of the table, as torch's norm and scale are."""
         return x.astype(self.dtype).astype(rows.dtype)
 
     norms = rounded(norms)
@@ -92,64 +93,64 @@ def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> 
     return self.at[flat].set(shrunk.astype(self.dtype), **EXACT)
 
 
-# -- bags ------------------------------------------------------------------------------------------------------------
+# -- bags ------------------------------------------------------------------------------------------
 
 
-def _bags(indices: Any, offsets: Any, include_last_offset: bool) -> tuple[jax.Array, int]:
-    """The bag of each index, and the number of bags."""
+def _bags(indices: Array, offsets: Array, include_last_offset: bool) -> tuple[Array, int]:
+    """The bag that each index belongs to, and the number of bags."""
     count = offsets.shape[0] - int(include_last_offset)
     position = jnp.arange(indices.shape[0], dtype=np.int32)
     return jnp.searchsorted(narrow(offsets[:count]), position, side="right") - 1, count
 
 
-def _weighted(rows: jax.Array, per_sample_weights: Any) -> jax.Array:
-    """Each index's row times its weight."""
+def _weighted(rows: Array, per_sample_weights: Array | None) -> Array:
+    """The row of each index, times its weight."""
     if per_sample_weights is None:
         return rows
     return rows * per_sample_weights.astype(rows.dtype)[:, None]
 
 
-def _averaged(sums: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Each bag's sum over its number of rows."""
+def _averaged(sums: Array, sizes: Array) -> Array:
+    """The sum of each bag, divided by its number of rows."""
     return sums / jnp.maximum(sizes, 1).astype(sums.dtype)[:, None]
 
 
 @lower("_embedding_bag", "_embedding_bag_forward_only", meta=False)
 def embedding_bag(
-    weight: Any,
-    indices: Any,
-    offsets: Any,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
     scale_grad_by_freq: bool = False,
     mode: int = 0,
     sparse: bool = False,
-    per_sample_weights: Any = None,
+    per_sample_weights: Array | None = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[jax.Array, ...]:
-    """Returns the bags, and what the gradient needs: bag of each index, counts, for "max" each place's row."""
+) -> tuple[Array, ...]:
+    """The bags and what the gradient needs: the bag of each index, the counts, and the chosen rows for "max"."""
     bag, count = _bags(indices, offsets, include_last_offset)
     index_dtype = jnp.promote_types(indices.dtype, offsets.dtype)
     index = narrow(indices)
-    kept = index != (padding_idx % weight.shape[0] if padding_idx >= 0 else -1)
+    counted = index != (padding_idx % weight.shape[0] if padding_idx >= 0 else -1)
     rows = _weighted(widen(weight.at[index].get(**EXACT))[0], per_sample_weights)
-    sizes = jnp.zeros(count, np.int32).at[bag].add(kept.astype(np.int32), mode="drop")
+    sizes = jnp.zeros(count, np.int32).at[bag].add(counted.astype(np.int32), mode="drop")
     chosen = jnp.zeros(count, index_dtype)
     shape = (count, weight.shape[1])
     if mode == MAX:
-        rows = jnp.where(kept[:, None], rows, -np.inf)
+        rows = jnp.where(counted[:, None], rows, -np.inf)
         highest = jnp.full(shape, -np.inf, rows.dtype).at[bag].max(rows, mode="drop")
         # The first index in the bag that reaches the maximum.
         position = jnp.arange(index.size, dtype=np.int32)[:, None]
-        reaches = jnp.where(kept[:, None] & (rows == highest[bag]), position, index.size)
+        reaches = jnp.where(counted[:, None] & (rows == highest[bag]), position, index.size)
         first = jnp.full(shape, index.size, np.int32).at[bag].min(reaches, mode="drop")
-        # Taken, not reduced: so that the gradient goes to this row and to none of its equals.
+        # Read the row instead of reducing: then only this row gets a gradient, and equal ones do not.
         taken = jnp.take_along_axis(jnp.pad(rows, ((0, 1), (0, 0))), first, 0)
         out = jnp.where(jnp.isnan(highest), highest, taken)
         out = jnp.where((sizes > 0)[:, None], out, 0)
         padded = jnp.append(index, 0)
         chosen = padded[first].astype(index_dtype)
     else:
-        rows = jnp.where(kept[:, None], rows, 0)
+        rows = jnp.where(counted[:, None], rows, 0)
         out = jnp.zeros(shape, rows.dtype).at[bag].add(rows, mode="drop")
         if mode == MEAN:
             out = _averaged(out, sizes)
@@ -163,17 +164,17 @@ def embedding_bag(
 
 @lower("_embedding_bag_dense_backward", meta=False)
 def embedding_bag_dense_backward(
-    grad: Any,
-    indices: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
+    grad: Array,
+    indices: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
-    per_sample_weights: Any,
+    per_sample_weights: Array | None,
     padding_idx: int = -1,
-) -> jax.Array:
+) -> Array:
     (wide,) = widen(grad)
     if mode == MAX:
         taken = jnp.where((bag_size > 0)[:, None], wide, 0)
@@ -190,18 +191,18 @@ def embedding_bag_dense_backward(
 
 @lower("_embedding_bag_backward", meta=False)
 def embedding_bag_backward(
-    grad: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
     *rest: Any,
-) -> jax.Array:
+) -> Array:
     if sparse:
         raise NotImplementedError(
             "the jax device does not support sparse gradients: create the embedding with sparse=False"
@@ -213,14 +214,14 @@ def embedding_bag_backward(
 
 @lower("_embedding_bag_per_sample_weights_backward", meta=False)
 def embedding_bag_per_sample_weights_backward(
-    grad: Any,
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
+    grad: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
     mode: int,
     padding_idx: int = -1,
-) -> jax.Array:
+) -> Array:
     rows, bags = widen(weight.at[narrow(indices)].get(**EXACT), grad[narrow(offset2bag)])
     dots = jnp.sum(rows * bags, -1)
     return jnp.where(indices != padding_idx, dots, 0).astype(grad.dtype)

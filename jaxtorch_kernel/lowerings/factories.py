@@ -5,10 +5,9 @@ The results' dtypes come from torch's Meta kernels, so that `dtype=None` needs n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -17,31 +16,35 @@ from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
 from .promote import cast, default_dtype, kind_of, opmath, result_dtype
 from .registry import lower
+from .types import Array, Function, Operand, Scalar
 
 Tensor = torch.Tensor
-Function = Callable[..., Any]
 
-MODELED: list[str] = []  # factories that take a tensor as their model
-_INT64 = 4  # how a schema's default spells torch.int64
+MODELED: list[str] = []  # factories that take a template tensor
+_INT64 = 4  # torch.int64 as the default of a schema
 
 
 def overload(name: str) -> torch._ops.OpOverload:
-    """The operator that the table of lowerings calls `name`."""
+    """The operator with this name in the table of lowerings."""
     base, _, variant = name.partition(".")
     return getattr(getattr(torch.ops.aten, base), variant or "default")
 
 
-def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
-    """As `lower`, for operators that take `dtype, layout, device, pin_memory`: the function gets a NumPy dtype or None.
+def factory(
+    *names: str, static: Iterable[str] = (), random: bool = False
+) -> Callable[[Function], Function]:
+    """Like `lower`, for operators that take `dtype, layout, device, pin_memory`.
 
-    Operators with a tensor (`zeros_like`, `new_zeros`) may name another device; they are run there.
+    The function takes a NumPy dtype or None in place of these four. Operators with a template tensor (`zeros_like`,
+    `new_zeros`) may be called for another device, and then run there.
     """
 
     def register(function: Function) -> Function:
         for name in names:
             op = overload(name)
             arguments = [a.name for a in op._schema.arguments]
-            lower(name, **options)(_checked(function, arguments[arguments.index("dtype") :]))
+            options = arguments[arguments.index("dtype") :]
+            lower(name, static=static, random=random)(_checked(function, options))
             if arguments[0] == "self":
                 MODELED.append(name)
         return function
@@ -49,90 +52,87 @@ def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
     return register
 
 
-def _checked(function: Function, trailing: list[str]) -> Function:
-    """The function with its trailing factory arguments checked and left out, all but the dtype."""
+def _checked(function: Function, options: list[str]) -> Function:
+    """A lowering that checks the `options` at the end of its arguments, and passes on the dtype alone."""
 
-    def lowering(*arguments: Any) -> Any:
-        own, rest = arguments[: -len(trailing)], arguments[-len(trailing) :]
-        given = dict(zip(trailing, rest, strict=True))
-        check_layout(given["layout"], given["pin_memory"])
-        check_index(given["device"])
-        dtype = given["dtype"]
-        if dtype == _INT64:
-            dtype = torch.int64
-        return function(*own, None if dtype is None else to_numpy(dtype))
+    def lowering(*arguments: Any) -> Array:
+        values = dict(zip(options, arguments[-len(options) :], strict=True))
+        check_layout(values["layout"], values["pin_memory"])
+        check_index(values["device"])
+        dtype = torch.int64 if values["dtype"] == _INT64 else values["dtype"]
+        return function(*arguments[: -len(options)], None if dtype is None else to_numpy(dtype))
 
     return lowering
 
 
-# -- one value ------------------------------------------------------------------------------------------------------
+# -- one value -------------------------------------------------------------------------------------
 
 
 @factory("zeros")
-def zeros(size: Any, dtype: Any) -> jax.Array:
+def zeros(size: Sequence[int], dtype: np.dtype | None) -> Array:
     return jnp.zeros(size, dtype or default_dtype())
 
 
 @factory("ones")
-def ones(size: Any, dtype: Any) -> jax.Array:
+def ones(size: Sequence[int], dtype: np.dtype | None) -> Array:
     return jnp.ones(size, dtype or default_dtype())
 
 
 @factory("full")
-def full(size: Any, fill_value: Any, dtype: Any) -> jax.Array:
+def full(size: Sequence[int], fill_value: Scalar, dtype: np.dtype | None) -> Array:
     return jnp.full(size, cast(fill_value, dtype or result_dtype(fill_value)))
 
 
 @factory("scalar_tensor")
-def scalar_tensor(s: Any, dtype: Any) -> jax.Array:
+def scalar_tensor(s: Scalar, dtype: np.dtype | None) -> Array:
     return cast(s, dtype or default_dtype())
 
 
 @factory("zeros_like")
-def zeros_like(self: Any, dtype: Any) -> jax.Array:
+def zeros_like(self: Array, dtype: np.dtype | None) -> Array:
     return jnp.zeros(self.shape, dtype or self.dtype)
 
 
 @factory("ones_like")
-def ones_like(self: Any, dtype: Any) -> jax.Array:
+def ones_like(self: Array, dtype: np.dtype | None) -> Array:
     return jnp.ones(self.shape, dtype or self.dtype)
 
 
 @factory("full_like")
-def full_like(self: Any, fill_value: Any, dtype: Any) -> jax.Array:
+def full_like(self: Array, fill_value: Scalar, dtype: np.dtype | None) -> Array:
     return jnp.full(self.shape, cast(fill_value, dtype or self.dtype))
 
 
 @factory("new_zeros")
-def new_zeros(self: Any, size: Any, dtype: Any) -> jax.Array:
+def new_zeros(self: Array, size: Sequence[int], dtype: np.dtype | None) -> Array:
     return jnp.zeros(size, dtype or self.dtype)
 
 
 @factory("new_ones")
-def new_ones(self: Any, size: Any, dtype: Any) -> jax.Array:
+def new_ones(self: Array, size: Sequence[int], dtype: np.dtype | None) -> Array:
     return jnp.ones(size, dtype or self.dtype)
 
 
 @factory("new_full")
-def new_full(self: Any, size: Any, fill_value: Any, dtype: Any) -> jax.Array:
+def new_full(self: Array, size: Sequence[int], fill_value: Scalar, dtype: np.dtype | None) -> Array:
     return jnp.full(size, cast(fill_value, dtype or self.dtype))
 
 
-# -- ranges ---------------------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------
 
 
-def steps_from(start: Any, step: Any, count: int, dtype: np.dtype) -> jax.Array:
+def steps_from(start: Operand, step: Operand, count: int, dtype: np.dtype) -> Array:
     wide = opmath(dtype)
     return (cast(start, wide) + jnp.arange(count, dtype=wide) * cast(step, wide)).astype(dtype)
 
 
 @factory("range.step", static=("start", "end", "step"))
-def range_step(start: Any, end: Any, step: Any, dtype: Any) -> jax.Array:
+def range_step(start: float, end: float, step: float, dtype: np.dtype | None) -> Array:
     return steps_from(start, step, int((end - start) / step) + 1, dtype or default_dtype())
 
 
-def _between(start: Any, end: Any, steps: int, dtype: np.dtype) -> jax.Array:
-    """Evenly spaced from both ends inwards, as torch's kernels do: exact at either end, and symmetric."""
+def _between(start: Operand, end: Operand, steps: int, dtype: np.dtype) -> Array:
+    """Evenly spaced numbers, each computed from the nearer end as in torch's kernels: exact at both ends, symmetric."""
     start, end = cast(start, dtype), cast(end, dtype)
     if steps == 1:
         return start.reshape(1)
@@ -151,57 +151,59 @@ ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
 @factory(*(f"linspace.{v}" for v in ENDS))
-def linspace(start: Any, end: Any, steps: int, dtype: Any) -> jax.Array:
-    dtype = dtype or result_dtype(start, end, 0.0)
+def linspace(start: Operand, end: Operand, steps: int, dtype: np.dtype | None) -> Array:
+    dtype = result_dtype(start, end, 0.0) if dtype is None else dtype
     return _between(_in(start, dtype), _in(end, dtype), steps, _spacing_dtype(dtype))
 
 
 @factory(*(f"logspace.{v}" for v in ENDS))
-def logspace(start: Any, end: Any, steps: int, base: Any, dtype: Any) -> jax.Array:
-    dtype = dtype or result_dtype(start, end, 0.0)
+def logspace(
+    start: Operand, end: Operand, steps: int, base: Operand, dtype: np.dtype | None
+) -> Array:
+    dtype = result_dtype(start, end, 0.0) if dtype is None else dtype
     spacing = _spacing_dtype(dtype)
     exponents = _between(_in(start, dtype), _in(end, dtype), steps, spacing)
     return jnp.power(cast(base, spacing), exponents)
 
 
-def _in(x: Any, dtype: np.dtype) -> jax.Array:
-    """An end of the range, rounded to the result's dtype first."""
+def _in(x: Operand, dtype: np.dtype) -> Array:
+    """An end of the range, rounded to the dtype of the result."""
     return cast(x, dtype)
 
 
-# -- patterns -------------------------------------------------------------------------------------------------------
+# -- patterns --------------------------------------------------------------------------------------
 
 
 @factory("eye")
-def eye(n: int, dtype: Any) -> jax.Array:
+def eye(n: int, dtype: np.dtype | None) -> Array:
     return jnp.eye(n, dtype=dtype or default_dtype())
 
 
 @factory("eye.m")
-def eye_m(n: int, m: int, dtype: Any) -> jax.Array:
+def eye_m(n: int, m: int, dtype: np.dtype | None) -> Array:
     return jnp.eye(n, m, dtype=dtype or default_dtype())
 
 
-def _coordinates(mask: jax.Array, count: int) -> jax.Array:
+def _coordinates(mask: Array, count: int) -> Array:
     return jnp.stack(jnp.nonzero(mask, size=count))
 
 
 @factory("tril_indices")
-def tril_indices(row: int, col: int, offset: int, dtype: Any) -> jax.Array:
+def tril_indices(row: int, col: int, offset: int, dtype: np.dtype | None) -> Array:
     count = int(np.clip(np.arange(row) + offset + 1, 0, col).sum())
     return _coordinates(jnp.tri(row, col, offset, dtype=bool), count)
 
 
 @factory("triu_indices")
-def triu_indices(row: int, col: int, offset: int, dtype: Any) -> jax.Array:
+def triu_indices(row: int, col: int, offset: int, dtype: np.dtype | None) -> Array:
     above = row * col - int(np.clip(np.arange(row) + offset, 0, col).sum())
     return _coordinates(~jnp.tri(row, col, offset - 1, dtype=bool), above)
 
 
 @factory("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", static=("beta",))
-def kaiser_window(window_length: int, *rest: Any) -> jax.Array:
-    *shape, dtype = rest
-    periodic, beta = shape + [True, 12.0][len(shape) :]
+def kaiser_window(window_length: int, *options: Any) -> Array:
+    *given, dtype = options
+    periodic, beta = given + [True, 12.0][len(given) :]
     dtype = dtype or default_dtype()
     if window_length == 1:
         return jnp.ones(1, dtype)
@@ -210,6 +212,3 @@ def kaiser_window(window_length: int, *rest: Any) -> jax.Array:
     ratio = jnp.arange(count, dtype=wide) * np.array(2 / (count - 1), wide) - np.array(1, wide)
     window = jnp.i0(np.array(beta, wide) * jnp.sqrt(1 - ratio * ratio)) / np.i0(beta).astype(wide)
     return window[:window_length]
-
-
-# -- `out=` ---------------------------------------------------------------------------------------

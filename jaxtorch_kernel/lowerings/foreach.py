@@ -1,21 +1,22 @@
 """`torch._foreach_*`: one program for a whole list of tensors, built from the lowering for a single tensor.
 
-Every overload applies the single-tensor operator at each position: a list argument contributes its
-item at that position, any other argument is shared. So each overload is built here from the lowering
-that `_ONE` names. In-place overloads follow from the schema as usual, and write all their tensors
-in that one program, each in its own donated buffer.
+Every overload applies the single-tensor operator at each position of the lists; other arguments are the same at all
+positions. So each overload is built here from the lowering that `_ONE` names. In-place overloads are derived from the
+schema, as usual; their one program writes all tensors, each into its donated buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import jax
 import jax.numpy as jnp
+import torch
 
+from ..storage.dtypes import to_numpy
+from .norms import linalg_vector_norm
 from .promote import in_opmath
 from .registry import LOWERINGS, lower
+from .types import Array, Arrays, Function
 
 _UNARY = (
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 "
@@ -58,43 +59,40 @@ _ONE = {
 }
 
 
-def _at_each(one: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A function of one tensor as a function of lists of them."""
+def _at_each(one: Function) -> Callable[..., Arrays]:
+    """A function of lists of tensors that calls `one` at each position."""
 
-    def foreach(*args: Any) -> list[Any]:
+    def foreach(*args: object) -> Arrays:
         count = next(len(a) for a in args if isinstance(a, list))
         return [one(*(a[i] if isinstance(a, list) else a for a in args)) for i in range(count)]
 
     return foreach
 
 
-def _looked_up(name: str) -> Callable[..., Any]:
-    # At the first trace: the module that registers it may be imported after this one.
-    def one(*args: Any) -> Any:
-        return LOWERINGS[name].function(*args)
+def _lowering(name: str) -> Function:
+    # Looked up at the first trace, because the module that registers it may be imported after this one.
+    def one(*args: object) -> Array:
+        result: Array = LOWERINGS[name].function(*args)
+        return result
 
     return one
 
 
-def _vector_norm(self: Any, ord: Any = 2, dtype: Any = None) -> jax.Array:
-    function = LOWERINGS["linalg_vector_norm.default"].function
-    return function(self, ord, None, False, dtype)
+def _vector_norm(self: Array, ord: float = 2, dtype: torch.dtype | None = None) -> Array:
+    return linalg_vector_norm(self, ord, None, False, dtype)
 
 
 @in_opmath
-def _sum_of_powers(self: Any, ord: Any = 2, dtype: Any = None) -> jax.Array:
-    return jnp.sum(jnp.abs(self if dtype is None else self.astype(dtype)) ** ord)
+def _sum_of_powers(self: Array, ord: float = 2, dtype: torch.dtype | None = None) -> Array:
+    return jnp.sum(jnp.abs(self if dtype is None else self.astype(to_numpy(dtype))) ** ord)
 
 
 for _overload, _name in _ONE.items():
-    # An exponent picks the program that computes the power (a square is a product).
+    # The exponent is part of the program (a square is a product).
     _static = ("exponent",) if _name == "pow.Tensor_Scalar" else ()
-    lower(f"_foreach_{_overload}", static=_static)(_at_each(_looked_up(_name)))
+    lower(f"_foreach_{_overload}", static=_static)(_at_each(_lowering(_name)))
 
 lower("_foreach_norm.Scalar", static=("ord",))(_at_each(_vector_norm))
 lower("_foreach_powsum.Scalar", static=("ord",))(_at_each(_sum_of_powers))
 lower("_foreach_zero")(_at_each(jnp.zeros_like))
 lower("_foreach_clone")(_at_each(lambda self, memory_format=None: jnp.copy(self)))
-
-
-# -- over tensors ----------------------------------------------------------------------------------

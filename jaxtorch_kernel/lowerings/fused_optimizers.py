@@ -1,7 +1,7 @@
 """Fused optimizer steps and gradient scaling: all parameters, gradients and states in one program.
 
-An optimizer is a rule for one parameter, in opmath; `_step` applies it at each position. Every list
-is written in place, including the gradients (which are unscaled). If `found_inf` is set, nothing is written.
+An optimizer is a rule for one parameter, in opmath; `_step` applies it to each parameter. Every list is written in
+place, including the gradients (which are unscaled). If `found_inf` is set, nothing changes.
 """
 
 from __future__ import annotations
@@ -9,27 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from .promote import cast, widen
 from .registry import lower
+from .types import Array, Operand, Scalar
 
-Arrays = list[jax.Array]
-# (parameter, gradient, states..., position) -> (new parameter, new states...)
-Rule = Callable[..., tuple[jax.Array, ...]]
+Arrays = list[Array]
+# (index of the parameter, parameter, gradient, states...) -> (new parameter, new states...)
+Rule = Callable[..., tuple[Array, ...]]
 
 
 def _step(
-    rule: Rule, lists: tuple[Arrays, ...], maximize: bool, grad_scale: Any, found_inf: Any
+    rule: Rule,
+    lists: tuple[Arrays, ...],
+    maximize: bool,
+    grad_scale: Operand | None,
+    found_inf: Operand | None,
 ) -> list[Arrays]:
-    """The new contents of `lists`: parameters, gradients, then states (an empty list is none)."""
+    """The new contents of `lists`: parameters, gradients, then states. Empty lists are skipped."""
     columns = []
     for i, old in enumerate(zip(*(items for items in lists if items), strict=True)):
         param, grad, *states = widen(*old)
         if grad_scale is not None:
             grad = grad / cast(grad_scale, grad.dtype)
-        param, *states = rule(param, -grad if maximize else grad, *states, i)
+        param, *states = rule(i, param, -grad if maximize else grad, *states)
         new = [n.astype(o.dtype) for n, o in zip((param, grad, *states), old, strict=True)]
         if found_inf is not None:
             skip = cast(found_inf, jnp.float32) != 0
@@ -46,22 +50,23 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
         exp_avg_sqs: Arrays,
         max_exp_avg_sqs: Arrays,
         state_steps: Arrays,
-        lr: Any,
-        beta1: Any,
-        beta2: Any,
-        weight_decay: Any,
-        eps: Any,
+        lr: Operand,
+        beta1: Scalar,
+        beta2: Scalar,
+        weight_decay: Scalar,
+        eps: Scalar,
         amsgrad: bool,
         maximize: bool,
-        grad_scale: Any = None,
-        found_inf: Any = None,
+        grad_scale: Operand | None = None,
+        found_inf: Operand | None = None,
     ) -> list[Arrays]:
-        def correction(beta: Any, i: int) -> jax.Array:
-            # 1 - 0.999 ** 1 has three good digits in float32: torch computes it in float64 too.
+        def correction(beta: Scalar, i: int) -> Array:
+            # In float64, as in torch: 1 - 0.999 ** 1 has only three correct digits in float32.
             return 1 - cast(beta, jnp.float64) ** state_steps[i].astype(jnp.float64)
 
-        def rule(param: Any, grad: Any, average: Any, square: Any, *rest: Any) -> Any:
-            *largest, i = rest
+        def rule(
+            i: int, param: Array, grad: Array, average: Array, square: Array, *maxima: Array
+        ) -> tuple[Array, ...]:
             dtype = param.dtype
             decay, rate = cast(weight_decay, dtype), cast(lr, dtype)
             if decoupled:
@@ -69,14 +74,14 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
             else:
                 grad = grad + decay * param
             average = average + (1 - cast(beta1, dtype)) * (grad - average)
-            kept = cast(beta2, dtype)
-            square = kept * square + (1 - kept) * grad * grad
-            largest = [jnp.maximum(m, square) for m in largest]
+            decay_of_square = cast(beta2, dtype)
+            square = decay_of_square * square + (1 - decay_of_square) * grad * grad
+            maxima = tuple(jnp.maximum(m, square) for m in maxima)
             size = rate / correction(beta1, i).astype(dtype)
             scale = jnp.sqrt(correction(beta2, i)).astype(dtype)
-            deviation = jnp.sqrt(largest[0] if amsgrad else square) / scale
+            deviation = jnp.sqrt(maxima[0] if amsgrad else square) / scale
             param = param - size * average / (deviation + cast(eps, dtype))
-            return param, average, square, *largest
+            return param, average, square, *maxima
 
         lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
         return _step(rule, lists, maximize, grad_scale, found_inf)
@@ -93,25 +98,24 @@ def sgd(
     self: Arrays,
     grads: Arrays,
     momentum_buffer_list: Arrays,
-    weight_decay: Any,
-    momentum: Any,
-    lr: Any,
-    dampening: Any,
+    weight_decay: Scalar,
+    momentum: Scalar,
+    lr: Operand,
+    dampening: Scalar,
     nesterov: bool,
     maximize: bool,
     is_first_step: bool,
-    grad_scale: Any = None,
-    found_inf: Any = None,
+    grad_scale: Operand | None = None,
+    found_inf: Operand | None = None,
 ) -> list[Arrays]:
-    def rule(param: Any, grad: Any, *rest: Any) -> Any:
-        *buffer, _ = rest
+    def rule(i: int, param: Array, grad: Array, *buffer: Array) -> tuple[Array, ...]:
         dtype = param.dtype
         grad = grad + cast(weight_decay, dtype) * param
         if buffer:
-            kept = cast(momentum, dtype)
-            moved = kept * buffer[0] + (1 - cast(dampening, dtype)) * grad
-            buffer = [grad if is_first_step else moved]
-            grad = grad + kept * buffer[0] if nesterov else buffer[0]
+            factor = cast(momentum, dtype)
+            updated = factor * buffer[0] + (1 - cast(dampening, dtype)) * grad
+            buffer = (grad if is_first_step else updated,)
+            grad = grad + factor * buffer[0] if nesterov else buffer[0]
         return param - cast(lr, dtype) * grad, *buffer
 
     return _step(rule, (self, grads, momentum_buffer_list), maximize, grad_scale, found_inf)
@@ -123,15 +127,15 @@ def adagrad(
     grads: Arrays,
     state_sums: Arrays,
     state_steps: Arrays,
-    lr: Any,
-    lr_decay: Any,
-    weight_decay: Any,
-    eps: Any,
+    lr: Operand,
+    lr_decay: Scalar,
+    weight_decay: Scalar,
+    eps: Scalar,
     maximize: bool,
-    grad_scale: Any = None,
-    found_inf: Any = None,
+    grad_scale: Operand | None = None,
+    found_inf: Operand | None = None,
 ) -> list[Arrays]:
-    def rule(param: Any, grad: Any, total: Any, i: int) -> Any:
+    def rule(i: int, param: Array, grad: Array, total: Array) -> tuple[Array, Array]:
         dtype = param.dtype
         grad = grad + cast(weight_decay, dtype) * param
         total = total + grad * grad
@@ -143,32 +147,31 @@ def adagrad(
 
 @lower("_fused_adagrad", meta=False)
 def adagrad_with_steps(
-    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, *rest: Any
+    self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, *options: Any
 ) -> list[Arrays]:
-    # This overload's schema counts the steps among what it writes; no kernel of torch changes them.
-    return [*adagrad(self, grads, state_sums, state_steps, *rest), state_steps]
+    # The schema of this overload marks the steps as written, although no kernel of torch changes them.
+    return [*adagrad(self, grads, state_sums, state_steps, *options), state_steps]
 
 
 # -- gradient scaling ------------------------------------------------------------------------------
 
 
 @lower("_amp_foreach_non_finite_check_and_unscale", meta=False)
-def unscale(self: Arrays, found_inf: Any, inv_scale: Any) -> tuple[Arrays, jax.Array]:
+def unscale(self: Arrays, found_inf: Array, inv_scale: Array) -> tuple[Arrays, Array]:
     finite = [jnp.all(jnp.isfinite(g)) for g in self]
-    found = jnp.where(jnp.all(jnp.stack(finite)), found_inf, 1)
     unscaled = [(widen(g)[0] * inv_scale).astype(g.dtype) for g in self]
-    return unscaled, found
+    return unscaled, jnp.where(jnp.all(jnp.stack(finite)), found_inf, 1)
 
 
 @lower("_amp_update_scale", meta=False)
 def update_scale(
-    self: Any,
-    growth_tracker: Any,
-    found_inf: Any,
-    scale_growth_factor: Any,
-    scale_backoff_factor: Any,
+    self: Array,
+    growth_tracker: Array,
+    found_inf: Array,
+    scale_growth_factor: Scalar,
+    scale_backoff_factor: Scalar,
     growth_interval: int,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     failed = found_inf != 0
     successes = growth_tracker + 1
     due = successes == growth_interval

@@ -1,15 +1,14 @@
 """Sampling an image at the points of a grid (`grid_sample`), and the grids of affine maps.
 
-A point's coordinates are mapped to positions in the image, the padding mode maps those back inside, and the
-interpolation reads the neighbours: the product, over the dimensions, of one to four taps each. torch's gradient
-is zero at and beyond the border that it clips to, hence `where` instead of `clip`.
+A point's coordinates are mapped to positions in the image, and the padding mode maps those into the image. The
+interpolation reads the neighbours: one to four taps along each dimension, and all their combinations. torch's gradient
+is zero at and beyond the border that it clips to; `clip` would have a different one, so `where` is used.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,25 +16,26 @@ import numpy as np
 
 from .promote import widen
 from .registry import lower
+from .types import Array, Gradients
 from .vjp import vjp
 
 _BILINEAR, _NEAREST, _BICUBIC = range(3)
 _ZEROS, _BORDER, _REFLECTION = range(3)
 
 
-def _position(point: Any, size: int, align_corners: bool) -> Any:
-    """A coordinate in [-1, 1] as a position among `size` elements."""
+def _position(point: Array, size: int, align_corners: bool) -> Array:
+    """The position among `size` elements of a coordinate in [-1, 1]."""
     if align_corners:
         return (point + 1) / 2 * (size - 1)
     return ((point + 1) * size - 1) / 2
 
 
-def _clip(x: Any, size: int) -> Any:
+def _clip(x: Array, size: int) -> Array:
     return jnp.where(x <= 0, 0, jnp.where(x >= size - 1, size - 1, x))
 
 
-def _reflect(x: Any, size: int, align_corners: bool) -> Any:
-    """Mirror at the centres of the outer elements, or at their outer edges."""
+def _reflect(x: Array, size: int, align_corners: bool) -> Array:
+    """Reflect positions at the centres of the outer elements, or at their outer edges."""
     low, span = (0.0, size - 1.0) if align_corners else (-0.5, float(size))
     if span == 0:
         return jnp.zeros_like(x)
@@ -46,28 +46,28 @@ def _reflect(x: Any, size: int, align_corners: bool) -> Any:
     return jnp.where(even, extra + low, span - extra + low)
 
 
-def _inside(x: Any, size: int, padding_mode: int, align_corners: bool) -> Any:
+def _inside(x: Array, size: int, padding_mode: int, align_corners: bool) -> Array:
     if padding_mode == _REFLECTION:
         x = _reflect(x, size, align_corners)
     return x if padding_mode == _ZEROS else _clip(x, size)
 
 
-def _cubic_weights(t: Any) -> list[Any]:
+def _cubic_weights(t: Array) -> list[Array]:
     a = -0.75
 
-    def near(x: Any) -> Any:
+    def near(x: Array) -> Array:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
-    def far(x: Any) -> Any:
+    def far(x: Array) -> Array:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
 def _taps(
-    point: Any, size: int, interpolation: int, padding_mode: int, align_corners: bool
-) -> list[tuple[Any, Any]]:
-    """Positions along one dimension, whole numbers, and their weights."""
+    point: Array, size: int, interpolation: int, padding_mode: int, align_corners: bool
+) -> list[tuple[Array, Array]]:
+    """The positions (whole numbers) that are read along one dimension, and their weights."""
     x = _position(point, size, align_corners)
     if interpolation == _BICUBIC:
         low = jnp.floor(x)
@@ -81,9 +81,10 @@ def _taps(
 
 
 def _grid_sample(
-    input: Any, grid: Any, interpolation: int, padding_mode: int, align_corners: bool
-) -> jax.Array:
-    """(N, C, *size) sampled at (N, *out, d): (N, C, *out). The grid's last axis names the innermost dimension first."""
+    input: Array, grid: Array, interpolation: int, padding_mode: int, align_corners: bool
+) -> Array:
+    """Sample (N, C, *size) at (N, *out, d), which gives (N, C, *out). The grid's coordinates start with the innermost
+    dimension."""
     batch, channels, *size = input.shape
     dims = len(size)
     taps = [
@@ -91,14 +92,14 @@ def _grid_sample(
         for d in range(dims)
     ]
     flat = input.reshape(batch, channels, -1)
-    total: Any = 0
+    total = jnp.zeros((), input.dtype)
     for corner in itertools.product(*taps):
         index = jnp.zeros(grid.shape[:-1], np.int32)
         weight, valid = jnp.ones((), grid.dtype), jnp.ones((), bool)
         for (position, w), n in zip(corner, size, strict=True):
-            place = jnp.clip(position, -1, n).astype(np.int32)
-            valid &= (place >= 0) & (place < n)
-            index = index * n + jnp.clip(place, 0, n - 1)
+            tap = jnp.clip(position, -1, n).astype(np.int32)
+            valid &= (tap >= 0) & (tap < n)
+            index = index * n + jnp.clip(tap, 0, n - 1)
             weight = weight * w
         value = jnp.take_along_axis(flat, index.reshape(batch, 1, -1), axis=2)
         value = value.reshape(batch, channels, *index.shape[1:])
@@ -108,25 +109,25 @@ def _grid_sample(
 
 @lower("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sampler(
-    input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> jax.Array:
+    input: Array, grid: Array, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Array:
     input, grid = widen(input, grid)
     return _grid_sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
 @lower("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sampler_backward(
-    grad_output: Any,
-    input: Any,
-    grid: Any,
+    grad_output: Array,
+    input: Array,
+    grid: Array,
     interpolation_mode: int,
     padding_mode: int,
     align_corners: bool,
     output_mask: Sequence[bool],
-) -> tuple[Any, Any]:
+) -> Gradients:
     input, grid = widen(input, grid)
     options = (interpolation_mode, padding_mode, align_corners)
-    # `output_mask` speaks of the image only: torch always returns the grid's gradient.
+    # `output_mask` applies only to the image: torch always returns the grid's gradient.
     grad_input, grad_grid = vjp(
         lambda x, g: _grid_sample(x, g, *options), (input, grid), grad_output
     )
@@ -134,7 +135,7 @@ def grid_sampler_backward(
 
 
 @lower("affine_grid_generator")
-def affine_grid_generator(theta: Any, size: Sequence[int], align_corners: bool) -> jax.Array:
+def affine_grid_generator(theta: Array, size: Sequence[int], align_corners: bool) -> Array:
     (matrix,) = widen(theta)
     sizes = size[2:]
     axes = []

@@ -1,25 +1,24 @@
 """Histograms in one and more dimensions.
 
-`histc` divides by the bin width; `histogram` must agree with the edges that it returns, so it
-searches for each value among them.
+`histc` divides by the width of a bin. `histogram` must agree with the edges that it returns, so it searches them for
+each value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .promote import cast, kind_of
 from .registry import lower
 from .sorting import search
+from .types import Array, Scalar
 
 
-def _bounds(x: Any, low: Any, high: Any, margin: float) -> tuple[Any, Any]:
-    """The data's own bounds where `low` equals `high`, and some room where those are equal too."""
+def _bounds(x: Array, low: Array, high: Array, margin: float) -> tuple[Array, Array]:
+    """The bounds of the data if `low` equals `high`, widened by `margin` if those are equal too."""
     if x.size:
         same = low == high
         low, high = jnp.where(same, jnp.min(x), low), jnp.where(same, jnp.max(x), high)
@@ -28,8 +27,8 @@ def _bounds(x: Any, low: Any, high: Any, margin: float) -> tuple[Any, Any]:
 
 
 @lower("histc")
-def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
-    # Integers (torch has them on cuda only) are counted without rounding.
+def histc(self: Array, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Array:
+    # Count integers, which torch supports only on cuda, without rounding.
     exact = kind_of(self.dtype) != "f"
     x = self.reshape(-1).astype(np.int64 if exact else self.dtype)
     low, high = _bounds(x, cast(min, x.dtype), cast(max, x.dtype), 1)
@@ -42,15 +41,15 @@ def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
     return jnp.zeros(bins, np.int32).at[slot].add(1, mode="drop")
 
 
-def linear_edges(low: Any, high: Any, bins: int) -> jax.Array:
+def linear_edges(low: Array, high: Array, bins: int) -> Array:
     """`bins + 1` equally spaced edges, counted from the nearer end as `torch.linspace` does."""
     step = (high - low) / bins
     i = jnp.arange(bins + 1, dtype=low.dtype)
     return jnp.where(i < (bins + 1) // 2, low + step * i, high - step * (bins - i))
 
 
-def count(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> jax.Array:
-    """How many rows of `points` lie in each cell of the grid, whose last edges belong to it."""
+def count(points: Array, edges: Sequence[Array], weight: Array | None, density: bool) -> Array:
+    """The number of rows of `points` in each cell of the grid; the last bins include their upper edges."""
     shape = [e.shape[0] - 1 for e in edges]
     inside = jnp.ones(points.shape[0], np.bool_)
     slots = []
@@ -68,7 +67,7 @@ def count(points: Any, edges: Sequence[Any], weight: Any, density: bool) -> jax.
     return hist
 
 
-def _all_edges(points: Any, bins: Sequence[int], range: Any) -> list[jax.Array]:
+def _all_edges(points: Array, bins: Sequence[int], range: Sequence[Scalar] | None) -> list[Array]:
     zero = jnp.zeros((), points.dtype)
     edges = []
     for d, n in enumerate(bins):
@@ -87,15 +86,19 @@ def _all_edges(points: Any, bins: Sequence[int], range: Any) -> list[jax.Array]:
 
 @lower("histogram.bins_tensor")
 def histogram_edges(
-    self: Any, bins: Any, weight: Any = None, density: bool = False
-) -> tuple[jax.Array, jax.Array]:
+    self: Array, bins: Array, weight: Array | None = None, density: bool = False
+) -> tuple[Array, Array]:
     return count(self.reshape(-1, 1), [bins], weight, density), bins
 
 
 @lower("histogram.bin_ct")
 def histogram(
-    self: Any, bins: int = 100, range: Any = None, weight: Any = None, density: bool = False
-) -> tuple[jax.Array, jax.Array]:
+    self: Array,
+    bins: int = 100,
+    range: Sequence[Scalar] | None = None,
+    weight: Array | None = None,
+    density: bool = False,
+) -> tuple[Array, Array]:
     points = self.reshape(-1, 1)
     edges = _all_edges(points, [bins], range)
     return count(points, edges, weight, density), edges[0]
@@ -103,21 +106,29 @@ def histogram(
 
 @lower("_histogramdd_bin_edges")
 def histogramdd_edges(
-    self: Any, bins: list[int], range: Any = None, weight: Any = None, density: bool = False
-) -> list[jax.Array]:
+    self: Array,
+    bins: list[int],
+    range: Sequence[Scalar] | None = None,
+    weight: Array | None = None,
+    density: bool = False,
+) -> list[Array]:
     return _all_edges(self.reshape(-1, self.shape[-1]), bins, range)
 
 
 @lower("_histogramdd_from_bin_cts")
 def histogramdd(
-    self: Any, bins: list[int], range: Any = None, weight: Any = None, density: bool = False
-) -> jax.Array:
+    self: Array,
+    bins: list[int],
+    range: Sequence[Scalar] | None = None,
+    weight: Array | None = None,
+    density: bool = False,
+) -> Array:
     points = self.reshape(-1, self.shape[-1])
     return count(points, _all_edges(points, bins, range), weight, density)
 
 
 @lower("_histogramdd_from_bin_tensors")
 def histogramdd_from_edges(
-    self: Any, bins: list[Any], weight: Any = None, density: bool = False
-) -> jax.Array:
+    self: Array, bins: list[Array], weight: Array | None = None, density: bool = False
+) -> Array:
     return count(self.reshape(-1, self.shape[-1]), bins, weight, density)

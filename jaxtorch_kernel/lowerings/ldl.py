@@ -1,41 +1,45 @@
-"""LDL factorization of symmetric and Hermitian matrices, by Bunch and Kaufman's pivoting as in LAPACK's sytrf.
+"""LDL factorization of symmetric and Hermitian matrices, with Bunch-Kaufman pivoting as in LAPACK's sytrf.
 
-D has blocks of one or two rows. A block of one row that was exchanged with row p has the pivot p + 1; both
-rows of a larger block have -(p + 1), where p is the row exchanged with its second row. D's subdiagonal entries are
-stored in place of L's, which are zero inside a block. XLA has no such routine; this one works on one whole matrix
-with masks, and is batched by `jax.vmap`.
+D has blocks of one or two rows. A block of one row that was exchanged with row p has the pivot p + 1; both rows of a
+larger block have -(p + 1), where p is the row exchanged with its second row. D's subdiagonal entries are stored in
+place of L's, which are zero inside a block. XLA has no such routine. This one computes on a whole matrix with masks,
+and `jax.vmap` batches it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .registry import lower
+from .types import Array
 
-_ALPHA = (1 + 17**0.5) / 8  # bounds the growth of entries best
+R = TypeVar("R")
+State = tuple[Array, Array, Array, Array]  # next column, matrix, pivots, info
+
+_ALPHA = (1 + 17**0.5) / 8  # minimizes the bound on the growth of entries
 
 
-def _magnitude(x: jax.Array) -> jax.Array:
-    """LAPACK's cheap absolute value."""
+def _magnitude(x: Array) -> Array:
+    """LAPACK's cabs1: |real| + |imaginary|, which needs no square root."""
     return jnp.abs(x.real) + jnp.abs(x.imag) if jnp.iscomplexobj(x) else jnp.abs(x)
 
 
-def _exchange(rows: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+def _exchange(rows: Array, i: Array, j: Array) -> Array:
     """The order of rows with two of them exchanged."""
     return jnp.where(rows == i, j, jnp.where(rows == j, i, rows))
 
 
-def _adjoint(x: jax.Array, hermitian: bool) -> jax.Array:
+def _adjoint(x: Array, hermitian: bool) -> Array:
     return x.mT.conj() if hermitian else x.mT
 
 
-def _choose(a: jax.Array, k: jax.Array, rows: jax.Array) -> tuple[jax.Array, ...]:
+def _choose(a: Array, k: Array, rows: Array) -> tuple[Array, ...]:
     """The row to exchange, whether the block has two rows, and whether the column is zero."""
     size = _magnitude(a)
     column = jnp.where(rows > k, size[:, k], -1)
@@ -48,15 +52,15 @@ def _choose(a: jax.Array, k: jax.Array, rows: jax.Array) -> tuple[jax.Array, ...
     return jnp.where(keep | zero, k, largest), ~(keep | single | zero), zero
 
 
-def _factor(a: jax.Array, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """LD, pivots and info of one matrix, of which the lower triangle is read."""
+def _factor(a: Array, hermitian: bool) -> tuple[Array, Array, Array]:
+    """LD, pivots and info of one matrix; reads its lower triangle."""
     n = a.shape[-1]
     rows = jnp.arange(n, dtype=np.int32)
     strict = jnp.tril(a, -1)
     diagonal = a.diagonal().real.astype(a.dtype) if hermitian else a.diagonal()
     full = strict + _adjoint(strict, hermitian) + jnp.diag(diagonal)
 
-    def step(state: Any) -> Any:
+    def step(state: State) -> State:
         k, a, pivots, info = state
         other, double, zero = _choose(a, k, rows)
         last = k + double.astype(np.int32)
@@ -81,27 +85,27 @@ def _factor(a: jax.Array, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Ar
     return jnp.tril(full), pivots, info
 
 
-def _divide_by_one(x: jax.Array, a: jax.Array, k: jax.Array) -> jax.Array:
-    """Columns over a block of one row; both columns are the same one."""
+def _divide_by_one(x: Array, a: Array, k: Array) -> Array:
+    """Columns divided by a block of one row; both columns are the same."""
     return x / a[k, k]
 
 
-def _divide_by_block(x: jax.Array, a: jax.Array, k: jax.Array) -> jax.Array:
+def _divide_by_block(x: Array, a: Array, k: Array) -> Array:
     """Columns times the inverse of the block of rows k and k + 1."""
     p, q, r, s = a[k, k], a[k, k + 1], a[k + 1, k], a[k + 1, k + 1]
     inverse = jnp.array([[s, -q], [-r, p]]) / (p * s - q * r)
     return x @ inverse
 
 
-def _solve(ld: jax.Array, pivots: jax.Array, b: jax.Array, hermitian: bool) -> jax.Array:
-    """X of A X = B for one matrix: down through L and D, then up through L's adjoint."""
+def _solve(ld: Array, pivots: Array, b: Array, hermitian: bool) -> Array:
+    """Solve A X = B for one matrix: downwards through L and D, then upwards through L's adjoint."""
     n = ld.shape[-1]
     rows = jnp.arange(n, dtype=np.int32)
 
-    def columns(k: jax.Array, last: jax.Array) -> jax.Array:
+    def columns(k: Array, last: Array) -> Array:
         return jnp.where((rows > last)[:, None], ld[:, (k, last)], 0)
 
-    def down(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def down(state: tuple[Array, Array]) -> tuple[Array, Array]:
         k, b = state
         double = pivots[k] < 0
         last = k + double.astype(np.int32)
@@ -117,7 +121,7 @@ def _solve(ld: jax.Array, pivots: jax.Array, b: jax.Array, hermitian: bool) -> j
         b = b.at[k].set(first / determinant).at[last].set(second / determinant)
         return last + np.int32(1), b
 
-    def up(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def up(state: tuple[Array, Array]) -> tuple[Array, Array]:
         last, b = state
         k = last - (pivots[last] < 0).astype(np.int32)
         update = _adjoint(columns(k, last), hermitian) @ b
@@ -129,14 +133,16 @@ def _solve(ld: jax.Array, pivots: jax.Array, b: jax.Array, hermitian: bool) -> j
     return jax.lax.while_loop(lambda s: s[0] >= 0, up, (jnp.int32(n - 1), b))[1]
 
 
-def _batched(function: Callable[..., Any], batch: tuple[int, ...]) -> Callable[..., Any]:
+def _batched(function: Callable[..., R], batch: tuple[int, ...]) -> Callable[..., R]:
     for _ in batch:
         function = jax.vmap(function)
     return function
 
 
 @lower("linalg_ldl_factor_ex")
-def ldl_factor_ex(self: Any, hermitian: bool = False, check_errors: bool = False) -> Any:
+def ldl_factor_ex(
+    self: Array, hermitian: bool = False, check_errors: bool = False
+) -> tuple[Array, Array, Array]:
     batch = self.shape[:-2]
     if not self.size:
         return self, jnp.zeros(self.shape[:-1], np.int32), jnp.zeros(batch, np.int32)
@@ -144,7 +150,7 @@ def ldl_factor_ex(self: Any, hermitian: bool = False, check_errors: bool = False
 
 
 @lower("linalg_ldl_solve")
-def ldl_solve(LD: Any, pivots: Any, B: Any, hermitian: bool = False) -> jax.Array:
+def ldl_solve(LD: Array, pivots: Array, B: Array, hermitian: bool = False) -> Array:
     batch = jnp.broadcast_shapes(LD.shape[:-2], B.shape[:-2])
     LD, B = (jnp.broadcast_to(x, batch + x.shape[-2:]) for x in (LD, B))
     if not B.size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,15 @@ import numpy as np
 
 from .promote import promote, widen
 from .registry import lower
+from .types import Array, Operand
 
 # The 1-norm up to which twenty terms of the exponential series are exact to rounding.
 _SERIES_LIMIT = {"float32": 3.0, "float64": 1.0}
 
 
 @lower("linalg_matrix_exp")
-def matrix_exp(self: Any) -> jax.Array:
-    """Scaling by a power of two, the Taylor series, and squaring: products of matrices only."""
+def matrix_exp(self: Array) -> Array:
+    """Scale by a power of two, sum the Taylor series, and square repeatedly: only products of matrices."""
     if not self.size:
         return self
     (a,) = widen(self)
@@ -26,14 +26,14 @@ def matrix_exp(self: Any) -> jax.Array:
 
 
 @jax.custom_vjp
-def _exponential(a: jax.Array) -> jax.Array:
+def _exponential(a: Array) -> Array:
     norm = jnp.abs(a).sum(-2).max(-1)
     halvings = jnp.ceil(jnp.log2(norm / _SERIES_LIMIT[norm.dtype.name]))
     halvings = jnp.where(jnp.isfinite(halvings), jnp.maximum(halvings, 0), 0).astype(np.int32)
     scale = jnp.ldexp(jnp.ones_like(norm), -halvings)
     series = _exponential_series(a * scale[..., None, None].astype(a.dtype))
 
-    def square(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def square(state: tuple[Array, Array]) -> tuple[Array, Array]:
         i, x = state
         return i + np.int32(1), jnp.where((i < halvings)[..., None, None], x @ x, x)
 
@@ -41,11 +41,14 @@ def _exponential(a: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda s: s[0] < last, square, (jnp.int32(0), series))[1]
 
 
-def _pull_back(a: jax.Array, given: jax.Array) -> tuple[jax.Array]:
-    """By the exponential of a block matrix: how many squarings there are is known to no derivative."""
-    turned = a.mT
-    upper = jnp.concatenate([turned, given], -1)
-    lower_half = jnp.concatenate([jnp.zeros_like(a), turned], -1)
+def _pull_back(a: Array, grad: Array) -> tuple[Array]:
+    """The gradient, as a block of the exponential of a block matrix.
+
+    JAX cannot differentiate the loop of squarings, because their number is not static.
+    """
+    transposed = a.mT
+    upper = jnp.concatenate([transposed, grad], -1)
+    lower_half = jnp.concatenate([jnp.zeros_like(a), transposed], -1)
     n = a.shape[-1]
     return (_exponential(jnp.concatenate([upper, lower_half], -2))[..., :n, n:],)
 
@@ -53,7 +56,7 @@ def _pull_back(a: jax.Array, given: jax.Array) -> tuple[jax.Array]:
 _exponential.defvjp(lambda a: (_exponential(a), a), _pull_back)
 
 
-def _exponential_series(a: jax.Array) -> jax.Array:
+def _exponential_series(a: Array) -> Array:
     """The sum of a^k / k! for k < 20, as a polynomial of degree 4 in a^4 (Paterson and Stockmeyer)."""
     squared = a @ a
     powers = (jnp.eye(a.shape[-1], dtype=a.dtype), a, squared, squared @ a)
@@ -66,13 +69,13 @@ def _exponential_series(a: jax.Array) -> jax.Array:
 
 
 @lower("linalg_cross")
-def cross(self: Any, other: Any, dim: int = -1) -> jax.Array:
+def cross(self: Operand, other: Operand, dim: int = -1) -> Array:
     self, other = jnp.broadcast_arrays(*promote(self, other))
     following = [jnp.roll(x, -1, dim) for x in (self, other)]
-    # The third component of the product comes first here, and is rolled into its place.
+    # This expression has the third component first; the roll moves it to the end.
     return jnp.roll(self * following[1] - following[0] * other, -1, dim)
 
 
 @lower("trace")
-def trace(self: Any) -> jax.Array:
+def trace(self: Array) -> Array:
     return jnp.trace(self)

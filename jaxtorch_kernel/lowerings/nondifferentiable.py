@@ -1,6 +1,6 @@
-"""Functions with a pole or a nondifferentiable point: captured code uses torch's derivative there instead of JAX's.
+"""Functions with a pole or a nondifferentiable point, where captured code uses torch's derivative instead of JAX's.
 
-torch defines the derivative by explicit formulas (`derivatives.yaml`, `FunctionsManual.cpp`), also where two pieces
+torch defines derivatives by explicit formulas (`derivatives.yaml`, `FunctionsManual.cpp`), including where two pieces
 meet, where operands are equal, and where the limit does not exist. JAX differentiates the computation of the value.
 """
 
@@ -15,41 +15,46 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-Function = Callable[..., jax.Array]
+from .types import Array, Pair
+
+Function = Callable[..., Array]
 
 
-def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Function], Function]:
-    """An elementwise function of real arrays with torch's derivatives; of complex ones with JAX's.
+def with_derivatives(
+    *derivatives: Function | None, holomorphic: bool = False
+) -> Callable[[Function], Function]:
+    """Decorate an elementwise function: real arrays get torch's derivatives, complex ones JAX's.
 
     Args:
-        slopes: for each operand a function of (its change, the result, *operands): the change of the result, linear
-            in its change. None: 0. What is not finite where it is not wanted is masked before it meets the change,
-            for the transpose multiplies it by a gradient of 0.
-        holomorphic: the slopes are those of complex arrays, too.
+        derivatives: one function for each operand, or None if the derivative is 0. It takes (tangent of the operand,
+            result, *operands) and returns the tangent of the result, which must be linear in the first argument. It
+            must mask factors that are not finite before it multiplies them with the tangent: the transpose multiplies
+            them by gradients of 0, which would give NaN.
+        holomorphic: use these derivatives for complex arrays too.
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> square = sloped(lambda change, result, x: change * 7)(lambda x: x * x)
+        >>> square = with_derivatives(lambda tangent, result, x: tangent * 7)(lambda x: x * x)
         >>> float(jax.grad(square)(1.0))
         7.0
     """
 
     def decorate(function: Function) -> Function:
-        ruled: Any = jax.custom_jvp(function)
+        ruled = jax.custom_jvp(function)
 
-        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        def rule(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> Pair:
             result = ruled(*primals)
             total = jnp.zeros_like(result)
-            for slope, change in zip(slopes, tangents, strict=False):
-                # An operand that does not change: zero times an infinite slope would be NaN.
-                if slope is not None and not isinstance(change, SymbolicZero):
-                    total += jnp.asarray(slope(change, result, *primals), total.dtype)
+            for derivative, tangent in zip(derivatives, tangents, strict=False):
+                # Skip constant operands: zero times an infinite derivative would be NaN.
+                if derivative is not None and not isinstance(tangent, SymbolicZero):
+                    total += jnp.asarray(derivative(tangent, result, *primals), total.dtype)
             return result, total
 
         ruled.defjvp(rule, symbolic_zeros=True)
 
         @functools.wraps(function)
-        def differentiable(*operands: Any) -> jax.Array:
+        def differentiable(*operands: Any) -> Array:
             plain = not holomorphic and any(map(jnp.iscomplexobj, operands))
             return (function if plain else ruled)(*operands)
 
@@ -58,164 +63,165 @@ def sloped(*slopes: Function | None, holomorphic: bool = False) -> Callable[[Fun
     return decorate
 
 
-@sloped(lambda change, _, x: jnp.sign(x) * change)
-def magnitude(x: Any) -> jax.Array:
-    """|x|, whose slope at 0 is 0."""
+@with_derivatives(lambda tangent, _, x: jnp.sign(x) * tangent)
+def magnitude(x: Array) -> Array:
+    """|x|, with derivative 0 at 0."""
     return jnp.abs(x)
 
 
-# -- bounds ----------------------------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
-@sloped(
-    lambda change, _, x, low: jnp.where(x >= low, change, 0),
-    lambda change, _, x, low: jnp.where(x < low, change, 0),
+@with_derivatives(
+    lambda tangent, _, x, low: jnp.where(x >= low, tangent, 0),
+    lambda tangent, _, x, low: jnp.where(x < low, tangent, 0),
 )
-def at_least(x: Any, low: Any) -> jax.Array:
-    """max(x, low), NaN where either is; at the bound the slope is x's."""
+def at_least(x: Array, low: Array) -> Array:
+    """max(x, low), NaN where either is NaN. Where they are equal, x gets the derivative."""
     return jnp.where((x < low) | (low != low), low, x)
 
 
-@sloped(
-    lambda change, _, x, high: jnp.where(x <= high, change, 0),
-    lambda change, _, x, high: jnp.where(x > high, change, 0),
+@with_derivatives(
+    lambda tangent, _, x, high: jnp.where(x <= high, tangent, 0),
+    lambda tangent, _, x, high: jnp.where(x > high, tangent, 0),
 )
-def at_most(x: Any, high: Any) -> jax.Array:
-    """min(x, high), likewise."""
+def at_most(x: Array, high: Array) -> Array:
+    """min(x, high), NaN where either is NaN. Where they are equal, x gets the derivative."""
     return jnp.where((x > high) | (high != high), high, x)
 
 
-@sloped(
-    lambda change, _, x, low, high: jnp.where((x >= low) & (x <= high), change, 0),
-    lambda change, _, x, low, high: jnp.where((low < high) & (x < low), change, 0),
-    lambda change, _, x, low, high: jnp.where((x > high) | (high < low), change, 0),
+@with_derivatives(
+    lambda tangent, _, x, low, high: jnp.where((x >= low) & (x <= high), tangent, 0),
+    lambda tangent, _, x, low, high: jnp.where((low < high) & (x < low), tangent, 0),
+    lambda tangent, _, x, low, high: jnp.where((x > high) | (high < low), tangent, 0),
 )
-def between(x: Any, low: Any, high: Any) -> jax.Array:
-    """`at_most(at_least(x, low), high)`; where the bounds meet, only x beyond them passes the slope on."""
+def between(x: Array, low: Array, high: Array) -> Array:
+    """`at_most(at_least(x, low), high)`. If the bounds are equal, they get the derivative only where x exceeds them."""
     return at_most(at_least(x, low), high)
 
 
-# -- the larger and the smaller --------------------------------------------------------------------------------------
+# -- maximum and minimum ---------------------------------------------------------------------------
 
 
-def _shared(change: Any, lost: Any, equal: Any) -> jax.Array:
-    """A half each where both are equal."""
-    return jnp.where(lost, 0, jnp.where(equal, change / 2, change))
+def _half_if_equal(tangent: Array, not_chosen: Array, equal: Array) -> Array:
+    """The tangent of one of two operands: each contributes half where they are equal."""
+    return jnp.where(not_chosen, 0, jnp.where(equal, tangent / 2, tangent))
 
 
-maximum = sloped(
-    lambda change, _, x, y: _shared(change, x < y, x == y),
-    lambda change, _, x, y: _shared(change, x > y, x == y),
+maximum = with_derivatives(
+    lambda tangent, _, x, y: _half_if_equal(tangent, x < y, x == y),
+    lambda tangent, _, x, y: _half_if_equal(tangent, x > y, x == y),
 )(jnp.maximum)
-minimum = sloped(
-    lambda change, _, x, y: _shared(change, x > y, x == y),
-    lambda change, _, x, y: _shared(change, x < y, x == y),
+minimum = with_derivatives(
+    lambda tangent, _, x, y: _half_if_equal(tangent, x > y, x == y),
+    lambda tangent, _, x, y: _half_if_equal(tangent, x < y, x == y),
 )(jnp.minimum)
-fmax = sloped(
-    lambda change, _, x, y: jnp.where((x >= y) | jnp.isnan(y), change, 0),
-    lambda change, _, x, y: jnp.where((x >= y) | jnp.isnan(y), 0, change),
+fmax = with_derivatives(
+    lambda tangent, _, x, y: jnp.where((x >= y) | jnp.isnan(y), tangent, 0),
+    lambda tangent, _, x, y: jnp.where((x >= y) | jnp.isnan(y), 0, tangent),
 )(jnp.fmax)
-fmin = sloped(
-    lambda change, _, x, y: jnp.where((x <= y) | jnp.isnan(y), change, 0),
-    lambda change, _, x, y: jnp.where((x <= y) | jnp.isnan(y), 0, change),
+fmin = with_derivatives(
+    lambda tangent, _, x, y: jnp.where((x <= y) | jnp.isnan(y), tangent, 0),
+    lambda tangent, _, x, y: jnp.where((x <= y) | jnp.isnan(y), 0, tangent),
 )(jnp.fmin)
 
 
-# -- of two operands -------------------------------------------------------------------------------------------------
+# -- functions of two operands ---------------------------------------------------------------------
 
-hypot = sloped(
-    lambda change, result, x, y: change * (x / result),
-    lambda change, result, x, y: change * (y / result),
+hypot = with_derivatives(
+    lambda tangent, result, x, y: tangent * (x / result),
+    lambda tangent, result, x, y: tangent * (y / result),
 )(jnp.hypot)
 
 
-def _over_squares(part: Any, x: Any, y: Any) -> jax.Array:
+def _over_squares(part: Array, x: Array, y: Array) -> Array:
     return jnp.where((x == 0) & (y == 0), 0, part / (x * x + y * y))
 
 
-arctan2 = sloped(
-    lambda change, _, x, y: change * _over_squares(y, x, y),
-    lambda change, _, x, y: change * _over_squares(-x, x, y),
+arctan2 = with_derivatives(
+    lambda tangent, _, x, y: tangent * _over_squares(y, x, y),
+    lambda tangent, _, x, y: tangent * _over_squares(-x, x, y),
 )(jnp.arctan2)
-logaddexp = sloped(
-    lambda change, _, x, y: change / (1 + jnp.exp(y - x)),
-    lambda change, _, x, y: change / (1 + jnp.exp(x - y)),
+logaddexp = with_derivatives(
+    lambda tangent, _, x, y: tangent / (1 + jnp.exp(y - x)),
+    lambda tangent, _, x, y: tangent / (1 + jnp.exp(x - y)),
 )(jnp.logaddexp)
-logaddexp2 = sloped(
-    lambda change, _, x, y: change / (1 + jnp.exp2(y - x)),
-    lambda change, _, x, y: change / (1 + jnp.exp2(x - y)),
+logaddexp2 = with_derivatives(
+    lambda tangent, _, x, y: tangent / (1 + jnp.exp2(y - x)),
+    lambda tangent, _, x, y: tangent / (1 + jnp.exp2(x - y)),
 )(jnp.logaddexp2)
-copysign = sloped(lambda change, result, x, y: change * jnp.where(x == 0, 0, result / x), None)(
-    jnp.copysign
-)
+copysign = with_derivatives(
+    lambda tangent, result, x, y: tangent * jnp.where(x == 0, 0, result / x), None
+)(jnp.copysign)
 
 
-def _exponent_slope(change: Any, result: Any, base: Any, exponent: Any) -> jax.Array:
-    return change * jnp.where((base == 0) & (exponent >= 0), 0, result * jnp.log(base))
+def _exponent_derivative(tangent: Array, result: Array, base: Array, exponent: Array) -> Array:
+    return tangent * jnp.where((base == 0) & (exponent >= 0), 0, result * jnp.log(base))
 
 
-def _base_slope(change: Any, _: Any, base: Any, exponent: Any) -> jax.Array:
-    return change * jnp.where(exponent == 0, 0, exponent * power(base, exponent - 1))
+def _base_derivative(tangent: Array, _: Array, base: Array, exponent: Array) -> Array:
+    return tangent * jnp.where(exponent == 0, 0, exponent * power(base, exponent - 1))
 
 
-power = sloped(_base_slope, _exponent_slope)(jnp.power)
-inverse_root = sloped(lambda change, _, x: change * (-0.5 * power(x, jnp.asarray(-1.5, x.dtype))))(
-    lambda x: 1 / jnp.sqrt(x)
-)
+power = with_derivatives(_base_derivative, _exponent_derivative)(jnp.power)
+inverse_root = with_derivatives(
+    lambda tangent, _, x: tangent * (-0.5 * power(x, jnp.asarray(-1.5, x.dtype)))
+)(lambda x: 1 / jnp.sqrt(x))
 
 
-# -- of all elements along some axes ---------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
-def extreme(x: Any, reduce: Function, axes: tuple[int, ...], keepdims: bool) -> jax.Array:
-    """The value that `reduce` picks; all that equal it share the slope. NaN equals nothing, and has the slope NaN."""
+def extremum(x: Array, reduce: Function, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """The maximum or minimum over some axes. All elements that equal it share the derivative, which is NaN for NaN."""
     return reduce(x, axes, keepdims=keepdims)
 
 
-@extreme.defjvp
-def _extreme_slope(
-    reduce: Function, axes: tuple[int, ...], keepdims: bool, primals: Any, tangents: Any
-) -> tuple[jax.Array, jax.Array]:
-    (x,), (change,) = primals, tangents
-    result = extreme(x, reduce, axes, True)
+@extremum.defjvp
+def _extremum_derivative(
+    reduce: Function, axes: tuple[int, ...], keepdims: bool, primals: Array, tangents: Array
+) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents
+    result = extremum(x, reduce, axes, True)
     equal = x == result
-    # Times zero, not zero: divided by a count of 0, NaN. XLA takes a product with a mask for zero.
-    share = jnp.where(equal, change, change * 0) / jnp.sum(equal, axes, keepdims=True)
-    slope = jnp.sum(share, axes, keepdims=keepdims).astype(result.dtype)
-    return (result if keepdims else result.squeeze(axes)), slope
+    # If the result is NaN, no element equals it and the count is 0. Then `tangent * 0` makes the gradient NaN. It would
+    # be 0 with a literal 0, or with a product with the mask, which XLA simplifies.
+    share = jnp.where(equal, tangent, tangent * 0) / jnp.sum(equal, axes, keepdims=True)
+    derivative = jnp.sum(share, axes, keepdims=keepdims).astype(result.dtype)
+    return (result if keepdims else result.squeeze(axes)), derivative
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def picked(x: Any, pick: Function) -> jax.Array:
-    """The element that `pick` picks of all; those that equal it (NaN equals NaN here) share the slope."""
-    return pick(x)
+def selected(x: Array, select: Function) -> Array:
+    """The element that `select` chooses from all. Elements equal to it share the derivative; here NaN equals NaN."""
+    return select(x)
 
 
-@picked.defjvp
-def _picked_slope(pick: Function, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    (x,), (change,) = primals, tangents
-    result = picked(x, pick)
+@selected.defjvp
+def _selected_derivative(select: Function, primals: Array, tangents: Array) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents
+    result = selected(x, select)
     equal = jnp.where(jnp.isnan(result), jnp.isnan(x), x == result)
-    return result, jnp.sum(jnp.where(equal, change, 0)) / jnp.sum(equal).astype(change.dtype)
+    return result, jnp.sum(jnp.where(equal, tangent, 0)) / jnp.sum(equal).astype(tangent.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def mean_square(x: Any, freedom: Any, axes: tuple[int, ...]) -> jax.Array:
-    """The squares of real deviations from the mean, added up (the axes are kept) and divided by `freedom`."""
+def mean_square(x: Array, freedom: Array, axes: tuple[int, ...]) -> Array:
+    """The sum of the squared deviations from the mean, divided by `freedom`. For real arrays; keeps the axes."""
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
     return jnp.sum(jnp.square(x - mean), axes, keepdims=True) / freedom
 
 
 @mean_square.defjvp
-def _mean_square_slope(
-    axes: tuple[int, ...], primals: Any, tangents: Any
-) -> tuple[jax.Array, jax.Array]:
-    (x, freedom), (change, _) = primals, tangents
+def _mean_square_derivative(
+    axes: tuple[int, ...], primals: Array, tangents: Array
+) -> tuple[Array, Array]:
+    (x, freedom), (tangent, _) = primals, tangents
     mean = jnp.sum(x, axes, keepdims=True) / np.asarray(_count(x, axes), x.dtype)
-    slope = jnp.sum(2 / freedom * (x - mean) * change, axes, keepdims=True)
-    return mean_square(x, freedom, axes), slope
+    derivative = jnp.sum(2 / freedom * (x - mean) * tangent, axes, keepdims=True)
+    return mean_square(x, freedom, axes), derivative
 
 
-def _count(x: Any, axes: tuple[int, ...]) -> int:
+def _count(x: Array, axes: tuple[int, ...]) -> int:
     return int(np.prod([x.shape[a] for a in axes], dtype=np.int64))

@@ -1,37 +1,41 @@
 """Layer, group, batch and weight normalization, with their gradients.
 
-All subtract a mean over some axes and divide by a standard deviation over the same axes. They differ in the axes, in
-how the result is scaled, and in whether they keep statistics. The backward operators use the saved statistics.
+All but RMS and weight normalization subtract a mean over some axes and divide by the standard deviation over the same
+axes. They differ in the axes, in how the result is scaled, and in whether they keep statistics. The backward operators
+use the saved statistics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .promote import cast, in_opmath
 from .registry import lower
+from .types import Array, Scalar
 
-Results = tuple[Any, ...]
+# None for a gradient that is not requested, and for running statistics that do not exist.
+Results = tuple[Array | None, ...]
 
 
-def _statistics(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+def _statistics(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Mean and (biased) variance over these axes, which are kept."""
     mean = jnp.mean(x, axes, keepdims=True)
     return mean, jnp.mean(jnp.square(x - mean), axes, keepdims=True)
 
 
-def _scaled(x: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
+def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
     if weight is not None:
         x = x * weight
     return x if bias is None else x + bias
 
 
-def _through(grad: jax.Array, normal: jax.Array, rstd: jax.Array, axes: Any) -> jax.Array:
-    """The gradient of what was normalized, given that of the normalized values `normal`."""
+def _normalization_gradient(
+    grad: Array, normal: Array, rstd: Array, axes: tuple[int, ...]
+) -> Array:
+    """The gradient of the input of a normalization, from that of its output `normal`."""
     mean = jnp.mean(grad, axes, keepdims=True)
     projected = normal * jnp.mean(grad * normal, axes, keepdims=True)
     return (grad - mean - projected) * rstd
@@ -43,7 +47,11 @@ def _through(grad: jax.Array, normal: jax.Array, rstd: jax.Array, axes: Any) -> 
 @lower("native_layer_norm")
 @in_opmath
 def layer_norm(
-    input: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: Any
+    input: Array,
+    normalized_shape: Sequence[int],
+    weight: Array | None,
+    bias: Array | None,
+    eps: Scalar,
 ) -> Results:
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     mean, variance = _statistics(input, axes)
@@ -54,20 +62,22 @@ def layer_norm(
 @lower("native_layer_norm_backward")
 @in_opmath
 def layer_norm_backward(
-    grad_out: Any,
-    input: Any,
+    grad_out: Array,
+    input: Array,
     normalized_shape: Sequence[int],
-    mean: Any,
-    rstd: Any,
-    weight: Any,
-    bias: Any,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
+    bias: Array | None,
     output_mask: Sequence[bool],
 ) -> Results:
     outer = input.ndim - len(normalized_shape)
     rows = tuple(range(outer))
     normal = (input - mean) * rstd
     return (
-        _through(_scaled(grad_out, weight, None), normal, rstd, tuple(range(outer, input.ndim)))
+        _normalization_gradient(
+            _scaled(grad_out, weight, None), normal, rstd, tuple(range(outer, input.ndim))
+        )
         if output_mask[0]
         else None,
         jnp.sum(grad_out * normal, rows) if output_mask[1] else None,
@@ -77,7 +87,9 @@ def layer_norm_backward(
 
 @lower("_fused_rms_norm")
 @in_opmath
-def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any, eps: Any) -> Results:
+def rms_norm(
+    input: Array, normalized_shape: Sequence[int], weight: Array | None, eps: Scalar | None
+) -> Results:
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     smallest = jnp.finfo(input.dtype).eps if eps is None else cast(eps, input.dtype)
     rstd = jax.lax.rsqrt(jnp.mean(jnp.square(input), axes, keepdims=True) + smallest)
@@ -87,11 +99,11 @@ def rms_norm(input: Any, normalized_shape: Sequence[int], weight: Any, eps: Any)
 @lower("_fused_rms_norm_backward")
 @in_opmath
 def rms_norm_backward(
-    grad_out: Any,
-    input: Any,
+    grad_out: Array,
+    input: Array,
     normalized_shape: Sequence[int],
-    rstd: Any,
-    weight: Any,
+    rstd: Array,
+    weight: Array | None,
     output_mask: Sequence[bool],
 ) -> Results:
     outer = input.ndim - len(normalized_shape)
@@ -109,18 +121,25 @@ def rms_norm_backward(
 # -- group normalization ---------------------------------------------------------------------------
 
 
-def _grouped(x: jax.Array, N: int, C: int, HxW: int, group: int) -> jax.Array:
+def _grouped(x: Array, N: int, C: int, HxW: int, group: int) -> Array:
     return x.reshape(N, group, C // group, HxW)
 
 
-def _per_channel(x: jax.Array | None, C: int, group: int) -> jax.Array | None:
+def _per_channel(x: Array | None, C: int, group: int) -> Array | None:
     return None if x is None else x.reshape(1, group, C // group, 1)
 
 
 @lower("native_group_norm")
 @in_opmath
 def group_norm(
-    input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: Any
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    eps: Scalar,
 ) -> Results:
     x = _grouped(input, N, C, HxW, group)
     mean, variance = _statistics(x, (2, 3))
@@ -132,11 +151,11 @@ def group_norm(
 @lower("native_group_norm_backward")
 @in_opmath
 def group_norm_backward(
-    grad_out: Any,
-    input: Any,
-    mean: Any,
-    rstd: Any,
-    weight: Any,
+    grad_out: Array,
+    input: Array,
+    mean: Array,
+    rstd: Array,
+    weight: Array | None,
     N: int,
     C: int,
     HxW: int,
@@ -148,7 +167,9 @@ def group_norm_backward(
     normal = (x - mean.reshape(N, group, 1, 1)) * rstd
     inner = _scaled(grad, _per_channel(weight, C, group), None)
     return (
-        _through(inner, normal, rstd, (2, 3)).reshape(input.shape) if output_mask[0] else None,
+        _normalization_gradient(inner, normal, rstd, (2, 3)).reshape(input.shape)
+        if output_mask[0]
+        else None,
         jnp.sum(grad * normal, (0, 3)).reshape(C) if output_mask[1] else None,
         jnp.sum(grad, (0, 3)).reshape(C) if output_mask[2] else None,
     )
@@ -157,32 +178,44 @@ def group_norm_backward(
 # -- batch normalization ---------------------------------------------------------------------------
 
 
-def _channel_axes(x: jax.Array) -> tuple[int, ...]:
+def _channel_axes(x: Array) -> tuple[int, ...]:
     return (0, *range(2, x.ndim))
 
 
-def _channels(x: Any, like: jax.Array) -> Any:
-    """A vector with one entry for each channel, to broadcast against `like`."""
-    return None if x is None else x.reshape(1, -1, *(1,) * (like.ndim - 2))
+def _channels(x: Array, like: Array) -> Array:
+    """A vector with one entry for each channel, reshaped to broadcast with `like`."""
+    return x.reshape(1, -1, *(1,) * (like.ndim - 2))
 
 
-def _normalized(input: Any, weight: Any, bias: Any, mean: Any, rstd: Any) -> jax.Array:
-    mean, rstd, weight, bias = (_channels(a, input) for a in (mean, rstd, weight, bias))
-    return _scaled((input - mean) * rstd, weight, bias)
+def _optional_channels(x: Array | None, like: Array) -> Array | None:
+    return None if x is None else _channels(x, like)
+
+
+def _normalized(
+    input: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array
+) -> Array:
+    normal = (input - _channels(mean, input)) * _channels(rstd, input)
+    return _scaled(normal, _optional_channels(weight, input), _optional_channels(bias, input))
 
 
 @in_opmath
 def _train(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: Scalar,
+    eps: Scalar,
 ) -> Results:
-    """The result, mean, 1 / deviation, and the running statistics after this batch (None without them)."""
+    """The result, the mean, 1 / deviation, and the updated running statistics (None if there are none)."""
     mean, variance = (s.reshape(-1) for s in _statistics(input, _channel_axes(input)))
     rstd = jax.lax.rsqrt(variance + cast(eps, variance.dtype))
     out = _normalized(input, weight, bias, mean, rstd)
     count = input.size // max(input.shape[1], 1)
     unbiased = variance * (count / max(count - 1, 1))
 
-    def moved(running: Any, new: jax.Array) -> Any:
+    def moved(running: Array | None, new: Array) -> Array | None:
         if running is None:
             return None
         rate = cast(momentum, running.dtype)
@@ -194,7 +227,13 @@ def _train(
 @lower("_native_batch_norm_legit_no_training")
 @in_opmath
 def _evaluate(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    momentum: Scalar,
+    eps: Scalar,
 ) -> Results:
     rstd = jax.lax.rsqrt(running_var + cast(eps, running_var.dtype))
     return _normalized(input, weight, bias, running_mean, rstd), running_mean, rstd
@@ -202,14 +241,14 @@ def _evaluate(
 
 @lower("_native_batch_norm_legit", "_native_batch_norm_legit_functional")
 def batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
     training: bool,
-    momentum: Any,
-    eps: Any,
+    momentum: Scalar,
+    eps: Scalar,
 ) -> Results:
     arrays = (input, weight, bias, running_mean, running_var)
     if training:
@@ -219,44 +258,54 @@ def batch_norm(
 
 @lower("_native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
-    input: Any, weight: Any, bias: Any, training: bool, momentum: Any, eps: Any
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    training: bool,
+    momentum: Scalar,
+    eps: Scalar,
 ) -> Results:
     return _train(input, weight, bias, None, None, momentum, eps)[:3]
 
 
 @lower("_batch_norm_with_update", "_batch_norm_with_update_functional")
-def batch_norm_with_update(*arguments: Any) -> Results:
+def batch_norm_with_update(*arguments: object) -> Results:
     out, mean, rstd, *running = _train(*arguments)
     return out, mean, rstd, jnp.zeros((0,), jnp.uint8), *running
 
 
 @lower("_batch_norm_no_update")
-def batch_norm_no_update(*arguments: Any) -> Results:
+def batch_norm_no_update(*arguments: object) -> Results:
     return *_evaluate(*arguments), jnp.zeros((0,), jnp.uint8)
 
 
 @lower("native_batch_norm_backward")
 @in_opmath
 def batch_norm_backward(
-    grad_out: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_invstd: Any,
+    grad_out: Array,
+    input: Array,
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
     train: bool,
-    eps: Any,
+    eps: Scalar,
     output_mask: Sequence[bool],
 ) -> Results:
     axes = _channel_axes(input)
-    mean, rstd = save_mean, save_invstd
-    if not train:
+    if train:
+        assert save_mean is not None
+        assert save_invstd is not None
+        mean, rstd = save_mean, save_invstd
+    else:
+        assert running_mean is not None
+        assert running_var is not None
         mean, rstd = running_mean, jax.lax.rsqrt(running_var + cast(eps, running_var.dtype))
-    mean, rstd, weight = (_channels(a, input) for a in (mean, rstd, weight))
+    mean, rstd = _channels(mean, input), _channels(rstd, input)
     normal = (input - mean) * rstd
-    grad = _scaled(grad_out, weight, None)
-    grad_input = _through(grad, normal, rstd, axes) if train else grad * rstd
+    grad = _scaled(grad_out, _optional_channels(weight, input), None)
+    grad_input = _normalization_gradient(grad, normal, rstd, axes) if train else grad * rstd
     return (
         grad_input if output_mask[0] else None,
         jnp.sum(grad_out * normal, axes) if output_mask[1] else None,
@@ -265,20 +314,20 @@ def batch_norm_backward(
 
 
 @lower("batch_norm_backward")
-def batch_norm_backward_reserve(*arguments: Any) -> Results:
+def batch_norm_backward_reserve(*arguments: object) -> Results:
     return batch_norm_backward(*arguments[:-1])
 
 
 # -- weight normalization --------------------------------------------------------------------------
 
 
-def _all_but(x: jax.Array, dim: int) -> tuple[int, ...]:
+def _all_but(x: Array, dim: int) -> tuple[int, ...]:
     return tuple(d for d in range(x.ndim) if d != dim)
 
 
 @lower("_weight_norm_interface")
 @in_opmath
-def weight_norm(v: Any, g: Any, dim: int = 0) -> Results:
+def weight_norm(v: Array, g: Array, dim: int = 0) -> Results:
     norms = jnp.sqrt(jnp.sum(jnp.square(v), _all_but(v, dim), keepdims=True))
     return v * (g / norms), norms
 
@@ -286,7 +335,7 @@ def weight_norm(v: Any, g: Any, dim: int = 0) -> Results:
 @lower("_weight_norm_interface_backward")
 @in_opmath
 def weight_norm_backward(
-    grad_w: Any, saved_v: Any, saved_g: Any, saved_norms: Any, dim: int
+    grad_w: Array, saved_v: Array, saved_g: Array, saved_norms: Array, dim: int
 ) -> Results:
     along = jnp.sum(grad_w * saved_v, _all_but(saved_v, dim), keepdims=True) / saved_norms
     direction = saved_v / saved_norms

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from ..storage.dtypes import to_numpy
 from .nondifferentiable import magnitude
-from .promote import cast, widen
-from .reductions import Dims, axes_of, root, squared
+from .promote import cast, convert, widen
+from .reductions import axes_of, root, squared
 from .registry import lower
 from .sorting import search
+from .types import Array, Dims, Scalar
 
 
-def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -> jax.Array:
-    """The p-norm over some axes, for any real p and both infinities."""
+def vector_norm(x: Array, p: float, axes: Sequence[int], keepdims: bool = False) -> Array:
+    """The p-norm over some axes, for real and infinite p."""
     size = magnitude(x)
     if p == 0:
         return jnp.sum(size != 0, axes, keepdims=keepdims).astype(size.dtype)
@@ -31,7 +32,7 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
         return jnp.max(size, axes, keepdims=keepdims, initial=0)
     if p == -np.inf:
         return jnp.min(size, axes, keepdims=keepdims, initial=np.inf)
-    zero = size == 0  # where the gradient of the power has no limit, and torch's is 0
+    zero = size == 0  # where the gradient of the power has no limit, and torch defines it as 0
     power = jnp.where(zero, 0 if p > 0 else np.inf, jnp.where(zero, 1, size) ** p)
     total = jnp.sum(power, axes, keepdims=keepdims)
     return root(total, p) if p > 0 else total ** (1 / p)
@@ -39,35 +40,41 @@ def vector_norm(x: Any, p: float, axes: Sequence[int], keepdims: bool = False) -
 
 @lower("linalg_vector_norm", static=("ord",))
 def linalg_vector_norm(
-    self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> jax.Array:
+    self: Array,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Array:
     if dtype is not None:
-        self = cast(self, to_numpy(dtype))
+        self = convert(self, to_numpy(dtype))
     return vector_norm(widen(self)[0], ord, axes_of(self, dim), keepdim)
 
 
 @lower("norm.ScalarOpt_dim_dtype", static=("p",))
-def norm(self: Any, p: Any, dim: Dims, keepdim: bool, dtype: Any = None) -> jax.Array:
+def norm(
+    self: Array, p: float | None, dim: Dims, keepdim: bool, dtype: torch.dtype | None = None
+) -> Array:
     return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype)
 
 
 @lower("norm.ScalarOpt_dim", static=("p",))
-def norm_dim(self: Any, p: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
+def norm_dim(self: Array, p: float | None, dim: Dims, keepdim: bool = False) -> Array:
     return norm(self, p, dim, keepdim)
 
 
 @lower("norm.ScalarOpt_dtype", static=("p",))
-def norm_dtype(self: Any, p: Any, dtype: Any) -> jax.Array:
+def norm_dtype(self: Array, p: float | None, dtype: torch.dtype) -> Array:
     return norm(self, p, None, False, dtype)
 
 
 @lower("norm.Scalar", static=("p",))
-def norm_all(self: Any, p: Any = 2) -> jax.Array:
+def norm_all(self: Array, p: float = 2) -> Array:
     return norm(self, p, None, False)
 
 
 @lower("renorm", static=("p",))
-def renorm(self: Any, p: float, dim: int, maxnorm: Any) -> jax.Array:
+def renorm(self: Array, p: float, dim: int, maxnorm: Scalar) -> Array:
     (x,) = widen(self)
     axes = [a for a in range(x.ndim) if a != dim % x.ndim]
     norms = vector_norm(x, p, axes, True)
@@ -78,8 +85,8 @@ def renorm(self: Any, p: float, dim: int, maxnorm: Any) -> jax.Array:
 # -- distances -------------------------------------------------------------------------------------
 
 
-def distance_gradient(p: float, difference: Any, distance: Any) -> jax.Array:
-    """How the p-norm of a difference changes with it; 0 where torch takes a subgradient of 0."""
+def distance_gradient(p: float, difference: Array, distance: Array) -> Array:
+    """The gradient of the p-norm of a difference; 0 where torch chooses a subgradient of 0."""
     if p == 0:
         return jnp.zeros_like(difference)
     size, sign = jnp.abs(difference), jnp.sign(difference)
@@ -88,34 +95,36 @@ def distance_gradient(p: float, difference: Any, distance: Any) -> jax.Array:
     if p == np.inf:
         return sign * (size == distance)
     if p < 1:
-        slope = sign * size ** (p - 1) * distance ** (1 - p)
-        return jnp.where((size == 0) | (distance == 0), 0, slope)
+        derivative = sign * size ** (p - 1) * distance ** (1 - p)
+        return jnp.where((size == 0) | (distance == 0), 0, derivative)
     if p == 2:
-        slope = difference / distance
+        derivative = difference / distance
     elif p < 2:
-        slope = sign * size ** (p - 1) * distance ** (1 - p)
+        derivative = sign * size ** (p - 1) * distance ** (1 - p)
     else:
-        slope = difference * size ** (p - 2) / distance ** (p - 1)
-    return jnp.where(distance == 0, 0, slope)
+        derivative = difference * size ** (p - 2) / distance ** (p - 1)
+    return jnp.where(distance == 0, 0, derivative)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def distance(difference: Any, p: float) -> jax.Array:
-    """The p-norm along the last axis, with the derivative that torch has for distances (and not for norms)."""
+def distance(difference: Array, p: float) -> Array:
+    """The p-norm along the last axis, with torch's derivative of distances, which differs from that of norms."""
     return vector_norm(difference, p, (-1,))
 
 
 @distance.defjvp
-def _distance_change(p: float, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    (difference,), (change,) = primals, tangents
+def _distance_derivative(
+    p: float, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    (difference,), (tangent,) = primals, tangents
     result = distance(difference, p)
-    slope = distance_gradient(p, difference, result[..., None])
-    return result, jnp.sum(slope * change, -1)
+    derivative = distance_gradient(p, difference, result[..., None])
+    return result, jnp.sum(derivative * tangent, -1)
 
 
 @lower("_euclidean_dist")
-def euclidean_dist(x1: Any, x2: Any) -> jax.Array:
-    """By one matrix product: what torch does for more than 25 rows."""
+def euclidean_dist(x1: Array, x2: Array) -> Array:
+    """Euclidean distances from one matrix product, as torch computes them for more than 25 rows."""
     squares = [jnp.sum(x * x, -1, keepdims=True) for x in (x1, x2)]
     product = x1 @ jnp.swapaxes(x2, -1, -2)
     total = squares[0] + jnp.swapaxes(squares[1], -1, -2) - 2 * product
@@ -123,7 +132,7 @@ def euclidean_dist(x1: Any, x2: Any) -> jax.Array:
 
 
 @lower("_cdist_forward", static=("p",))
-def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> jax.Array:
+def cdist(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
     many = x1.shape[-2] > 25 or x2.shape[-2] > 25
     if p == 2 and (compute_mode == 1 or (many and compute_mode in (None, 0))):
         return euclidean_dist(x1, x2)
@@ -131,16 +140,16 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: int | None) -> jax.Array:
 
 
 @lower("_cdist_backward", static=("p",))
-def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> jax.Array:
+def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) -> Array:
     if not grad.size:
         return jnp.zeros_like(x1)
     difference = x1[..., :, None, :] - x2[..., None, :, :]
-    slope = distance_gradient(p, difference, cdist[..., None])
-    return jnp.sum(grad[..., None] * slope, -2)
+    derivative = distance_gradient(p, difference, cdist[..., None])
+    return jnp.sum(grad[..., None] * derivative, -2)
 
 
-def _pairs(n: int) -> tuple[jax.Array, jax.Array]:
-    """The rows i < j of each pair, in the order of an upper triangle; no constant of n² numbers."""
+def _pairs(n: int) -> tuple[Array, Array]:
+    """The rows i < j of each pair, in the order of an upper triangle, computed without a constant of n² numbers."""
     row = jnp.arange(n, dtype=np.int32)
     starts = row * (2 * n - row - 1) // 2
     pair = jnp.arange(n * (n - 1) // 2, dtype=np.int32)
@@ -149,13 +158,13 @@ def _pairs(n: int) -> tuple[jax.Array, jax.Array]:
 
 
 @lower("_pdist_forward", static=("p",))
-def pdist(self: Any, p: float = 2.0) -> jax.Array:
+def pdist(self: Array, p: float = 2.0) -> Array:
     i, j = _pairs(self.shape[0])
     return distance(self[i] - self[j], p)
 
 
 @lower("_pdist_backward", static=("p",))
-def pdist_backward(grad: Any, self: Any, p: float, pdist: Any) -> jax.Array:
+def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
     i, j = _pairs(self.shape[0])
-    slope = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
-    return jnp.zeros_like(self).at[i].add(slope).at[j].add(-slope)
+    derivative = grad[:, None] * distance_gradient(p, self[i] - self[j], pdist[:, None])
+    return jnp.zeros_like(self).at[i].add(derivative).at[j].add(-derivative)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from .promote import cast, widen
 from .registry import lower
+from .types import Array, Scalar
 from .vjp import transpose
 
+Padding = Callable[[Array, Sequence[int]], Array]
 
-def _widths(ndim: int, pad: Any) -> list[tuple[int, int]]:
-    """torch's pad list (innermost dimension first, two numbers each) as one pair per dimension."""
+
+def _widths(ndim: int, pad: Sequence[int]) -> list[tuple[int, int]]:
+    """One pair of widths per dimension, from torch's list (two numbers per dimension, the innermost first)."""
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
     return [(0, 0)] * (ndim - len(pairs)) + pairs[::-1]
 
 
 @lower("constant_pad_nd")
-def constant_pad_nd(self: Any, pad: Any, value: Any = 0) -> jax.Array:
+def constant_pad_nd(self: Array, pad: Sequence[int], value: Scalar = 0) -> Array:
     config = [(low, high, 0) for low, high in _widths(self.ndim, pad)]
     return jax.lax.pad(self, cast(value, self.dtype), config)
 
 
-def _padder(mode: str) -> Callable[[Any, Any], jax.Array]:
-    """Padding in one of `jnp.pad`'s modes; a negative width cuts."""
+def _padder(mode: str) -> Padding:
+    """Padding in one of `jnp.pad`'s modes; a negative width removes elements."""
 
-    def padded(self: Any, padding: Any) -> jax.Array:
+    def padded(self: Array, padding: Sequence[int]) -> Array:
         widths = _widths(self.ndim, padding)
         grown = jnp.pad(self, [(max(low, 0), max(high, 0)) for low, high in widths], mode=mode)
         return grown[
@@ -41,8 +43,8 @@ def _padder(mode: str) -> Callable[[Any, Any], jax.Array]:
     return padded
 
 
-def _register(name: str, forward: Callable[[Any, Any], jax.Array]) -> None:
-    def backward(grad_output: Any, self: Any, padding: Any) -> jax.Array:
+def _register(name: str, forward: Padding) -> None:
+    def backward(grad_output: Array, self: Array, padding: Sequence[int]) -> Array:
         (grad,) = widen(grad_output)
         return transpose(lambda x: forward(x, padding), self.shape, grad)
 

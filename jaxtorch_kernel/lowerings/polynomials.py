@@ -1,6 +1,6 @@
-"""Orthogonal polynomials, by their recurrences in the degree.
+"""Orthogonal polynomials, computed by their recurrences in the degree.
 
-The degree is an elementwise operand, so one loop runs up to the highest degree.
+The degree is an elementwise operand, so one loop runs to the highest degree.
 """
 
 from __future__ import annotations
@@ -9,46 +9,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_floating
+from .types import Array
 
 # (k, x, p of degree k - 1, p of degree k) -> p of degree k + 1
-Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
-
-
+Step = Callable[[Array, Array, Array, Array], Array]
 # k, p of degree k - 1, p of degree k, and the result so far
-State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+State = tuple[Array, Array, Array, Array]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of polynomials: p of degree 0 is 1."""
+    """A family of polynomials, in which p of degree 0 is 1."""
 
-    first: Callable[[jax.Array], jax.Array]
+    first: Callable[[Array], Array]
     step: Step
     shifted: bool = False  # defined on (0, 1) instead of (-1, 1)
 
 
-def _chebyshev(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+def _chebyshev(k: Array, x: Array, before: Array, p: Array) -> Array:
     return 2 * x * p - before
 
 
-def _hermite_h(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+def _hermite_h(k: Array, x: Array, before: Array, p: Array) -> Array:
     return 2 * (x * p - k * before)
 
 
-def _hermite_he(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+def _hermite_he(k: Array, x: Array, before: Array, p: Array) -> Array:
     return x * p - k * before
 
 
-def _laguerre(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+def _laguerre(k: Array, x: Array, before: Array, p: Array) -> Array:
     return ((2 * k + 1 - x) * p - k * before) / (k + 1)
 
 
-def _legendre(k: jax.Array, x: jax.Array, before: jax.Array, p: jax.Array) -> jax.Array:
+def _legendre(k: Array, x: Array, before: Array, p: Array) -> Array:
     return ((2 * k + 1) * x * p - k * before) / (k + 1)
 
 
@@ -70,12 +68,12 @@ for _kind, _first in _CHEBYSHEV.items():
     _FAMILIES[f"shifted_chebyshev_polynomial_{_kind}"] = Family(_first, _chebyshev, shifted=True)
 
 
-def _evaluate(family: Family, x: jax.Array, n: jax.Array) -> jax.Array:
+def _evaluate(family: Family, x: Array, n: Array) -> Array:
     x, n = jnp.broadcast_arrays(x, jnp.trunc(n))
     if family.shifted:
         x = 2 * x - 1
 
-    def more(state: State) -> jax.Array:
+    def more(state: State) -> Array:
         k, *_ = state
         return k < jnp.max(n, initial=0)
 

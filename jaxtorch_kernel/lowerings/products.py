@@ -1,48 +1,47 @@
-"""Scattered products with repeated indices, whose derivative JAX provides only for unique indices."""
+"""Scattered products with repeated indices; JAX differentiates them only for unique indices."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .indexing import EXACT
+from .indexing import EXACT, IndexMode
+from .types import Array, Arrays, Subscript
 
 
-def multiply_at(
-    x: Any, place: tuple[Any, ...], rows: Any, how: dict[str, Any] = EXACT
-) -> jax.Array:
-    """`x.at[place].multiply(rows, **how)` with a gradient, zeros among the factors or not.
+def multiply_at(x: Array, subscript: Subscript, rows: Array, mode: IndexMode = EXACT) -> Array:
+    """`x.at[subscript].multiply(rows, **mode)` with a gradient that is right even if some factors are 0.
 
     Args:
-        place: a subscript of slices and integer arrays; `x[place]` and `rows` have one shape.
+        subscript: slices and integer arrays; `x[subscript]` and `rows` have the same shape.
     """
-    arrays = [p for p in place if not isinstance(p, slice)]
+    indices = [i for i in subscript if not isinstance(i, slice)]
 
-    def subscript(arrays: list[Any]) -> tuple[Any, ...]:
-        own = iter(arrays)
-        return tuple(p if isinstance(p, slice) else next(own) for p in place)
+    def with_indices(indices: Arrays) -> Subscript:
+        remaining = iter(indices)
+        return tuple(i if isinstance(i, slice) else next(remaining) for i in subscript)
 
     @jax.custom_vjp
-    def product(x: Any, rows: Any, arrays: list[Any]) -> jax.Array:
-        return x.at[subscript(arrays)].multiply(rows, **how)
+    def product(x: Array, rows: Array, indices: Arrays) -> Array:
+        return x.at[with_indices(indices)].multiply(rows, **mode)
 
-    def save(x: Any, rows: Any, arrays: list[Any]) -> Any:
-        return product(x, rows, arrays), (x, rows, arrays)
+    def save(x: Array, rows: Array, indices: Arrays) -> tuple[Array, tuple[Array, Array, Arrays]]:
+        return product(x, rows, indices), (x, rows, indices)
 
-    def pull_back(saved: Any, given: Any) -> Any:
-        x, rows, arrays = saved
-        at = subscript(arrays)
+    def pull_back(saved: tuple[Array, Array, Arrays], grad: Array) -> tuple[Array, Array, None]:
+        x, rows, indices = saved
+        at = with_indices(indices)
 
-        def here(values: Any) -> jax.Array:
+        def read(values: Array) -> Array:
             return values.at[at].get(mode="fill", fill_value=0, wrap_negative_indices=False)
 
         zero = rows == 0
-        rest = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), **how)
-        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), **how)
-        others = jnp.where(here(zeros) - zero > 0, 0, here(rest) / jnp.where(zero, 1, rows))
-        return given * jnp.where(zeros > 0, 0, rest), here(given * x) * others, None
+        nonzero_product = jnp.ones_like(x).at[at].multiply(jnp.where(zero, 1, rows), **mode)
+        zeros = jnp.zeros_like(x).at[at].add(zero.astype(x.dtype), **mode)
+        # For each factor, the product of the other factors of its element.
+        others = read(nonzero_product) / jnp.where(zero, 1, rows)
+        others = jnp.where(read(zeros) - zero > 0, 0, others)
+        return grad * jnp.where(zeros > 0, 0, nonzero_product), read(grad * x) * others, None
 
     product.defvjp(save, pull_back)
-    return product(x, rows, arrays)
+    return product(x, rows, indices)

@@ -1,33 +1,34 @@
-"""The fused cells of LSTM and GRU: the rest of one time step after its two matrix products.
+"""The fused cells of LSTM and GRU: the part of one time step after its two matrix products.
 
-A cell stores the gates that it computed in a `workspace`, so that its gradient needs no recomputation. torch calls
-these operators only on accelerators, and the layout of the workspace is private to the device.
+A cell stores its gates in a `workspace`, so that the gradient does not recompute them. torch calls these operators only
+on accelerators, and each device chooses the layout of its workspace.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .promote import widen
 from .registry import lower
+from .types import Array, Gradients
 
 
-def _gates(gates: Any, bias: Any, parts: int) -> list[jax.Array]:
-    gates, bias = widen(gates, bias)
-    return jnp.split(gates if bias is None else gates + bias, parts, axis=1)
+def _gates(gates: Array, bias: Array | None, parts: int) -> list[Array]:
+    (gates,) = widen(gates)
+    if bias is not None:
+        gates = gates + widen(bias)[0]
+    return jnp.split(gates, parts, axis=1)
 
 
 @lower("_thnn_fused_lstm_cell", meta=False)
 def lstm_cell(
-    input_gates: Any,
-    hidden_gates: Any,
-    cx: Any,
-    input_bias: Any = None,
-    hidden_bias: Any = None,
-) -> tuple[Any, Any, Any]:
+    input_gates: Array,
+    hidden_gates: Array,
+    cx: Array,
+    input_bias: Array | None = None,
+    hidden_bias: Array | None = None,
+) -> tuple[Array, Array, Array]:
     dtype = cx.dtype
     (wide,) = widen(cx)
     from_input = _gates(input_gates, input_bias, 4)
@@ -43,10 +44,16 @@ def lstm_cell(
 
 @lower("_thnn_fused_lstm_cell_backward_impl", meta=False)
 def lstm_cell_backward(
-    grad_hy: Any, grad_cy: Any, cx: Any, cy: Any, workspace: Any, has_bias: bool
-) -> tuple[Any, Any, Any]:
+    grad_hy: Array | None,
+    grad_cy: Array | None,
+    cx: Array,
+    cy: Array,
+    workspace: Array,
+    has_bias: bool,
+) -> Gradients:
     dtype = cx.dtype
-    grad_hy, grad_cy, cx, cy, workspace = widen(grad_hy, grad_cy, cx, cy, workspace)
+    cx, cy, workspace = widen(cx, cy, workspace)
+    grad_hy, grad_cy = widen(grad_hy, grad_cy)
     i, f, g, o = jnp.split(workspace, 4, axis=1)
     tanh_cy = jnp.tanh(cy)
     grad_hy = jnp.zeros_like(cy) if grad_hy is None else grad_hy
@@ -65,12 +72,12 @@ def lstm_cell_backward(
 
 @lower("_thnn_fused_gru_cell", meta=False)
 def gru_cell(
-    input_gates: Any,
-    hidden_gates: Any,
-    hx: Any,
-    input_bias: Any = None,
-    hidden_bias: Any = None,
-) -> tuple[Any, Any]:
+    input_gates: Array,
+    hidden_gates: Array,
+    hx: Array,
+    input_bias: Array | None = None,
+    hidden_bias: Array | None = None,
+) -> tuple[Array, Array]:
     dtype = hx.dtype
     (wide,) = widen(hx)
     reset_i, update_i, new_i = _gates(input_gates, input_bias, 3)
@@ -83,9 +90,7 @@ def gru_cell(
 
 
 @lower("_thnn_fused_gru_cell_backward", meta=False)
-def gru_cell_backward(
-    grad_hy: Any, workspace: Any, has_bias: bool
-) -> tuple[Any, Any, Any, Any, Any]:
+def gru_cell_backward(grad_hy: Array, workspace: Array, has_bias: bool) -> Gradients:
     dtype = workspace.dtype
     grad_hy, workspace = widen(grad_hy, workspace)
     reset, update, new, hx, new_h = jnp.split(workspace, 5, axis=1)

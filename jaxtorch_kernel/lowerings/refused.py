@@ -1,4 +1,4 @@
-"""Dtypes that torch refuses and JAX would accept, for each operator, by kind.
+"""Kinds of dtypes that torch refuses for an operator, although JAX would accept them.
 
 XLA adds booleans and orders complex numbers; torch raises. An operator is listed if neither the CPU nor cuda has a
 kernel for the kind according to PyTorch's operator database; `tests/lowerings/test_refused_dtypes.py` compares the
@@ -56,7 +56,7 @@ _COMPLEX = """
 
 _KINDS = {"b": _BOOL.split(), "i": _INTEGER.split(), "c": _COMPLEX.split()}
 
-# Operator without its overload -> kinds of dtypes (`promote.kind_of`) to ask the CPU about.
+# Operator without its overload -> kinds of dtypes (`promote.kind_of`) that the CPU kernel checks.
 REFUSED = {
     name: "".join(kind for kind, names in _KINDS.items() if name in names)
     for name in sorted({name for names in _KINDS.values() for name in names})

@@ -1,10 +1,10 @@
 """The table of lowerings: an ATen operator's functional overload -> a JAX function.
 
-A lowering takes the operator's arguments in schema order and returns what the operator returns. Tensors
-arrive as JAX arrays (inside a trace), Scalars and floats as `Number` (a run-time operand, so that a changing
-learning rate never compiles), everything else unchanged. The result is cast to the dtype that torch's own Meta
-kernel returns, so a lowering only has to get values and shapes right. In-place and `out=` overloads are derived
-from the schema (`dispatch/program.py`); only the functional overload is written.
+A lowering takes the operator's arguments in schema order and returns what the operator returns (`types.py`). Tensors
+arrive as JAX arrays (inside a trace), Scalars and floats as `Number` (a run-time operand, so that a changing learning
+rate does not recompile), and everything else unchanged. The result is cast to the dtype that torch's own Meta kernel
+returns, so a lowering only has to get values and shapes right. Only the functional overload is written: in-place and
+`out=` overloads are derived from the schema (`dispatch/program.py`).
 
     @lower("lerp.Scalar")
     def lerp_scalar(self, end, weight):
@@ -23,18 +23,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """One operator's JAX function, and what the dispatch must know to call it."""
+    """An operator's JAX function, and how the dispatch calls it."""
 
     function: Callable[..., Any]
-    # Names of Scalar or float arguments whose value shapes the program (an exponent that is unrolled).
+    # Names of Scalar or float arguments whose value is compiled into the program (an exponent that is unrolled).
     static: frozenset[str] = frozenset()
     # The function takes a JAX key (uint32[2] data) before the operator's arguments.
     random: bool = False
-    # torch's Meta kernel is asked for result dtypes, shapes and strides. Off where it is wrong or missing.
+    # Whether torch's Meta kernel gives result dtypes, shapes and strides; False where it is wrong or missing.
     meta: bool = True
-    # The result is channels last where the first or second argument is, of which torch's Meta kernel says nothing.
+    # The result is channels last if the first or second argument is, although torch's Meta kernel does not say so.
     keeps_format: bool = False
-    # Whether the operator came from torch's decompositions (counted apart in docs/coverage.md).
+    # Whether the operator is one of torch's decompositions, which docs/coverage.md counts separately.
     decomposed: bool = False
 
 
@@ -53,7 +53,7 @@ def lower(
     An overload called "default" may be left out: "relu" is "relu.default".
 
     Raises:
-        ValueError: one of them has a lowering already.
+        ValueError: one of them already has a lowering.
     """
 
     def register(function: F) -> F:

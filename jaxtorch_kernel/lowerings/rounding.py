@@ -1,8 +1,6 @@
-"""Parts and neighbours of floating-point numbers: fractions, exponents, decimals, limits."""
+"""Parts and neighbours of floating-point numbers: fractions, exponents, rounding to decimals, replacement of NaN."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +8,15 @@ import jax.numpy as jnp
 from .elementwise import arithmetic, floating, lower_arithmetic
 from .promote import cast, kind_of, promote
 from .registry import lower
+from .types import Array, Operand
 from .unary import exp2
 
 
-def _frac(self: jax.Array) -> jax.Array:
+def _frac(self: Array) -> Array:
     return self - jnp.trunc(self)
 
 
-def _heaviside(self: jax.Array, values: jax.Array) -> jax.Array:
+def _heaviside(self: Array, values: Array) -> Array:
     return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
 
 
@@ -25,7 +24,7 @@ lower_arithmetic({"frac": _frac, "heaviside": _heaviside})
 
 
 @lower("round.decimals")
-def round_decimals(self: jax.Array, decimals: int) -> jax.Array:
+def round_decimals(self: Array, decimals: int) -> Array:
     if kind_of(self.dtype) == "i":
         return self
     (self,) = arithmetic(self)
@@ -36,32 +35,34 @@ def round_decimals(self: jax.Array, decimals: int) -> jax.Array:
 
 
 @lower("frexp.Tensor")
-def frexp(self: jax.Array) -> tuple[jax.Array, jax.Array]:
+def frexp(self: Array) -> tuple[Array, Array]:
     mantissa, exponent = jnp.frexp(*arithmetic(self))
     return mantissa, exponent
 
 
 @lower("ldexp.Tensor")
-def ldexp(self: Any, other: Any) -> jax.Array:
+def ldexp(self: Operand, other: Operand) -> Array:
     self, power = floating(self, exp2(*floating(other)))
     return self * power
 
 
 @lower("nextafter")
-def nextafter(self: Any, other: Any) -> jax.Array:
+def nextafter(self: Operand, other: Operand) -> Array:
     return _next_after(*promote(self, other))
 
 
 @jax.custom_jvp
-def _next_after(x: Any, towards: Any) -> jax.Array:
+def _next_after(x: Array, towards: Array) -> Array:
     return jnp.nextafter(x, towards)
 
 
-_next_after.defjvps(lambda change, _, x, towards: change * (x != towards), None)
+_next_after.defjvps(lambda tangent, _, x, towards: tangent * (x != towards), None)
 
 
 @lower("nan_to_num")
-def nan_to_num(self: jax.Array, nan: Any, posinf: Any, neginf: Any) -> jax.Array:
+def nan_to_num(
+    self: Array, nan: Operand | None, posinf: Operand | None, neginf: Operand | None
+) -> Array:
     if kind_of(self.dtype) in "bi":
         return self
     if kind_of(self.dtype) == "c":

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from .promote import kind_of, widen
 from .reductions import accumulator
 from .registry import lower
+from .types import Array, Pair
+
+R = TypeVar("R")
 
 
-def _along(scan: Callable[..., Any], self: Any, dim: int) -> Any:
-    """`scan(x, axis)`; a 0-dim tensor is a row of one."""
+def _along(scan: Callable[[Array, int], R], self: Array, dim: int) -> R:
+    """`scan(x, axis)`, where a 0-dim tensor is scanned as a row of one element."""
     if self.ndim:
         return scan(self, dim % self.ndim)
     return jax.tree.map(lambda x: x.reshape(()), scan(self.reshape(1), 0))
 
 
 @lower("cumsum")
-def cumsum(self: Any, dim: int, dtype: Any = None) -> jax.Array:
+def cumsum(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
     return _along(jax.lax.cumsum, accumulator(self, dtype), dim)
 
 
 @lower("cumprod")
-def cumprod(self: Any, dim: int, dtype: Any = None) -> jax.Array:
+def cumprod(self: Array, dim: int, dtype: torch.dtype | None = None) -> Array:
     return _along(jax.lax.cumprod, accumulator(self, dtype), dim)
 
 
 @lower("logcumsumexp", "_logcumsumexp")
-def logcumsumexp(self: Any, dim: int) -> jax.Array:
+def logcumsumexp(self: Array, dim: int) -> Array:
     (self,) = widen(self)
     if kind_of(self.dtype) == "c":
         return _along(
@@ -41,27 +45,30 @@ def logcumsumexp(self: Any, dim: int) -> jax.Array:
     return _along(jax.lax.cumlogsumexp, self, dim)
 
 
-def _running_best(not_worse: Callable[[Any, Any], Any]) -> Callable[[Any, int], Any]:
-    def combine(left: Any, right: Any) -> Any:
+def _running_best(not_worse: Callable[[Array, Array], Array]) -> Callable[[Array, int], Pair]:
+    def combine(left: Pair, right: Pair) -> Pair:
         (a, i), (b, j) = left, right
-        # NaN beats everything; of equals the latest is taken. So `combine` is associative.
+        # NaN wins over all numbers, and the last of equal elements wins, so `combine` is associative.
         later = (b != b) | ((a == a) & not_worse(b, a))
         return jnp.where(later, b, a), jnp.where(later, j, i)
 
-    def scan(self: Any, axis: int) -> Any:
+    def scan(self: Array, axis: int) -> Pair:
         index = jax.lax.broadcasted_iota(np.int32, self.shape, axis)
         return jax.lax.associative_scan(combine, (self, index), axis=axis)
 
-    def lowering(self: Any, dim: int) -> Any:
+    def lowering(self: Array, dim: int) -> Pair:
         return _along(scan, self, dim)
 
     return lowering
 
 
-for _name, _not_worse in (("cummax", jnp.greater_equal), ("cummin", jnp.less_equal)):
-    _best = lower(_name)(_running_best(_not_worse))
+def _register(name: str, not_worse: Callable[[Array, Array], Array]) -> None:
+    best = lower(name)(_running_best(not_worse))
 
-    def _helper(self: Any, values: Any, indices: Any, dim: int, best: Any = _best) -> Any:
+    @lower(f"_{name}_helper", meta=False)
+    def helper(self: Array, values: Array, indices: Array, dim: int) -> Pair:
         return best(self, dim)
 
-    lower(f"_{_name}_helper", meta=False)(_helper)
+
+_register("cummax", jnp.greater_equal)
+_register("cummin", jnp.less_equal)

@@ -5,8 +5,6 @@ The index may be smaller than the other tensors; only the part within its extent
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +13,7 @@ from .indexing import EXACT, along, narrow
 from .products import multiply_at
 from .promote import cast, kind_of, opmath
 from .registry import lower
+from .types import Array, Arrays, Pair, Scalar, Subscript
 
 _METHODS = {
     "add": "add",
@@ -27,62 +26,62 @@ _METHODS = {
 }
 
 
-def _places(dim: int, index: Any) -> tuple[Any, ...]:
-    """Full coordinates of the elements that an index names along one dimension."""
+def _coordinates(dim: int, index: Array) -> Subscript:
+    """The full coordinates of the elements that `index` selects along one dimension."""
     grid = [jax.lax.broadcasted_iota(np.int32, index.shape, d) for d in range(index.ndim)]
     grid[dim % index.ndim] = narrow(index)
     return tuple(grid)
 
 
-def _extent(x: Any, index: Any) -> Any:
+def _extent(x: Array, index: Array) -> Array:
     return jnp.atleast_1d(x)[tuple(slice(n) for n in index.shape)]
 
 
 @lower("gather")
-def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> jax.Array:
+def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     shape, index = index.shape, jnp.atleast_1d(index)
     if not index.size:
         return jnp.zeros(shape, self.dtype)
-    places = _places(dim, index)
-    return jnp.atleast_1d(self).at[places].get(**EXACT).reshape(shape)
+    subscript = _coordinates(dim, index)
+    return jnp.atleast_1d(self).at[subscript].get(**EXACT).reshape(shape)
 
 
 @lower("scatter.src")
-def scatter(self: Any, dim: int, index: Any, src: Any) -> jax.Array:
+def scatter(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scattered(self, dim, index, src, "set")
 
 
 @lower("scatter.value")
-def scatter_value(self: Any, dim: int, index: Any, value: Any) -> jax.Array:
+def scatter_value(self: Array, dim: int, index: Array, value: Scalar) -> Array:
     return _scattered(self, dim, index, cast(value, self.dtype), "set")
 
 
 @lower("scatter.reduce")
-def scatter_reduced(self: Any, dim: int, index: Any, src: Any, reduce: str) -> jax.Array:
+def scatter_reduced(self: Array, dim: int, index: Array, src: Array, reduce: str) -> Array:
     return _scattered(self, dim, index, src, _METHODS[reduce])
 
 
 @lower("scatter.value_reduce")
-def scatter_value_reduced(self: Any, dim: int, index: Any, value: Any, reduce: str) -> jax.Array:
+def scatter_value_reduced(self: Array, dim: int, index: Array, value: Scalar, reduce: str) -> Array:
     return _scattered(self, dim, index, cast(value, self.dtype), _METHODS[reduce])
 
 
 @lower("scatter_add")
-def scatter_add(self: Any, dim: int, index: Any, src: Any) -> jax.Array:
+def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
     return _scattered(self, dim, index, src, "add")
 
 
-def _scattered(self: Any, dim: int, index: Any, src: Any, method: str) -> jax.Array:
+def _scattered(self: Array, dim: int, index: Array, src: Array, method: str) -> Array:
     index = jnp.atleast_1d(index)
     if not index.size:
         return self
     src = _extent(src, index) if src.ndim else src
-    place = jnp.atleast_1d(self).at[_places(dim, index)]
-    return getattr(place, method)(src, **EXACT).reshape(self.shape)
+    elements = jnp.atleast_1d(self).at[_coordinates(dim, index)]
+    return getattr(elements, method)(src, **EXACT).reshape(self.shape)
 
 
-def _identity(reduce: str, dtype: Any) -> Any:
-    """What an element that takes no part starts from."""
+def _identity(reduce: str, dtype: np.dtype) -> float:
+    """The initial value of the reduction when `self` is not included."""
     if reduce in ("sum", "mean"):
         return 0
     if reduce == "prod":
@@ -90,90 +89,96 @@ def _identity(reduce: str, dtype: Any) -> Any:
     kind = kind_of(dtype)
     if kind == "b":
         return reduce == "amin"
-    info = jnp.iinfo(dtype) if kind == "i" else None
-    if info is None:
-        return np.inf if reduce == "amin" else -np.inf
-    return info.max if reduce == "amin" else info.min
+    if kind == "i":
+        info = jnp.iinfo(dtype)
+        return int(info.max if reduce == "amin" else info.min)
+    return np.inf if reduce == "amin" else -np.inf
 
 
 def _reduced(
-    self: Any, place: Any, src: Any, reduce: str, include_self: bool, wide: Any
-) -> jax.Array:
-    """`self` with `src` reduced into `place`, a subscript of it, in the dtype `wide`."""
-    start = self.astype(wide)
-    if not include_self:
-        start = jnp.where(_reached(start, place), np.array(_identity(reduce, wide), wide), start)
-    if reduce == "prod":
-        return multiply_at(start, place, src.astype(wide))
+    self: Array, subscript: Subscript, src: Array, reduce: str, include_self: bool, wide: np.dtype
+) -> Array:
+    """`self` with `src` reduced into `self[subscript]`, in the dtype `wide`."""
+    self, src = self.astype(wide), src.astype(wide)
     if reduce in ("amax", "amin"):
-        return _extremum(self.astype(wide), src.astype(wide), place, (reduce, include_self))
-    result = getattr(start.at[place], _METHODS[reduce])(src.astype(wide), **EXACT)
+        return _extremum(self, src, subscript, reduce, include_self)
+    if not include_self:
+        self = jnp.where(_selected(self, subscript), np.array(_identity(reduce, wide), wide), self)
+    if reduce == "prod":
+        return multiply_at(self, subscript, src)
+    total = self.at[subscript].add(src, **EXACT)
     if reduce != "mean":
-        return result
+        return total
     counts = jnp.full(self.shape, int(include_self), np.int32)
-    counts = jnp.maximum(counts.at[place].add(1, **EXACT), 1)
-    if kind_of(wide) == "i":
-        return result // counts.astype(wide)
-    return result / counts.astype(wide)
+    counts = jnp.maximum(counts.at[subscript].add(1, **EXACT), 1).astype(wide)
+    return total // counts if kind_of(wide) == "i" else total / counts
 
 
-def _reached(x: Any, place: tuple[Any, ...]) -> jax.Array:
-    """Which elements a subscript names. A mask, and no `set` of them: that has a gradient for unique indices only."""
-    return jnp.zeros(x.shape, bool).at[place].set(True, **EXACT)
+def _selected(x: Array, subscript: Subscript) -> Array:
+    """A mask of the elements that a subscript selects.
+
+    Used with `where`, because JAX differentiates `x.at[...].set` only for unique indices.
+    """
+    return jnp.zeros(x.shape, bool).at[subscript].set(True, **EXACT)
 
 
-def _extremum(self: Any, src: Any, place: tuple[Any, ...], how: tuple[str, bool]) -> jax.Array:
-    """Equals share the gradient, among them an element of `self` that takes no part, as in torch."""
-    reduce, include_self = how
-    rows = sum(isinstance(part, slice) for part in place)  # before the indices, and no operands
+def _extremum(
+    self: Array, src: Array, subscript: Subscript, reduce: str, include_self: bool
+) -> Array:
+    """The maximum or minimum. Equal elements share the gradient, as in torch even with an excluded one of `self`."""
+    slices = [i for i in subscript if isinstance(i, slice)]  # before all indices
+    # The indices are operands of the differentiated function, the slices are not.
+    indices = [i for i in subscript if not isinstance(i, slice)]
 
-    def at(x: Any, places: Any) -> Any:
-        return x.at[(*[slice(None)] * rows, *places)]
-
-    def reached(x: Any, places: Any) -> jax.Array:
-        return _reached(x, (*[slice(None)] * rows, *places))
+    def with_indices(indices: Arrays) -> Subscript:
+        return (*slices, *indices)
 
     @jax.custom_jvp
-    def extremum(self: Any, src: Any, places: Any) -> jax.Array:
+    def extremum(self: Array, src: Array, indices: Arrays) -> Array:
+        at = with_indices(indices)
         if not include_self:
             first = np.array(_identity(reduce, self.dtype), self.dtype)
-            self = jnp.where(reached(self, places), first, self)
-        return getattr(at(self, places), _METHODS[reduce])(src, **EXACT)
+            self = jnp.where(_selected(self, at), first, self)
+        result: Array = getattr(self.at[at], _METHODS[reduce])(src, **EXACT)
+        return result
 
     @extremum.defjvp
-    def change_of(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-        (self, src, places), (self_change, src_change, _) = primals, tangents
-        result = extremum(self, src, places)
-        best, src_best = self == result, src == at(result, places).get(**EXACT)
-        count = at(best.astype(result.dtype), places).add(src_best.astype(result.dtype))
-        change = jnp.where(best, self_change, 0)
+    def derivative(
+        primals: tuple[Array, Array, Arrays], tangents: tuple[Array, Array, Arrays]
+    ) -> Pair:
+        (self, src, indices), (self_tangent, src_tangent, _) = primals, tangents
+        at = with_indices(indices)
+        result = extremum(self, src, indices)
+        best, src_best = self == result, src == result.at[at].get(**EXACT)
+        count = best.astype(result.dtype).at[at].add(src_best.astype(result.dtype))
+        tangent = jnp.where(best, self_tangent, 0)
         if not include_self:
-            change = jnp.where(reached(self, places), 0, change)
-        change = at(change, places).add(jnp.where(src_best, src_change, 0), **EXACT)
-        return result, change / count
+            tangent = jnp.where(_selected(self, at), 0, tangent)
+        tangent = tangent.at[at].add(jnp.where(src_best, src_tangent, 0), **EXACT)
+        return result, tangent / count
 
-    return extremum(self, src, place[rows:])
+    return extremum(self, src, indices)
 
 
 @lower("scatter_reduce.two")
 def scatter_reduce(
-    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
-) -> jax.Array:
+    self: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool = True
+) -> Array:
     index = jnp.atleast_1d(index)
     if not index.size:
         return self
     target = jnp.atleast_1d(self)
-    places = _places(dim, index)
+    subscript = _coordinates(dim, index)
     wide = opmath(self.dtype)
-    result = _reduced(target, places, _extent(src, index), reduce, include_self, wide)
+    result = _reduced(target, subscript, _extent(src, index), reduce, include_self, wide)
     return result.reshape(self.shape)
 
 
 @lower("index_reduce")
 def index_reduce(
-    self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
-) -> jax.Array:
-    rows, place = along(self, dim, index)
+    self: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
+) -> Array:
+    rows, subscript = along(self, dim, index)
     source = jnp.atleast_1d(source)
-    # Unlike `scatter_reduce`, torch reduces half types here in their own precision.
-    return _reduced(rows, place, source, reduce, include_self, self.dtype).reshape(self.shape)
+    # Unlike in `scatter_reduce`, torch reduces half types in their own precision here.
+    return _reduced(rows, subscript, source, reduce, include_self, self.dtype).reshape(self.shape)

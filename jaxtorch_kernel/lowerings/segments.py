@@ -1,14 +1,11 @@
 """Reductions over consecutive segments of one axis (`segment_reduce`).
 
-The segment of each element is found by searching the segment ends; a scatter then reduces each segment. Leading
-(batch) axes are folded into one, and each batch element has its own segments.
+A search among the segment ends finds the segment of each element; a scatter then reduces each segment. Leading (batch)
+axes are flattened into one, and each batch element has its own segments.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,23 +13,26 @@ from .products import multiply_at
 from .promote import cast
 from .registry import lower
 from .sorting import search
+from .types import Array, Scalar
 
 _START = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
 
 
 class Segments:
-    """Which segment each row belongs to.
+    """The segment of each row.
 
     Attributes:
-        lengths: how long each segment is, (batch, segments).
-        ids: the segment of each row, (batch, rows); `segments` or more for rows of none.
+        lengths: the length of each segment, (batch, segments).
+        ids: the segment of each row, (batch, rows); `count` or more for a row that is in no segment.
     """
 
-    def __init__(self, data: Any, lengths: Any, offsets: Any, axis: int):
+    def __init__(self, data: Array, lengths: Array | None, offsets: Array | None, axis: int):
         self.axis = axis
         self.batch = data.shape[:axis]
         self.rows, self.inner = data.shape[axis], data.shape[axis + 1 :]
+        first: Array | int
         if offsets is None:
+            assert lengths is not None  # torch requires one of the two
             lengths = lengths.reshape(-1, lengths.shape[-1]).astype(np.int32)
             ends, first = jnp.cumsum(lengths, -1, dtype=np.int32), 0
         else:
@@ -43,16 +43,16 @@ class Segments:
         row = jnp.broadcast_to(jnp.arange(self.rows, dtype=np.int32), (ends.shape[0], self.rows))
         self.ids = jnp.where(row >= first, search(ends, row, True), self.count)
 
-    def rows_of(self, x: Any) -> jax.Array:
-        """(batch, rows or segments, inner) from the operator's own shape."""
+    def rows_of(self, x: Array) -> Array:
+        """`x` as (batch, rows or segments, inner)."""
         return x.reshape(-1, x.shape[self.axis], int(np.prod(self.inner, dtype=np.int64)))
 
-    def back(self, x: Any) -> jax.Array:
+    def back(self, x: Array) -> Array:
         """The inverse of `rows_of`."""
         return x.reshape(*self.batch, x.shape[1], *self.inner)
 
-    def scatter(self, rows: Any, reduce: str, start: Any) -> jax.Array:
-        """Reduce rows into their segments."""
+    def scatter(self, rows: Array, reduce: str, start: Array | float) -> Array:
+        """Reduce the rows of each segment."""
         out = jnp.full((rows.shape[0], self.count, rows.shape[2]), start, rows.dtype)
         batch = jnp.arange(rows.shape[0], dtype=np.int32)[:, None]
         if reduce == "prod":
@@ -61,23 +61,23 @@ class Segments:
         function = {"max": at.max, "min": at.min}.get(reduce, at.add)
         return function(rows, mode="drop")
 
-    def gather(self, x: Any) -> jax.Array:
-        """Each row's own segment of x; 0 for rows of none."""
+    def gather(self, x: Array) -> Array:
+        """The element of `x` for the segment of each row; 0 for a row that is in no segment."""
         batch = jnp.arange(x.shape[0], dtype=np.int32)[:, None]
         return x.at[batch, self.ids].get(mode="fill", fill_value=0)
 
 
 @lower("segment_reduce")
 def segment_reduce(
-    data: Any,
+    data: Array,
     reduce: str,
-    lengths: Any = None,
-    indices: Any = None,
-    offsets: Any = None,
+    lengths: Array | None = None,
+    indices: Array | None = None,
+    offsets: Array | None = None,
     axis: int = 0,
     unsafe: bool = False,
-    initial: Any = None,
-) -> jax.Array:
+    initial: Scalar | None = None,
+) -> Array:
     segments = Segments(data, lengths, offsets, axis)
     start = cast(_START[reduce] if initial is None else initial, data.dtype)
     total = segments.scatter(segments.rows_of(data), reduce, start)
@@ -90,31 +90,31 @@ def segment_reduce(
 
 @lower("_segment_reduce_backward")
 def segment_reduce_backward(
-    grad: Any,
-    output: Any,
-    data: Any,
+    grad: Array,
+    output: Array,
+    data: Array,
     reduce: str,
-    lengths: Any = None,
-    offsets: Any = None,
+    lengths: Array | None = None,
+    offsets: Array | None = None,
     axis: int = 0,
-    initial: Any = None,
-) -> jax.Array:
+    initial: Scalar | None = None,
+) -> Array:
     segments = Segments(data, lengths, offsets, axis)
     grad, output, data = (segments.rows_of(x) for x in (grad, output, data))
     if reduce == "mean":
         grad = grad / jnp.maximum(segments.lengths, 1)[:, :, None].astype(grad.dtype)
-    slope = segments.gather(grad)
+    derivative = segments.gather(grad)
     if reduce in ("max", "min"):
         chosen = (data == segments.gather(output)) | (data != data)
         ties = segments.scatter(chosen.astype(grad.dtype), "sum", 0)
-        slope = jnp.where(chosen, slope / segments.gather(ties), 0)
+        derivative = jnp.where(chosen, derivative / segments.gather(ties), 0)
     elif reduce == "prod":
-        slope *= _others(segments, data, cast(1.0 if initial is None else initial, data.dtype))
-    return segments.back(slope)
+        derivative *= _others(segments, data, cast(1.0 if initial is None else initial, data.dtype))
+    return segments.back(derivative)
 
 
-def _others(segments: Segments, data: Any, start: Any) -> jax.Array:
-    """For each row the product of the others of its segment, zeros among them or not."""
+def _others(segments: Segments, data: Array, start: Array) -> Array:
+    """For each row, the product of the other rows of its segment; right even if some of them are 0."""
     zero = data == 0
     product = segments.gather(segments.scatter(jnp.where(zero, 1, data), "prod", start))
     zeros = segments.gather(segments.scatter(zero.astype(data.dtype), "sum", 0))

@@ -1,15 +1,14 @@
 """Operators that rearrange whole tensors: joining, splitting, repeating, flipping, triangles, blocks.
 
-Views (`permute`, `expand`, `narrow`) need no program (`operators/views.py`); the `*_copy` forms and the
-gradients of views are torch's own composites of a view and a copy, whose offsets are run-time operands.
+Views (`permute`, `expand`, `narrow`) need no program (`operators/views.py`). The `*_copy` forms and the gradients of
+views are torch's own composites of a view and a copy, whose offsets are run-time operands.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -17,31 +16,32 @@ import torch
 from .dimensions import per_dimension
 from .promote import cast, promote, result_dtype
 from .registry import lower
+from .types import Array, Arrays, Ints
 from .vjp import transpose
 
 Tensor = torch.Tensor
 
 
-# -- joining and splitting -------------------------------------------------------------------------------------------
+# -- joining and splitting -------------------------------------------------------------------------
 
 
 @lower("cat")
-def cat(tensors: Any, dim: int = 0) -> jax.Array:
+def cat(tensors: Arrays, dim: int = 0) -> Array:
     dtype = result_dtype(*tensors)
-    # A row of no elements joins with tensors of any rank.
-    kept = [x for x in tensors if x.shape != (0,)]
-    if not kept:
+    # torch ignores tensors of shape (0,), whatever the rank of the others.
+    joined = [x for x in tensors if x.shape != (0,)]
+    if not joined:
         return jnp.zeros(0, dtype)
-    return jnp.concatenate([cast(x, dtype) for x in kept], dim)
+    return jnp.concatenate([cast(x, dtype) for x in joined], dim)
 
 
 @lower("stack")
-def stack(tensors: Any, dim: int = 0) -> jax.Array:
+def stack(tensors: Arrays, dim: int = 0) -> Array:
     return jnp.stack(promote(*tensors), dim)
 
 
 @lower("_chunk_cat")
-def chunk_cat(tensors: Any, dim: int, num_chunks: int) -> jax.Array:
+def chunk_cat(tensors: Arrays, dim: int, num_chunks: int) -> Array:
     dim %= tensors[0].ndim
     rows = []
     for x in promote(*tensors):
@@ -52,7 +52,7 @@ def chunk_cat(tensors: Any, dim: int, num_chunks: int) -> jax.Array:
 
 
 @lower("block_diag")
-def block_diag(tensors: Any) -> jax.Array:
+def block_diag(tensors: Arrays) -> Array:
     blocks = [jnp.atleast_2d(x) for x in promote(*tensors)]
     width = sum(b.shape[1] for b in blocks)
     rows, left = [], 0
@@ -62,55 +62,55 @@ def block_diag(tensors: Any) -> jax.Array:
     return jnp.concatenate(rows)
 
 
-# -- copies ----------------------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 @lower("clone")
-def identity(self: Any, memory_format: Any = None) -> jax.Array:
+def identity(self: Array, memory_format: torch.memory_format | None = None) -> Array:
     return self
 
 
-# -- order and repetition --------------------------------------------------------------------------------------------
+# -- order and repetition --------------------------------------------------------------------------
 
 
 @lower("repeat")
-def repeat(self: Any, repeats: Any) -> jax.Array:
+def repeat(self: Array, repeats: Sequence[int]) -> Array:
     return jnp.tile(self, tuple(repeats))
 
 
 @lower("flip")
-def flip(self: Any, dims: Any) -> jax.Array:
+def flip(self: Array, dims: Sequence[int]) -> Array:
     return jnp.flip(self, tuple(dims)) if dims else self
 
 
 @lower("roll")
-def roll(self: Any, shifts: Any, dims: Any = ()) -> jax.Array:
+def roll(self: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
     if not dims:
         return jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
     return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
 
 
 @lower("channel_shuffle")
-def channel_shuffle(self: Any, groups: int) -> jax.Array:
+def channel_shuffle(self: Array, groups: int) -> Array:
     n, c, *rest = self.shape
     return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
 
 
-# -- triangles and diagonals -----------------------------------------------------------------------------------------
+# -- triangles and diagonals -----------------------------------------------------------------------
 
 
 @lower("tril")
-def tril(self: Any, diagonal: int = 0) -> jax.Array:
+def tril(self: Array, diagonal: int = 0) -> Array:
     return jnp.tril(self, diagonal)
 
 
 @lower("triu")
-def triu(self: Any, diagonal: int = 0) -> jax.Array:
+def triu(self: Array, diagonal: int = 0) -> Array:
     return jnp.triu(self, diagonal)
 
 
 @lower("diag_embed")
-def diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
+def diag_embed(self: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
     n = self.shape[-1] + abs(offset)
     before, after = (0, n - self.shape[-1]) if offset >= 0 else (-offset, 0)
     rows = jnp.pad(self, [(0, 0)] * (self.ndim - 1) + [(before, after)])
@@ -120,13 +120,13 @@ def diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> ja
     return jnp.moveaxis(square, (-2, -1), (dim1, dim2))
 
 
-# -- windows ---------------------------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def _windows(
-    size: tuple[int, int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
+    size: Sequence[int], kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints
 ) -> list[tuple[slice, slice]]:
-    """For each place in the kernel the pixels of the padded image that it meets."""
+    """For each element of the kernel, the pixels of the padded image that it is multiplied with."""
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = (
         per_dimension(v, 2) for v in (kernel_size, dilation, padding, stride)
     )
@@ -142,13 +142,19 @@ def _windows(
     ]
 
 
-def _padded(x: Any, padding: Any) -> Any:
+def _padded(x: Array, padding: Ints) -> Array:
     ph, pw = per_dimension(padding, 2)
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(ph, ph), (pw, pw)])
 
 
 @lower("im2col")
-def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> jax.Array:
+def im2col(
+    self: Array,
+    kernel_size: Ints,
+    dilation: Ints,
+    padding: Ints,
+    stride: Ints,
+) -> Array:
     x = _padded(self, padding)
     windows = _windows(self.shape[-2:], kernel_size, dilation, padding, stride)
     columns = jnp.stack([x[..., rows, cols] for rows, cols in windows], -3)
@@ -158,8 +164,13 @@ def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 
 @lower("col2im")
 def col2im(
-    self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> jax.Array:
+    self: Array,
+    output_size: Sequence[int],
+    kernel_size: Ints,
+    dilation: Ints,
+    padding: Ints,
+    stride: Ints,
+) -> Array:
     kernel_count = math.prod(per_dimension(kernel_size, 2))
     *batch, rows, _ = self.shape
     size = (*batch, rows // kernel_count, *output_size)
@@ -167,8 +178,10 @@ def col2im(
 
 
 @lower("unfold_backward")
-def unfold_backward(grad_in: Any, input_sizes: Any, dim: int, size: int, step: int) -> jax.Array:
-    def forward(x: Any) -> Any:
+def unfold_backward(
+    grad_in: Array, input_sizes: Sequence[int], dim: int, size: int, step: int
+) -> Array:
+    def forward(x: Array) -> Array:
         if not x.ndim:
             return x.reshape(1)
         d = dim % x.ndim

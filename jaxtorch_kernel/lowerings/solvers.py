@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import linalg
 
-from .promote import Number, cast
+from .promote import cast
 from .registry import lower
 from .svd import factors
+from .types import Array, Number, Operand, Pair
 
 
 def solve_triangular(
-    a: jax.Array,
-    b: jax.Array,
+    a: Array,
+    b: Array,
     upper: bool,
     left: bool = True,
     unit: bool = False,
     transpose: bool = False,
     adjoint: bool = False,
-) -> jax.Array:
-    """X of A X = B (`left`) or X A = B, optionally with A's transpose or adjoint."""
+) -> Array:
+    """Solve A X = B (`left`) or X A = B, optionally with A's transpose or adjoint."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return linalg.triangular_solve(
         jnp.broadcast_to(a, batch + a.shape[-2:]),
@@ -39,45 +39,47 @@ def solve_triangular(
 
 @lower("linalg_solve_triangular")
 def linalg_solve_triangular(
-    self: Any, B: Any, upper: bool, left: bool = True, unitriangular: bool = False
-) -> jax.Array:
+    self: Array, B: Array, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Array:
     return solve_triangular(self, B, upper, left, unitriangular)
 
 
 @lower("triangular_solve")
 def triangular_solve(
-    self: Any,
-    A: Any,
+    self: Array,
+    A: Array,
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,
-) -> Any:
+) -> Pair:
     solution = solve_triangular(A, self, upper, unit=unitriangular, transpose=transpose)
     return solution, jnp.broadcast_to(A, solution.shape[:-2] + A.shape[-2:])
 
 
 @lower("_cholesky_solve_helper")
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def cholesky_solve(self: Any, A: Any, upper: bool) -> jax.Array:
-    """X of L L^H X = B, or of U^H U X = B. As torch's, the gradient takes the factor for a whole matrix."""
+def cholesky_solve(self: Array, A: Array, upper: bool) -> Array:
+    """Solve L L^H X = B, or U^H U X = B.
+
+    Like torch's, the gradient treats the factor as a full matrix.
+    """
     return _by_factor(self, A, upper)
 
 
-def _by_factor(self: Any, A: Any, upper: bool) -> jax.Array:
+def _by_factor(self: Array, A: Array, upper: bool) -> Array:
     half = solve_triangular(A, self, upper, adjoint=upper)
     return solve_triangular(A, half, upper, adjoint=not upper)
 
 
-def _save(self: Any, A: Any, upper: bool) -> Any:
+def _save(self: Array, A: Array, upper: bool) -> tuple[Array, Pair]:
     solution = _by_factor(self, A, upper)
     return solution, (A, solution)
 
 
-def _pull_back(upper: bool, saved: Any, given: Any) -> tuple[jax.Array, jax.Array]:
+def _pull_back(upper: bool, saved: Pair, cotangent: Array) -> Pair:
     factor, solution = saved
-    right = _by_factor(
-        given.conj(), factor, upper
-    )  # torch's cotangents are the conjugates of JAX's
+    # torch's cotangents are the conjugates of JAX's.
+    right = _by_factor(cotangent.conj(), factor, upper)
     both = right @ solution.mT.conj()
     both = both + both.mT.conj()
     return right.conj(), -(factor @ both if upper else both @ factor).conj()
@@ -86,16 +88,16 @@ def _pull_back(upper: bool, saved: Any, given: Any) -> tuple[jax.Array, jax.Arra
 cholesky_solve.defvjp(_save, _pull_back)
 
 
-def cholesky_inverse(self: Any, upper: bool = False) -> jax.Array:
+def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     identity = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
     return cholesky_solve(identity, self, upper)
 
 
-def least_squares(a: jax.Array, b: jax.Array, rcond: Any, driver: str) -> tuple[jax.Array, ...]:
-    """Solution of least norm, squares of the residuals, rank and singular values.
+def least_squares(a: Array, b: Array, rcond: Operand, driver: str) -> tuple[Array, ...]:
+    """The least-norm solution, squared residuals, rank and singular values.
 
-    The driver "gels" takes A to be of full rank and factors it by QR; the others cut off singular values
-    below `rcond` times the largest.
+    The driver "gels" assumes that A has full rank and uses QR; the others ignore singular values below `rcond` times
+    the largest.
     """
     m, n = a.shape[-2:]
     real = jnp.finfo(a.dtype).dtype
@@ -111,9 +113,9 @@ def least_squares(a: jax.Array, b: jax.Array, rcond: Any, driver: str) -> tuple[
         cutoff = cast(rcond, real) if isinstance(rcond, Number) else None
         if cutoff is None:
             cutoff = jnp.asarray(jnp.finfo(a.dtype).eps * max(m, n), real)
-        kept = s > cutoff * s.max(-1, keepdims=True, initial=0)
-        inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0).astype(a.dtype)
+        used = s > cutoff * s.max(-1, keepdims=True, initial=0)
+        inverse = jnp.where(used, 1 / jnp.where(used, s, 1), 0).astype(a.dtype)
         x = vh.mT.conj() @ (inverse[..., None] * (u.mT.conj() @ b))
-        rank = kept.sum(-1, dtype=np.int64)
+        rank = used.sum(-1, dtype=np.int64)
     residual = b - a @ x
     return x, jnp.square(jnp.abs(residual)).sum(-2), rank.astype(np.int64), s

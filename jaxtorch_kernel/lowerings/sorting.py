@@ -1,28 +1,28 @@
 """Sorting, order statistics, and searching in sorted rows.
 
-NaN is the largest value, as in torch. Every sort here is stable: among equal elements the one
-with the smallest index comes first, also with `descending`.
+NaN is the largest value, as in torch. Every sort here is stable, including descending ones: of equal elements, the one
+with the smallest index comes first.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .nondifferentiable import picked
+from .nondifferentiable import selected
 from .promote import kind_of, promote
-from .reductions import Pair
 from .registry import lower
+from .types import Array, Operand, Pair
 
 
-def sort_with_index(x: Any, axis: int, descending: bool = False) -> Pair:
+def sort_with_index(x: Array, axis: int, descending: bool = False) -> Pair:
     """Values and int32 indices in stable order."""
     if descending:
-        # Reversed, sorted, reversed again: equal elements are back in their first order.
+        # Sorting the reversed array and reversing the result keeps equal elements in their original order.
         x = jnp.flip(x, axis)
     if _fits_32_bits(x.dtype):
         values, index = jax.lax.platform_dependent(
@@ -38,26 +38,29 @@ def sort_with_index(x: Any, axis: int, descending: bool = False) -> Pair:
     return values, index
 
 
-def _sort_pairs(x: Any, axis: int) -> Pair:
+def _sort_pairs(x: Array, axis: int) -> Pair:
     index = jax.lax.broadcasted_iota(np.int32, x.shape, axis)
     values, index = jax.lax.sort((x, index), dimension=axis, is_stable=True, num_keys=1)
     return values, index
 
 
-def _sort_packed(x: Any, axis: int) -> Pair:
-    """The same by sorting int64 numbers, key above index: on a CPU eight times as fast as pairs."""
+def _sort_packed(x: Array, axis: int) -> Pair:
+    """Sort int64 numbers with the key in the high bits and the index in the low bits.
+
+    On a CPU this is eight times as fast as sorting pairs.
+    """
     index = jax.lax.broadcasted_iota(np.int64, x.shape, axis)
     packed = jax.lax.sort((_sort_key(x) << 32) | index, dimension=axis)
     order = packed.astype(np.int32)
     return jnp.take_along_axis(x, order, axis), order
 
 
-def _fits_32_bits(dtype: Any) -> bool:
+def _fits_32_bits(dtype: np.dtype) -> bool:
     return dtype.itemsize <= 4 and dtype != np.uint32
 
 
-def _sort_key(x: Any) -> jax.Array:
-    """int64 numbers within 32 bits, in the order of the values; 0.0 is -0.0, and all NaN are one."""
+def _sort_key(x: Array) -> Array:
+    """int64 numbers of 32 bits in the order of the values; 0.0 equals -0.0, and all NaNs are equal."""
     if kind_of(x.dtype) != "f":
         return x.astype(np.int64)
     x = x.astype(np.float32)
@@ -66,8 +69,8 @@ def _sort_key(x: Any) -> jax.Array:
     return jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
 
 
-def as_row(x: Any, dim: int) -> tuple[Any, int]:
-    """The tensor, a 0-dim one as a row of one, and the axis that `dim` means.
+def as_row(x: Array, dim: int) -> tuple[Array, int]:
+    """The tensor with at least one dimension, and the axis that `dim` means.
 
     Raises:
         IndexError: the dimension does not exist; the CPU kernel provides the message.
@@ -78,7 +81,7 @@ def as_row(x: Any, dim: int) -> tuple[Any, int]:
 
 
 @lower("sort")
-def sort(self: Any, dim: int = -1, descending: bool = False) -> Pair:
+def sort(self: Array, dim: int = -1, descending: bool = False) -> Pair:
     row, axis = as_row(self, dim)
     values, index = sort_with_index(row, axis, descending)
     return values.reshape(self.shape), index.reshape(self.shape)
@@ -86,13 +89,13 @@ def sort(self: Any, dim: int = -1, descending: bool = False) -> Pair:
 
 @lower("sort.stable")
 def sort_stable(
-    self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+    self: Array, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Pair:
     return sort(self, dim, descending)
 
 
 @lower("topk")
-def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
+def topk(self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
     if not self.ndim:
         return self, jnp.zeros((), np.int32)
     axis = dim % self.ndim
@@ -111,20 +114,20 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 # -- order statistics ------------------------------------------------------------------------------
 
 
-def _pick(pair: Pair, position: Any, self: Any, axis: int, keepdim: bool) -> Pair:
-    """The elements of sorted rows at `position` (one for each row, kept as a dimension of 1)."""
+def _pick(pair: Pair, position: Array, self: Array, axis: int, keepdim: bool) -> Pair:
+    """The element of each sorted row at its `position`, an array with a dimension of 1 in place of the row."""
     values, index = (jnp.take_along_axis(x, position, axis) for x in pair)
     if not self.ndim:
         return values.reshape(()), index.reshape(())
     return (values, index) if keepdim else (values.squeeze(axis), index.squeeze(axis))
 
 
-def _nan_count(x: Any, axis: int) -> jax.Array:
+def _nan_count(x: Array, axis: int) -> Array:
     return jnp.sum(x != x, axis, dtype=np.int32, keepdims=True)
 
 
 @lower("median.dim")
-def median_dim(self: Any, dim: int, keepdim: bool = False) -> Pair:
+def median_dim(self: Array, dim: int, keepdim: bool = False) -> Pair:
     row, axis = as_row(self, dim)
     n, nans = row.shape[axis], _nan_count(row, axis)
     position = jnp.where(nans > 0, n - nans, (n - 1) // 2)
@@ -132,18 +135,18 @@ def median_dim(self: Any, dim: int, keepdim: bool = False) -> Pair:
 
 
 @lower("nanmedian.dim")
-def nanmedian_dim(self: Any, dim: int, keepdim: bool = False) -> Pair:
+def nanmedian_dim(self: Array, dim: int, keepdim: bool = False) -> Pair:
     row, axis = as_row(self, dim)
     position = jnp.maximum(row.shape[axis] - _nan_count(row, axis) - 1, 0) // 2
     return _pick(sort_with_index(row, axis), position, self, axis, keepdim)
 
 
-def _of_all(over_dim: Any) -> Any:
-    def over_all(self: Any) -> jax.Array:
+def _of_all(over_dim: Callable[[Array, int], Pair]) -> Callable[[Array], Array]:
+    def over_all(self: Array) -> Array:
         if not self.size:
             empty = np.nan if kind_of(self.dtype) == "f" else np.iinfo(self.dtype).min
             return jnp.full((), empty, self.dtype)
-        return picked(self, lambda x: over_dim(x.reshape(-1), 0)[0])
+        return selected(self, lambda x: over_dim(x.reshape(-1), 0)[0])
 
     return over_all
 
@@ -153,14 +156,14 @@ lower("nanmedian")(_of_all(nanmedian_dim))
 
 
 @lower("kthvalue")
-def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     row, axis = as_row(self, dim)
     position = jnp.full([1 if a == axis else n for a, n in enumerate(row.shape)], k - 1, np.int32)
     return _pick(sort_with_index(row, axis), position, self, axis, keepdim)
 
 
 @lower("mode")
-def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Pair:
+def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
     row, axis = as_row(self, dim)
     values, order = sort_with_index(row, axis)
     index = jax.lax.broadcasted_iota(np.int32, row.shape, axis)
@@ -174,24 +177,30 @@ def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Pair:
 # -- searching -------------------------------------------------------------------------------------
 
 
-def search(rows: Any, values: Any, right: bool) -> jax.Array:
-    """Where in sorted rows each value belongs (int32), by bisection along the last axis.
+def search(rows: Array, values: Array, right: bool) -> Array:
+    """The position of each value in sorted rows (int32), by bisection along the last axis.
 
-    `rows` is one row for all values, or has their leading dimensions.
+    Args:
+        rows: one row for all values, or an array with their leading dimensions.
     """
     count = rows.shape[-1]
     if not count:
         return jnp.zeros(values.shape, np.int32)
 
-    def halve(_: Any, bounds: Pair) -> Pair:
+    def halve(_: int, bounds: Pair) -> Pair:
         low, high = bounds
         middle = (low + high) // 2
-        at = jnp.minimum(middle, count - 1)  # where low == high == count, which stays
-        found = rows[at] if rows.ndim == 1 else jnp.take_along_axis(rows, at, -1)
-        # Written so that a NaN belongs at the end.
-        after = ~(found > values if right else found >= values)
-        open_ = low < high
-        return jnp.where(open_ & after, middle + 1, low), jnp.where(open_ & ~after, middle, high)
+        index = jnp.minimum(
+            middle, count - 1
+        )  # low == high == count is a result, and must not be read
+        element = rows[index] if rows.ndim == 1 else jnp.take_along_axis(rows, index, -1)
+        # The negation puts NaN after all elements.
+        after = ~(element > values if right else element >= values)
+        active = low < high
+        return (
+            jnp.where(active & after, middle + 1, low),
+            jnp.where(active & ~after, middle, high),
+        )
 
     start = (jnp.zeros(values.shape, np.int32), jnp.full(values.shape, count, np.int32))
     return jax.lax.fori_loop(0, count.bit_length(), halve, start)[0]
@@ -199,13 +208,13 @@ def search(rows: Any, values: Any, right: bool) -> jax.Array:
 
 @lower("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
-    sorted_sequence: Any,
-    self: Any,
+    sorted_sequence: Array,
+    self: Operand,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
-    sorter: Any = None,
-) -> jax.Array:
+    sorter: Array | None = None,
+) -> Array:
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
     rows, values = promote(sorted_sequence, self)
@@ -214,30 +223,30 @@ def searchsorted(
 
 @lower("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(
-    self: Any, boundaries: Any, out_int32: bool = False, right: bool = False
-) -> jax.Array:
+    self: Operand, boundaries: Array, out_int32: bool = False, right: bool = False
+) -> Array:
     return searchsorted(boundaries, self, out_int32, right)
 
 
 @lower("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
 def isin(
-    elements: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False
-) -> jax.Array:
+    elements: Operand, test_elements: Operand, assume_unique: bool = False, invert: bool = False
+) -> Array:
     elements, tests = promote(elements, test_elements)
     tests = tests.reshape(-1)
     if tests.size <= 16:
-        found = (elements[..., None] == tests).any(-1)
+        member = (elements[..., None] == tests).any(-1)
     else:
-        # NaN is in no set, and would lead the search astray: any other member takes its place.
+        # NaN equals nothing, and the bisection cannot order it: replace it by another member.
         tests = jnp.where(tests != tests, jnp.nanmin(tests), tests)
         tests, _ = sort_with_index(tests, 0)
         slot = jnp.minimum(search(tests, elements, False), tests.size - 1)
-        found = tests[slot] == elements
-    return ~found if invert else found
+        member = tests[slot] == elements
+    return ~member if invert else member
 
 
 @lower("nonzero_static")
-def nonzero_static(self: Any, size: int, fill_value: int = -1) -> jax.Array:
+def nonzero_static(self: Array, size: int, fill_value: int = -1) -> Array:
     if not self.ndim:
         return jnp.zeros((size, 0), np.int64)
     return jnp.stack(jnp.nonzero(self != 0, size=size, fill_value=fill_value), 1)

@@ -3,59 +3,60 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
+from jax.typing import DTypeLike
 
 from .elementwise import floating, lower_floating, rounded
-from .nondifferentiable import sloped
+from .nondifferentiable import with_derivatives
 from .promote import cast, default_dtype, kind_of
 from .registry import lower
+from .types import Array, Pair, Scalar
 
 
-@sloped(
-    lambda change, _, x, y: change * jnp.where((x == 0) & (y <= 0), 0, jnp.log(y)),
-    lambda change, _, x, y: change * x / y,
+@with_derivatives(
+    lambda tangent, _, x, y: tangent * jnp.where((x == 0) & (y <= 0), 0, jnp.log(y)),
+    lambda tangent, _, x, y: tangent * x / y,
 )
-def _xlogy(self: jax.Array, other: jax.Array) -> jax.Array:
+def _xlogy(self: Array, other: Array) -> Array:
     product = self * jnp.log(jnp.where(self == 0, 1, other))
     return jnp.where(jnp.isnan(other), other, product)
 
 
-@sloped(
-    lambda change, _, x, y: change * jnp.where((x == 0) & (y <= -1), 0, jnp.log1p(y)),
-    lambda change, _, x, y: change * x / (y + 1),
+@with_derivatives(
+    lambda tangent, _, x, y: tangent * jnp.where((x == 0) & (y <= -1), 0, jnp.log1p(y)),
+    lambda tangent, _, x, y: tangent * x / (y + 1),
 )
-def _xlog1py(self: jax.Array, other: jax.Array) -> jax.Array:
+def _xlog1py(self: Array, other: Array) -> Array:
     product = self * jnp.log1p(jnp.where(self == 0, 0, other))
     return jnp.where(jnp.isnan(other), other, product)
 
 
-@sloped(lambda change, _, x: change * (-jnp.log(x) - 1))
-def _entr(self: jax.Array) -> jax.Array:
+@with_derivatives(lambda tangent, _, x: tangent * (-jnp.log(x) - 1))
+def _entr(self: Array) -> Array:
     return jnp.where(self < 0, -jnp.inf, -_xlogy(self, self))
 
 
-@sloped(lambda change, _, x: change * _trigamma(x))
-def _digamma(self: jax.Array) -> jax.Array:
+@with_derivatives(lambda tangent, _, x: tangent * _trigamma(x))
+def _digamma(self: Array) -> Array:
     return jnp.where(self == 0, -jnp.copysign(jnp.inf, self), lax.digamma(self))
 
 
-@sloped(None, lambda change, _, x, q: change * -x * _zeta(x + 1, q))
-def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
-    """Hurwitz's zeta function. JAX's is right for positive `other`: negative ones are moved up by ones."""
+@with_derivatives(None, lambda tangent, _, x, q: tangent * -x * _zeta(x + 1, q))
+def _zeta(self: Array, other: Array) -> Array:
+    """Hurwitz's zeta function. JAX's is right only for positive `other`, so negative ones are first raised by 1 until
+    they are positive."""
     self, other = jnp.broadcast_arrays(self, other)
 
-    def negative(q: jax.Array) -> jax.Array:
+    def negative(q: Array) -> Array:
         return (q < 0) & (q != jnp.floor(q))
 
-    def move(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def move(state: tuple[Array, Array]) -> tuple[Array, Array]:
         q, total = state
-        here = negative(q)
-        return jnp.where(here, q + 1, q), total + jnp.where(here, q**-self, 0)
+        below = negative(q)
+        return jnp.where(below, q + 1, q), total + jnp.where(below, q**-self, 0)
 
     start = (other, jnp.zeros_like(other))
     q, total = lax.while_loop(lambda state: jnp.any(negative(state[0])), move, start)
@@ -64,19 +65,21 @@ def _zeta(self: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.where(self < 1, jnp.nan, value)
 
 
-def _igamma(self: jax.Array, other: jax.Array) -> jax.Array:
+def _igamma(self: Array, other: Array) -> Array:
     self, other = jnp.broadcast_arrays(self, other)
     return jnp.where(jnp.isinf(self) & (other < jnp.inf), 0, lax.igamma(self, other))
 
 
-def _igammac(self: jax.Array, other: jax.Array) -> jax.Array:
+def _igammac(self: Array, other: Array) -> Array:
     self, other = jnp.broadcast_arrays(self, other)
     return jnp.where(jnp.isinf(self) & (other < jnp.inf), 1, lax.igammac(self, other))
 
 
-@sloped(lambda change, result, _: change * (math.sqrt(math.pi) / 2) * jnp.exp(result**2))
-def _erfinv(self: jax.Array) -> jax.Array:
-    """XLA's is off by some ulps: a Newton step, on erfc where erf is nearly 1."""
+@with_derivatives(
+    lambda tangent, result, _: tangent * (math.sqrt(math.pi) / 2) * jnp.exp(result**2)
+)
+def _erfinv(self: Array) -> Array:
+    """XLA's erf_inv, which is off by some ulps, corrected by a Newton step (on erfc where erf is nearly 1)."""
     y = jnp.abs(self)
     x = lax.erf_inv(y)
     residual = jnp.where(y > 0.5, 1 - y - lax.erfc(x), lax.erf(x) - y)
@@ -84,20 +87,20 @@ def _erfinv(self: jax.Array) -> jax.Array:
     return jnp.copysign(x, self)
 
 
-def _spherical_bessel_j0(x: jax.Array) -> jax.Array:
+def _spherical_bessel_j0(x: Array) -> Array:
     return jnp.where(jnp.isinf(x), 0, jnp.sinc(x / math.pi))
 
 
-@sloped(lambda change, _, x: change * special.i1(x))
-def i0(x: Any) -> jax.Array:
-    """JAX's own, whose slope by JAX is that of |x|, and 1 at 0."""
+@with_derivatives(lambda tangent, _, x: tangent * special.i1(x))
+def i0(x: Array) -> Array:
+    """JAX's i0. JAX's derivative at 0 would be 1, the derivative that it has for |x| there."""
     return special.i0(x)
 
 
-_lgamma = sloped(lambda change, _, x: change * _digamma(x))(lax.lgamma)
-_ndtri = sloped(lambda change, result, _: change * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2))(
-    special.ndtri
-)
+_lgamma = with_derivatives(lambda tangent, _, x: tangent * _digamma(x))(lax.lgamma)
+_ndtri = with_derivatives(
+    lambda tangent, result, _: tangent * math.sqrt(2 * math.pi) * jnp.exp(result**2 / 2)
+)(special.ndtri)
 
 
 lower_floating(
@@ -122,31 +125,31 @@ lower_floating(
         "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other": _xlogy,
     }
 )
-if hasattr(special, "erfcx"):  # since jax 0.10.1; with an older one torch's CPU computes it
+if hasattr(special, "erfcx"):  # new in jax 0.10.1; without it, the operator runs on the CPU
     lower_floating({"special_erfcx": special.erfcx})
 
 
-@sloped(lambda change, _, x: change * _polygamma(2, x))
-def _trigamma(x: jax.Array) -> jax.Array:
-    """By reflection below 1/2, as torch computes it: near the poles the digits depend on it."""
+@with_derivatives(lambda tangent, _, x: tangent * _polygamma(2, x))
+def _trigamma(x: Array) -> Array:
+    """The trigamma function, by reflection below 1/2 as in torch: near the poles, the digits depend on the method."""
     low = x < 0.5
     upper = special.zeta(jnp.full_like(x, 2), jnp.where(low, 1 - x, x))
     return jnp.where(low, (jnp.pi / jnp.sin(jnp.pi * x)) ** 2 - upper, upper)
 
 
 @lower("polygamma")
-def polygamma(n: int, self: Any) -> jax.Array:
+def polygamma(n: int, self: Array) -> Array:
     return _polygamma(n, *floating(self))
 
 
-def _polygamma(n: int, x: jax.Array) -> jax.Array:
+def _polygamma(n: int, x: Array) -> Array:
     if n == 0:
         return _digamma(x)
     if n == 1:
         return _trigamma(x)
 
-    @sloped(lambda change, _, x: change * _polygamma(n + 1, x))
-    def higher(x: jax.Array) -> jax.Array:
+    @with_derivatives(lambda tangent, _, x: tangent * _polygamma(n + 1, x))
+    def higher(x: Array) -> Array:
         order = jnp.asarray(n + 1, x.dtype)
         sign = 1 if n % 2 else -1
         return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, x)
@@ -155,41 +158,43 @@ def _polygamma(n: int, x: jax.Array) -> jax.Array:
 
 
 @lower("mvlgamma")
-def mvlgamma(self: Any, p: int) -> jax.Array:
+def mvlgamma(self: Array, p: int) -> Array:
     (self,) = floating(self)
     terms = (_lgamma(self - j / 2) for j in range(p))
     return sum(terms, jnp.asarray(p * (p - 1) / 4 * math.log(math.pi), self.dtype))
 
 
-def _bounds(eps: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Where `logit` clamps its argument: nowhere for a negative eps, and for none."""
-    eps = cast(-1.0 if eps is None else eps, dtype)
-    off = eps < 0
-    return jnp.where(off, -jnp.inf, eps), jnp.where(off, jnp.inf, 1 - eps)
+def _bounds(eps: Scalar | None, dtype: DTypeLike) -> Pair:
+    """The bounds to which `logit` clamps its argument: infinite if eps is negative or None."""
+    low = cast(-1.0 if eps is None else eps, dtype)
+    unbounded = low < 0
+    return jnp.where(unbounded, -jnp.inf, low), jnp.where(unbounded, jnp.inf, 1 - low)
 
 
 @lower("logit")
-def logit(self: Any, eps: Any = None) -> jax.Array:
+def logit(self: Array, eps: Scalar | None = None) -> Array:
     dtype = self.dtype if kind_of(self.dtype) == "f" else default_dtype()
     (self,) = floating(self)
 
-    @sloped(lambda change, _, x, low, high: _logit_slope(change, x, low, high))
-    def bounded(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    @with_derivatives(lambda tangent, _, x, low, high: _logit_derivative(tangent, x, low, high))
+    def bounded(x: Array, low: Array, high: Array) -> Array:
         x = jnp.clip(x, low, high)
-        # torch rounds half types at each step of this one.
+        # torch rounds half types after each step of this operator.
         return jnp.log(rounded(x / rounded(1 - x, dtype), dtype))
 
     return bounded(self, *_bounds(eps, self.dtype))
 
 
-def _logit_slope(change: Any, x: Any, low: Any, high: Any) -> jax.Array:
+def _logit_derivative(tangent: Array, x: Array, low: Array, high: Array) -> Array:
     """Infinite at 0 and 1, NaN beyond them, 0 where the argument was clamped."""
     inside = (x > 0) & (x < 1)
-    slope = jnp.where(inside, 1 / (x * (1 - x)), jnp.where((x < 0) | (x > 1), jnp.nan, jnp.inf))
-    return change * jnp.where((x < low) | (x > high), 0, slope)
+    derivative = jnp.where(
+        inside, 1 / (x * (1 - x)), jnp.where((x < 0) | (x > 1), jnp.nan, jnp.inf)
+    )
+    return tangent * jnp.where((x < low) | (x > high), 0, derivative)
 
 
 @lower("logit_backward")
-def logit_backward(grad_output: Any, self: Any, eps: Any = None) -> jax.Array:
+def logit_backward(grad_output: Array, self: Array, eps: Scalar | None = None) -> Array:
     grad_output, self = floating(grad_output, self)
-    return _logit_slope(grad_output, self, *_bounds(eps, self.dtype))
+    return _logit_derivative(grad_output, self, *_bounds(eps, self.dtype))

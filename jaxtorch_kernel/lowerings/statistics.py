@@ -1,8 +1,6 @@
-"""Moments, log-sums and hashes over dimensions."""
+"""Variance, standard deviation, logsumexp and hashes over dimensions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +8,15 @@ import numpy as np
 
 from .nondifferentiable import mean_square
 from .promote import cast, kind_of, promote_float, widen
-from .reductions import Dims, Pair, axes_of, count_of, root, squared
+from .reductions import axes_of, count_of, root, squared
 from .registry import lower
+from .types import Array, Dims, Operand, Pair, Scalar
 
 
 @lower("var_mean.correction")
-def var_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> Pair:
+def var_mean(
+    self: Array, dim: Dims = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Pair:
     (x,) = widen(self)
     axes = axes_of(x, dim)
     count = count_of(x, axes)
@@ -30,23 +31,29 @@ def var_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool 
 
 
 @lower("var.correction")
-def var(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> jax.Array:
+def var(
+    self: Array, dim: Dims = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Array:
     return var_mean(self, dim, correction, keepdim)[0]
 
 
 @lower("std.correction")
-def std(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> jax.Array:
+def std(
+    self: Array, dim: Dims = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Array:
     return root(var(self, dim, correction, keepdim))
 
 
 @lower("std_mean.correction")
-def std_mean(self: Any, dim: Dims = None, correction: Any = None, keepdim: bool = False) -> Pair:
+def std_mean(
+    self: Array, dim: Dims = None, correction: Scalar | None = None, keepdim: bool = False
+) -> Pair:
     variance, mean = var_mean(self, dim, correction, keepdim)
     return root(variance), mean
 
 
 @lower("logsumexp")
-def logsumexp(self: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
+def logsumexp(self: Operand, dim: Dims, keepdim: bool = False) -> Array:
     (x,) = widen(*promote_float(self))
     axes = axes_of(x, dim)
     largest = jnp.max(x.real, axes, keepdims=True, initial=-np.inf)
@@ -56,8 +63,8 @@ def logsumexp(self: Any, dim: Dims, keepdim: bool = False) -> jax.Array:
 
 
 @lower("hash_tensor")
-def hash_tensor(self: Any, dim: Dims = (), keepdim: bool = False, mode: int = 0) -> jax.Array:
-    """The exclusive or of the elements' 64-bit patterns, floats as float64."""
+def hash_tensor(self: Array, dim: Dims = (), keepdim: bool = False, mode: int = 0) -> Array:
+    """The exclusive or of the 64-bit patterns of all elements, with floats converted to float64."""
     if kind_of(self.dtype) == "f":
         bits = jax.lax.bitcast_convert_type(self.astype(np.float64), np.uint64)
     else:

@@ -1,40 +1,40 @@
 """Singular values and vectors, with their derivative.
 
-This fills two gaps in JAX's version: it has no derivative for a full factorization, whose vectors go beyond the first
-min(m, n) (torch differentiates only the first ones), and with 64-bit types enabled it contains a product with int64
-that the TPU compiler rejects.
+This fills two gaps in JAX's version. JAX has no derivative for a full factorization, which has more than min(m, n)
+vectors (torch differentiates only the first min(m, n)). And with 64-bit types enabled, JAX's version contains a product
+with int64 that the TPU compiler rejects.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.lax import linalg
 
 from .registry import lower
+from .types import Array
 
-Factors = tuple[jax.Array, jax.Array, jax.Array]
+Factors = tuple[Array, Array, Array]
 
 
-def nothing(like: Any) -> jax.Array:
-    """torch's result for "not computed": no elements."""
+def nothing(like: Array) -> Array:
+    """An empty array, which torch returns for results that were not requested."""
     return jnp.zeros((0,), like.dtype)
 
 
 @lower("_linalg_svd")
 def svd(
-    A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
-) -> Any:
+    A: Array, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
+) -> Factors:
     if not compute_uv:
         return nothing(A), linalg.svd(A, compute_uv=False), nothing(A)
     return factors(A, full_matrices)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def factors(a: jax.Array, full: bool) -> Factors:
+def factors(a: Array, full: bool) -> Factors:
     """U, the singular values, and the conjugate transpose of V."""
     by_jax = functools.partial(linalg.svd, full_matrices=full)
     if not a.size:
@@ -45,8 +45,8 @@ def factors(a: jax.Array, full: bool) -> Factors:
     return jax.lax.platform_dependent(a, tpu=polar, default=by_jax)
 
 
-def _by_polar(a: jax.Array, full: bool) -> Factors:
-    """For one matrix: its polar factors a = u h, and the eigenvectors of h."""
+def _by_polar(a: Array, full: bool) -> Factors:
+    """The factors of one matrix, from its polar decomposition a = u h and the eigenvectors of h."""
     m, n = a.shape
     if m < n:
         u, s, vh = _by_polar(a.mT.conj(), full)
@@ -57,15 +57,18 @@ def _by_polar(a: jax.Array, full: bool) -> Factors:
         v, s = linalg.eigh(h, sort_eigenvalues=False)
         order = jnp.argsort(-s)
         s, v = jnp.maximum(s[order], 0), v[:, order]
-        # Of a singular matrix the polar factor is not unitary: the vectors of the zeros are any that complete the rest.
+        # The polar factor of a singular matrix is not unitary. QR replaces the vectors of zero singular values by
+        # arbitrary ones that complete the others.
         u, r = linalg.qr(unitary @ v, full_matrices=False)
         u = u * jnp.where(jnp.diagonal(r).real >= 0, 1, -1).astype(u.dtype)
         return jnp.concatenate([left[:, :n] @ u, left[:, n:]], 1), s, v.mT.conj()
 
 
 @factors.defjvp
-def _derivative(full: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Any:
-    """By da = du s vh + u ds vh + u s dvh, where u^H du and v^H dv are skew-Hermitian."""
+def _derivative(
+    full: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Factors, Factors]:
+    """Solve da = du s vh + u ds vh + u s dvh, where u^H du and v^H dv are skew-Hermitian."""
     (a,), (da,) = primals, tangents
     outputs = factors(a, full)
     rank = min(a.shape[-2:])
@@ -81,7 +84,7 @@ def _derivative(full: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array
         off = ~jnp.eye(rank, dtype=bool)
         turn_u = jnp.where(off, (scaled + scaled.mT.conj()) / gaps, 0)
         turn_v = jnp.where(off, (other + other.mT.conj()) / gaps, 0)
-        # What of the phases the factors leave open goes to u, as in JAX's own.
+        # The factors do not determine the phases; the free part goes to u, as in JAX's own derivative.
         skew = (inner - inner.mT.conj()) / 2  # 0 for real numbers
         turn_u = turn_u + jnp.where(off | (row == 0), 0, skew / jnp.where(row == 0, 1, row))
         du, dv = u @ turn_u, v @ turn_v
@@ -98,22 +101,23 @@ def _derivative(full: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array
     return outputs, (du, ds, dvh)
 
 
-# -- the pseudoinverse ---------------------------------------------------------------------------------------------
+# -- the pseudoinverse -----------------------------------------------------------------------------
 
 
 @lower("linalg_pinv.atol_rtol_tensor")
-def pinv(A: Any, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> jax.Array:
+def pinv(
+    A: Array, atol: Array | None = None, rtol: Array | None = None, hermitian: bool = False
+) -> Array:
     if not A.size:
         return jnp.zeros((*A.shape[:-2], A.shape[-1], A.shape[-2]), A.dtype)
     if rtol is None:
-        rtol = jnp.finfo(A.dtype).eps * max(A.shape[-2:])
+        rtol = jnp.asarray(jnp.finfo(A.dtype).eps * max(A.shape[-2:]))
         rtol = rtol if atol is None else jnp.where(atol > 0, 0, rtol)
-    lowest = 0 if atol is None else atol
-    return _pinv(A, jnp.asarray(lowest), jnp.asarray(rtol), hermitian)
+    return _pinv(A, jnp.asarray(0 if atol is None else atol), rtol, hermitian)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
-def _pinv(a: jax.Array, atol: jax.Array, rtol: jax.Array, hermitian: bool) -> jax.Array:
+def _pinv(a: Array, atol: Array, rtol: Array, hermitian: bool) -> Array:
     if hermitian:
         v, s = linalg.eigh(a, symmetrize_input=False)
         u = v
@@ -127,12 +131,13 @@ def _pinv(a: jax.Array, atol: jax.Array, rtol: jax.Array, hermitian: bool) -> ja
 
 
 @_pinv.defjvp
-def _pinv_derivative(hermitian: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """For a constant rank (Golub and Pereyra): no singular vectors, whose derivatives need distinct values."""
-    a, change = primals[0], tangents[0]
+def _pinv_derivative(hermitian: bool, primals: Array, tangents: Array) -> tuple[Array, Array]:
+    """The formula of Golub and Pereyra for constant rank. It avoids the derivatives of singular vectors, which are
+    infinite where two singular values are equal."""
+    a, tangent = primals[0], tangents[0]
     p = _pinv(*primals, hermitian)
-    ph, back = p.mT.conj(), change.mT.conj()
+    ph, back = p.mT.conj(), tangent.mT.conj()
     with jax.default_matmul_precision("float32"):
         left = p @ ph @ (back - back @ a @ p)
         right = (back - p @ a @ back) @ ph @ p
-        return p, left + right - p @ change @ p
+        return p, left + right - p @ tangent @ p

@@ -7,41 +7,44 @@ import jax.numpy as jnp
 from jax import lax
 
 from .elementwise import lower_arithmetic, lower_floating
-from .nondifferentiable import magnitude, sloped
+from .nondifferentiable import magnitude, with_derivatives
+from .types import Array
 
 
-def _is_complex(x: jax.Array) -> bool:
+def _is_complex(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
-def _sign(self: jax.Array) -> jax.Array:
+def _sign(self: Array) -> Array:
     if self.dtype == bool or _is_complex(self):
         return self if self.dtype == bool else _direction(self)
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
-def _direction(z: jax.Array) -> jax.Array:
-    """A complex number of size 1, or 0, whose derivative there is 0. `jnp.sign` has none."""
+def _direction(z: Array) -> Array:
+    """z / |z|, or 0 at 0, where the derivative is 0. `jnp.sign` has no derivative for complex numbers."""
     size = jnp.abs(jnp.where(z == 0, 1, z))
     return jnp.where(z == 0, 0, jnp.where(jnp.isinf(size), jnp.sign(z), z / size))
 
 
-_sqrt = sloped(lambda change, result, _: change / (2 * result), holomorphic=True)(jnp.sqrt)
+_sqrt = with_derivatives(lambda tangent, result, _: tangent / (2 * result), holomorphic=True)(
+    jnp.sqrt
+)
 
 
-def exp2(self: jax.Array) -> jax.Array:
-    """2 to a power, exact for whole ones. XLA's own multiplies by log 2 and loses digits far from 0."""
+def exp2(self: Array) -> Array:
+    """2 to a power, exact for integers. XLA's exp2 multiplies by log 2, which loses digits far from 0."""
     if _is_complex(self):
         return jnp.exp2(self)
     whole = jnp.clip(jnp.round(self), -2000, 2000)
     return jnp.ldexp(jnp.exp2(self - whole), whole.astype(jnp.int32))
 
 
-def _reciprocal(self: jax.Array) -> jax.Array:
+def _reciprocal(self: Array) -> Array:
     return 1 / self
 
 
-def _rsqrt(self: jax.Array) -> jax.Array:
+def _rsqrt(self: Array) -> Array:
     return 1 / jnp.sqrt(self)
 
 
@@ -54,7 +57,7 @@ lower_arithmetic(
         "ceil": jnp.ceil,
         "trunc": jnp.trunc,
         "round": jnp.round,
-        "relu": jax.nn.relu,  # whose slope at 0 is 0
+        "relu": jax.nn.relu,  # its derivative at 0 is 0
     }
 )
 

@@ -11,18 +11,11 @@ import torch
 
 from .arrays import in_host_memory, placed
 from .buffer import Spec, spec_of, wrap_sized
-from .dtypes import to_numpy, to_torch
+from .dtypes import TABLE, to_numpy, to_torch
 
-# NumPy has no bfloat16 and torch hands none over, so such dtypes cross as integers of their width.
+# torch exchanges only NumPy's built-in dtypes with NumPy. The others cross as integers of the same size.
 _CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
-_FOREIGN = {
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-}
+_FOREIGN = {row.torch for row in TABLE if row.numpy.isbuiltin != 1}
 
 
 def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:

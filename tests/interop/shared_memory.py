@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from jaxtorch.base import torch_private as private
-from jaxtorch.storage.dtypes import _PAIRS
+from jaxtorch.storage.dtypes import to_numpy
 
-DTYPES = list(_PAIRS)
 DEVICES = ["cpu", "jax"]
 
 
@@ -38,7 +37,7 @@ def same(array: jax.Array, tensor: torch.Tensor) -> bool:
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     bits = tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return (
-        array.dtype == _PAIRS[tensor.dtype]
+        array.dtype == to_numpy(tensor.dtype)
         and array.shape == tuple(tensor.shape)
         and array.tobytes() == bits
     )

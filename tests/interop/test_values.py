@@ -15,8 +15,9 @@ import torch
 
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.storage.dtypes import DTYPES
 
-from .shared_memory import DEVICES, DTYPES, address, pointer, same, some
+from .shared_memory import DEVICES, address, pointer, same, some
 
 # -- torch to JAX ------------------------------------------------------------------------------------------------
 

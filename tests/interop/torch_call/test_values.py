@@ -19,28 +19,15 @@ import pytest
 import torch
 
 from jaxtorch import Size, dtype_j2t, dtype_t2j, torch2jax
+from jaxtorch.storage.dtypes import TABLE, Row
 
-DTYPES = [
-    "bool_",
-    "uint8",
-    "uint16",
-    "uint32",
-    "int8",
-    "int16",
-    "int32",
-    "float16",
-    "bfloat16",
-    "float32",
-    "complex64",
-]
-DTYPES += ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
-WIDE = ["int64", "uint64", "float64", "complex128"]
+WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 
 
-@pytest.mark.parametrize("name", DTYPES + WIDE)
-def test_a_dtype_goes_through_as_it_is(name: str) -> None:
-    with jax.enable_x64(name in WIDE):
-        x = jnp.asarray(np.array([[0, 1, 3], [2, 1, 0]]).astype(getattr(jnp, name)))
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_dtype_goes_through_as_it_is(row: Row) -> None:
+    with jax.enable_x64(row.numpy in WIDE):
+        x = jnp.asarray(np.array([[0, 1, 3], [2, 1, 0]]).astype(row.numpy))
         seen = []
 
         def f(t: torch.Tensor) -> torch.Tensor:

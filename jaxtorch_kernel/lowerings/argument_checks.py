@@ -8,12 +8,12 @@ arguments.
 
 from __future__ import annotations
 
-# Samplers: their numbers have ranges, and shapes do not matter, so that they are asked without elements.
+# Samplers: the CPU kernels check their numbers, not their shapes, and are called with empty tensors.
 _EMPTY = """
     bernoulli cauchy exponential geometric log_normal normal normal_functional randint randint_like random uniform
 """
 
-# Asked for each key and each number.
+# Checked for each key and each number.
 _ALWAYS = """
     _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _softmax_backward_data
     bucketize cummax cummin elu_backward histc histogram index_add index_copy index_fill index_reduce
@@ -22,7 +22,7 @@ _ALWAYS = """
     rrelu_with_noise_backward searchsorted soft_margin_loss take
 """
 
-# Asked where the dtypes of the operands differ: the kernels are the costly ones.
+# Checked only if the dtypes of the operands differ, because these kernels are slow.
 _SAME_DTYPE = """
     _cdist_forward _trilinear addbmm addmm addmv addr baddbmm binary_cross_entropy complex heaviside linalg_cross
     linalg_householder_product max_unpool2d max_unpool3d
