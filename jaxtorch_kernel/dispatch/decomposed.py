@@ -1,4 +1,4 @@
-"""Operators without their own lowering: torch's decomposition is run over tracers inside one program.
+"""Operators without a lowering: torch's decomposition is run over tracers inside one program.
 
 If the decomposition needs a value (a branch on a tensor), the operator falls back to the CPU (`cpu.py`).
 """
@@ -6,13 +6,14 @@ If the decomposition needs a value (a branch on a tensor), the operator falls ba
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import torch
 import torch._decomp
 import torch._refs
+from torch._ops import OpOverload
 
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
@@ -21,31 +22,37 @@ from ..storage import placement
 from ..storage.buffer import spec_of, wrap
 from ..storage.dtypes import to_torch
 from .cpu import on_cpu
-from .operation import Operation
+from .operation import Operation, Typed
 from .read import contiguous_array
 from .schema import Signature
+from .targets import Type
 
 Tensor = torch.Tensor
 
 
-def decomposition_of(op: torch._ops.OpOverload, signature: Signature) -> Any:
+def decomposition_of(op: OpOverload, signature: Signature) -> Callable[..., Any] | None:
+    """torch's decomposition of an operator, or of its functional overload if it writes."""
     target = op if not signature.written else signature.functional
-    if target is None:
-        return None
-    return torch._decomp.decomposition_table.get(target)
+    return None if target is None else torch._decomp.decomposition_table.get(target)
 
 
 _running = threading.local()
 
 
 class Decomposed:
-    """An operator run by torch's own decomposition, as one program; on the CPU if it cannot be traced."""
+    """An operator that runs torch's decomposition as one program, or on the CPU if that cannot be traced.
+
+    Args:
+        op: the overload.
+        decomposition: torch's, of the functional overload.
+        operation_of: gives the operation of another overload.
+    """
 
     def __init__(
         self,
-        op: torch._ops.OpOverload,
+        op: OpOverload,
         decomposition: Callable[..., Any],
-        operation_of: Callable[..., Any],
+        operation_of: Callable[[OpOverload], Typed],
     ):
         self.op = op
         self.signature = Signature(op)
@@ -58,7 +65,7 @@ class Decomposed:
         self.operation = Operation(op, traced, operation_of)
 
     def decompose(self, *args: Any, **kwargs: Any) -> Any:
-        """The decomposition, refused where it needs the operator itself (`fill` by `full_like` by `fill`)."""
+        """The decomposition, refused if it needs the operator itself (`fill` uses `full_like`, which uses `fill`)."""
         running = _running.__dict__.setdefault("ops", set())
         if self.functional in running:
             raise Untraceable(f"torch decomposes {self.functional} into itself")
@@ -68,7 +75,7 @@ class Decomposed:
         finally:
             running.discard(self.functional)
 
-    def result_types(self, args: list[Any]) -> Any:
+    def result_types(self, args: Sequence[Any]) -> list[Type]:
         """As `Operation.result_types`."""
         return self.operation.result_types(args)
 
@@ -80,23 +87,27 @@ class Decomposed:
                 return result
             except (Untraceable, jax.errors.ConcretizationTypeError, NotImplementedError) as error:
                 self.on_cpu = True
-                error.__traceback__ = None  # nobody else sees it
+                error.__traceback__ = None  # marks the error as handled (`Trace.check_refusals`)
         return on_cpu(self.op, self.signature, args, kwargs)
 
 
 def over_tensors(
     function: Callable[..., Any], signature: Signature | None = None
 ) -> Callable[..., Any]:
-    """A torch function as a JAX function: substitute tracers, run it, read what it returns."""
+    """A torch function as a JAX function: it runs over tensors that hold tracers.
 
-    keyword_names = signature.names[signature.positional :] if signature is not None else ()
+    Args:
+        function: takes tensors where the JAX function takes arrays.
+        signature: of the function, if it has keyword-only arguments.
+    """
 
     def over_arrays(*args: Any) -> Any:
         tensors = [_to_tensor(a) for a in args]
-        split = len(tensors) - len(keyword_names) if keyword_names else len(tensors)
-        keywords = dict(zip(keyword_names, tensors[split:], strict=False)) if keyword_names else {}
         with tracing.tracing(), torch.no_grad(), torch.device("jax"):
-            return _to_arrays(function(*tensors[:split], **keywords))
+            returned = (
+                function(*tensors) if signature is None else signature.call(function, tensors)
+            )
+            return _to_arrays(returned)
 
     return over_arrays
 

@@ -18,7 +18,7 @@ from ..storage import moves, placement
 from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
-from ..storage.layout import contiguous_strides, memory_is
+from ..storage.layout import contiguous_strides, is_row_major
 from ..storage.transfer import zeros
 from .storages import adopt
 
@@ -237,7 +237,7 @@ def _set(self: Tensor, storage: Any, offset: Any, size: Any, stride: Any) -> Ten
     if private.reported_bytes(storage) < nbytes:
         storage = private.make_storage(nbytes)
         storage.buffer = buffer
-    if buffer is not None and not offset and memory_is(tuple(size), tuple(stride)):
+    if buffer is not None and not offset and is_row_major(tuple(size), tuple(stride)):
         adopt(storage, self.dtype, tuple(size))
     private.put_on_storage(self, storage, offset, size, stride)
     moves.note()

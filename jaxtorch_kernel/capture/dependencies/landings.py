@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...storage.buffer import buffer_of, wrap
+from ...storage.layout import covers_buffer
 from ..errors import CaptureError
 
 Tensor = torch.Tensor
@@ -33,8 +34,8 @@ class Landing:
         self.spec = trace_made[self.output][1]
         self.size, self.dtype = tuple(tensor.shape), tensor.dtype
         self.offset = tensor.storage_offset()
-        dense = tensor.is_contiguous() and not self.offset
-        self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
+        whole = tensor.is_contiguous() and covers_buffer(tensor, self.spec)
+        self.stride = None if whole else tensor.stride()
 
     def __call__(self, array: Any) -> None:
         """Leave this run's tensor."""

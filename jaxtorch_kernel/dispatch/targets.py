@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ Tensor = torch.Tensor
 Type = tuple[tuple[int, ...], torch.dtype]  # size and dtype of a result
 
 
-def check_in_place(metas: Any, targets: list[Any]) -> None:
-    """Refuse an in-place operator whose result has another size, or a dtype of a higher category.
+def check_in_place(metas: object, targets: Sequence[Any]) -> None:
+    """Refuse an in-place operator whose result has another size than the target, or a dtype of a higher category.
 
     Raises:
         RuntimeError: torch's own.
@@ -29,7 +30,7 @@ def check_in_place(metas: Any, targets: list[Any]) -> None:
         _check_cast(meta.dtype, target.dtype)
 
 
-def check_devices(outs: list[Any], name: str) -> None:
+def check_devices(outs: Sequence[Tensor | None], name: str) -> None:
     """Refuse an `out=` on another device."""
     if any(o is None or o.device.type != "jax" for o in outs):
         devices = ", ".join(str(o.device) for o in outs if o is not None)
@@ -39,8 +40,8 @@ def check_devices(outs: list[Any], name: str) -> None:
         )
 
 
-def resize(outs: list[Tensor], types: list[Type]) -> bool:
-    """Give `out=` tensors of another size the result's, as torch does; True if one changed.
+def resize(outs: Sequence[Tensor], types: Sequence[Type]) -> bool:
+    """Resize `out=` tensors to the results, as torch does; True if one changed.
 
     Raises:
         RuntimeError: the result's dtype is of a higher category than the tensor's.
@@ -84,8 +85,7 @@ _TYPE_NAMES = {
 }
 
 
-def _warn_resize(old: Any, new: Any) -> None:
-
+def _warn_resize(old: Sequence[int], new: Sequence[int]) -> None:
     warnings.warn(
         f"An output with one or more elements was resized since it had shape {list(old)}, which does not "
         f"match the required output shape {list(new)}. This behavior is deprecated, and in a future "
