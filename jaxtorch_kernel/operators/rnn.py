@@ -10,7 +10,7 @@ import torch
 
 from ..dispatch.registry import kernel
 from ..lowerings.rnn import CELLS, Cell, run_packed, run_steps
-from .whole import Whole
+from .composite import Composite
 
 Tensor = torch.Tensor
 
@@ -41,9 +41,9 @@ def _with_dropout(
     return x, *(torch.cat(parts) for parts in zip(*finals, strict=True))
 
 
-def _keep_whole_over_steps(name: str, cell: Cell) -> None:
+def _register_over_steps(name: str, cell: Cell) -> None:
     op = getattr(torch.ops.aten, name).input
-    whole = Whole(partial(run_steps, cell), op, static=("dropout",))
+    composite = Composite(partial(run_steps, cell), op, static=("dropout",))
 
     @kernel(f"{name}.input")
     def over_steps(
@@ -58,8 +58,10 @@ def _keep_whole_over_steps(name: str, cell: Cell) -> None:
         batch_first: bool,
     ) -> tuple[Tensor, ...]:
         def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            # Without dropout, training is no other program.
-            return whole(x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first)
+            # Without dropout, training and evaluation are the same program.
+            return composite(
+                x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first
+            )
 
         return _with_dropout(run, input, hx, params, num_layers, dropout if train else 0.0)
 
@@ -75,10 +77,10 @@ def rounded_up(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _keep_whole_over_packed(name: str, cell: Cell) -> None:
+def _register_over_packed(name: str, cell: Cell) -> None:
     op = getattr(torch.ops.aten, name).data
 
-    def parts(
+    def decomposition(
         data: Tensor,
         batch_sizes: Tensor,
         hx: Any,
@@ -95,7 +97,9 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
         )
         return torch.nn.functional.pad(out, (0, 0, 0, data.shape[0] - rows)), *finals
 
-    whole = Whole(partial(run_packed, cell), name=f"{name}.data", parts=parts)
+    composite = Composite(
+        partial(run_packed, cell), name=f"{name}.data", decomposition=decomposition
+    )
 
     @kernel(f"{name}.data")
     def over_packed(
@@ -115,7 +119,7 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
         sizes = torch.nn.functional.pad(batch_sizes.int(), (0, more_steps)).to("jax")
 
         def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            return whole(x, sizes, hx, params, has_biases, layers, bidirectional)
+            return composite(x, sizes, hx, params, has_biases, layers, bidirectional)
 
         p = dropout if train else 0.0
         out, *finals = _with_dropout(run, padded, hx, params, num_layers, p)
@@ -123,5 +127,5 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
 
 
 for _name, _cell in CELLS.items():
-    _keep_whole_over_steps(_name, _cell)
-    _keep_whole_over_packed(_name, _cell)
+    _register_over_steps(_name, _cell)
+    _register_over_packed(_name, _cell)
