@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import torch
@@ -18,7 +17,7 @@ from .meta import call_meta
 from .operands import Operands
 from .program import Program
 from .results import effects
-from .schema import GENERATOR, Signature
+from .schema import GENERATOR, Arguments, Signature
 from .targets import Type
 from .template import template_of
 
@@ -42,7 +41,7 @@ class Builder:
         lowering: Lowering,
         name: str,
         kinds: tuple[int, ...],
-        result_types: Callable[[OpOverload, Sequence[Any]], list[Type]],
+        result_types: Callable[[OpOverload, Sequence[object]], list[Type]],
     ):
         self.op, self.signature, self.lowering = op, signature, lowering
         self.name, self.kinds = name, kinds
@@ -90,7 +89,7 @@ class Builder:
         )
         return Program(self.name, self.lowering, template, operands, metas, structure, precision)
 
-    def _metas(self, args: tuple[Any, ...]) -> object:
+    def _metas(self, args: Arguments) -> object:
         """Meta tensors for the new results; raises torch's own errors for bad arguments."""
         signature, op = self.signature, self.op
         if op is None or signature.is_out:

@@ -14,7 +14,7 @@ from ..base import ambient
 from ..programs.errors import mixed_devices
 from ..storage.buffer import Buffer, buffer_of, geometry
 from .numbers import KindedNumber
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
+from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
 
 Tensor = torch.Tensor
 
@@ -35,7 +35,7 @@ class Call:
 
     __slots__ = ("args", "buffers", "key", "numbers", "tensors")
 
-    def __init__(self, args: tuple[Any, ...]):
+    def __init__(self, args: Arguments):
         self.args = args
         self.key: list[Any] = ambient.eager()
         self.tensors: list[Tensor] = []
@@ -88,7 +88,7 @@ class Call:
         self.key.append(geometry(tensor, buffer))
 
 
-def describe(args: tuple[Any, ...], kinds: Iterable[int], operator: str, copy_cpu: bool) -> Call:
+def describe(args: Arguments, kinds: Iterable[int], operator: str, copy_cpu: bool) -> Call:
     """Take a call apart."""
     call = Call(args)
     key, tensors, buffers, numbers = call.key, call.tensors, call.buffers, call.numbers

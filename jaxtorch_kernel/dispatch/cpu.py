@@ -13,7 +13,7 @@ from ..base.options import config
 from ..programs import stats, tracing
 from ..programs.site import user_line
 from ..programs.tracing import Untraceable
-from .schema import Signature
+from .schema import Arguments, Signature
 
 Tensor = torch.Tensor
 
@@ -21,10 +21,10 @@ Tensor = torch.Tensor
 def on_cpu(
     op: OpOverload,
     signature: Signature,
-    args: tuple[Any, ...],
+    args: Arguments,
     kwargs: Mapping[str, object],
     announce: bool = True,
-) -> Any:
+) -> object:
     """Run an operator's CPU kernel on copies, and copy what it returned or wrote back to the device."""
     if announce:
         name = op._schema.name + ("" if op._overloadname == "default" else f".{op._overloadname}")
@@ -62,7 +62,7 @@ def _announce(name: str) -> None:
         )
 
 
-def _copied(a: Any) -> Any:
+def _copied(a: object) -> object:
     if isinstance(a, Tensor):
         return a.cpu() if a.device.type == "jax" else a
     if isinstance(a, list | tuple):

@@ -12,7 +12,6 @@ operators are checked, because many CPU kernels are slow, depend on values, or c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -22,7 +21,7 @@ from ..lowerings.promote import kind_of
 from ..lowerings.refused import REFUSED
 from ..storage.dtypes import to_numpy
 from .call import Call
-from .schema import Signature
+from .schema import Arguments, Signature
 
 # A tensor of up to so many elements is replaced by dense zeros, which some kernels require; a larger one by a single
 # expanded zero.
@@ -58,7 +57,7 @@ def _no_elements(a: torch.Tensor, written: bool) -> torch.Tensor:
 
 
 def cpu_error(
-    op: OpOverload, signature: Signature, args: tuple[Any, ...], replace: Replacement = zeros
+    op: OpOverload, signature: Signature, args: Arguments, replace: Replacement = zeros
 ) -> Exception | None:
     """The error of the CPU kernel for these arguments, or None if it accepts them."""
 
@@ -84,7 +83,7 @@ def cpu_error(
     return None
 
 
-def check_dtypes(op: OpOverload, signature: Signature, args: tuple[Any, ...]) -> None:
+def check_dtypes(op: OpOverload, signature: Signature, args: Arguments) -> None:
     """Raise the CPU's error for an operand of a dtype that torch has no kernel for (`lowerings/refused.py`)."""
     refused = REFUSED.get(op._schema.name.removeprefix("aten::"))
     if refused is None:
@@ -127,7 +126,7 @@ class ArgumentChecks:
 
 
 def raise_cpu_error(
-    op: OpOverload, signature: Signature, args: tuple[Any, ...], replace: Replacement = zeros
+    op: OpOverload, signature: Signature, args: Arguments, replace: Replacement = zeros
 ) -> None:
     """Raise the CPU's error for a call, unless the zeros cause it or the CPU merely lacks a kernel."""
     error = cpu_error(op, signature, signature.complete(args), replace)

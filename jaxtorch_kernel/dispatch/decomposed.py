@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import torch
@@ -24,13 +23,13 @@ from ..storage.dtypes import to_torch
 from .cpu import on_cpu
 from .operation import Operation, Typed
 from .read import contiguous_array
-from .schema import Signature
+from .schema import Kernel, Signature
 from .targets import Type
 
 Tensor = torch.Tensor
 
 
-def decomposition_of(op: OpOverload, signature: Signature) -> Callable[..., Any] | None:
+def decomposition_of(op: OpOverload, signature: Signature) -> Kernel | None:
     """torch's decomposition of an operator, or of its functional overload if it writes."""
     target = op if not signature.written else signature.functional
     return None if target is None else torch._decomp.decomposition_table.get(target)
@@ -51,7 +50,7 @@ class Decomposed:
     def __init__(
         self,
         op: OpOverload,
-        decomposition: Callable[..., Any],
+        decomposition: Kernel,
         operation_of: Callable[[OpOverload], Typed],
     ):
         self.op = op
@@ -64,7 +63,7 @@ class Decomposed:
         self.decomposition = decomposition
         self.operation = Operation(op, traced, operation_of)
 
-    def decompose(self, *args: Any, **kwargs: Any) -> Any:
+    def decompose(self, *args: object, **kwargs: object) -> object:
         """The decomposition, refused if it needs the operator itself (`fill` uses `full_like`, which uses `fill`)."""
         running = _running.__dict__.setdefault("ops", set())
         if self.functional in running:
@@ -75,11 +74,11 @@ class Decomposed:
         finally:
             running.discard(self.functional)
 
-    def result_types(self, args: Sequence[Any]) -> list[Type]:
+    def result_types(self, args: Sequence[object]) -> list[Type]:
         """As `Operation.result_types`."""
         return self.operation.result_types(args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if not self.on_cpu:
             try:
                 result = self.operation(*args, **kwargs)
@@ -91,9 +90,7 @@ class Decomposed:
         return on_cpu(self.op, self.signature, args, kwargs)
 
 
-def over_tensors(
-    function: Callable[..., Any], signature: Signature | None = None
-) -> Callable[..., Any]:
+def over_tensors(function: Kernel, signature: Signature | None = None) -> Callable[..., object]:
     """A torch function as a JAX function: it runs over tensors that hold tracers.
 
     Args:
@@ -101,7 +98,7 @@ def over_tensors(
         signature: of the function, if it has keyword-only arguments.
     """
 
-    def over_arrays(*args: Any) -> Any:
+    def over_arrays(*args: object) -> object:
         tensors = [_to_tensor(a) for a in args]
         with tracing.tracing(), torch.no_grad(), torch.device("jax"):
             returned = (
@@ -112,7 +109,7 @@ def over_tensors(
     return over_arrays
 
 
-def _to_tensor(a: Any) -> Any:
+def _to_tensor(a: object) -> object:
     if isinstance(a, list):
         return [_to_tensor(item) for item in a]
     if isinstance(a, jax.Array):
@@ -121,7 +118,7 @@ def _to_tensor(a: Any) -> Any:
     return a
 
 
-def _to_arrays(result: Any) -> Any:
+def _to_arrays(result: object) -> object:
     if isinstance(result, list | tuple):
         return [_to_arrays(item) for item in result]
     if isinstance(result, Tensor):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
 from ..programs.compiling import Handle, finish
 from ..programs.stats import Compiled as Record
+
+# Runs a program on flat arrays.
+Run = Callable[..., Sequence[jax.Array]]
 
 build_lock = threading.RLock()  # held while any eager program is built or compiled
 
@@ -47,11 +49,11 @@ class Executable:
         self._name, self._seconds, self._avals = name, seconds, avals
         self._traced: jax.stages.Traced | None = traced
         self.counted_by_caller = counted_by_caller
-        self.call: Callable[..., Any] | None = None
+        self.call: Run | None = None
         self.record: Record | None = None
 
     def compile(self) -> jax.stages.Compiled:
-        """Compile the trace and let go of it; `call` is set from now on."""
+        """Compile the trace and release it. Sets `call` and `record`."""
         assert self._traced is not None
         self.call, self.record = finish(self._traced, self._name, self._seconds, self._avals)
         self._traced = None  # the handle of `call` keeps what views need of it
@@ -62,7 +64,7 @@ class Executable:
         return handle.executable
 
     def count(self, on: bool) -> None:
-        """Switch the counting of calls on or off."""
+        """Switch the counting of calls on or off for this program."""
         if self.counted_by_caller or self.call is None:
             return
         call, record = getattr(self.call, "uncounted", self.call), self.record
@@ -71,7 +73,7 @@ class Executable:
             self.call = call
             return
 
-        def counted(*operands: jax.Array) -> Any:
+        def counted(*operands: jax.Array) -> Sequence[jax.Array]:
             record.calls += 1
             return call(*operands)
 
@@ -84,7 +86,7 @@ counting = False
 
 
 def count_calls(on: bool) -> None:
-    """Whether eager programs count how often they run."""
+    """Switch the counting of calls on or off for all eager programs."""
     global counting
     with build_lock:
         counting = on

@@ -21,6 +21,7 @@ from ..programs.atomic import TAKEN, replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import buffer_of, geometry
+from .schema import Kernel
 
 if TYPE_CHECKING:
     from .operands import Operand
@@ -34,7 +35,7 @@ _precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 
 
-def hot_path(find: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def hot_path(find: Callable[[], Kernel]) -> Kernel:
     """The kernel that torch calls.
 
     It is a closure, because reading an attribute of `self` takes 30 ns and a method adds a frame.
@@ -43,7 +44,7 @@ def hot_path(find: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         find: makes the Operation at the first call: making all two thousand at once would take 100 ms. For a view, or
             an operator that runs by decomposition or on the CPU, it returns a plain function.
     """
-    general: Callable[..., Any] | None = None
+    general: Kernel | None = None
     programs: dict[tuple[object, ...], Program] = {}
     numeric: frozenset[int] = frozenset()
     special = True
@@ -92,8 +93,8 @@ def hot_path(find: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
                 raise
             raise explain_call(error, program.name, buffers) from None
         leaf = program.only
-        result = _create(leaf.size, leaf.dtype)  # type: ignore[union-attr]  # it is quick
-        spec = leaf.spec  # type: ignore[union-attr]
+        result = _create(leaf.size, leaf.dtype)
+        spec = leaf.spec
         result.untyped_storage().buffer = spec.buffer(out, spec, origin(leaf))  # type: ignore[attr-defined]
         return result
 

@@ -11,10 +11,10 @@ from torch._ops import OpOverload
 from ..base.torch_private import suggest_memory_format
 from ..lowerings.registry import LOWERINGS
 from .cpu_errors import cpu_error
-from .schema import Signature, short_name
+from .schema import Arguments, Signature, short_name
 
 
-def to_meta(a: Any) -> Any:
+def to_meta(a: object) -> object:
     """An argument with tensors of the device replaced by meta tensors of the same geometry."""
     if isinstance(a, torch.Tensor):
         if a.device.type == "cpu" and a.dim() == 0:
@@ -29,7 +29,7 @@ def to_meta(a: Any) -> Any:
     return a
 
 
-def call_meta(op: OpOverload, signature: Signature, args: tuple[Any, ...]) -> Any:
+def call_meta(op: OpOverload, signature: Signature, args: Arguments) -> Any:
     """The result of `op` on meta tensors, or None if torch has no Meta kernel for it.
 
     Raises:

@@ -20,6 +20,7 @@ from ..storage.layout import Plan, Starts, plan
 from ..storage.transfer import put
 from .call import first_positions
 from .numbers import KINDS, KindedNumber, Scalar, check_bounds, number_operands
+from .schema import Arguments
 from .template import Template
 
 Tensor = torch.Tensor
@@ -215,7 +216,7 @@ class Operands:
                 self._known_numbers.clear()
             self._known_numbers[number] = operand
 
-    def add_known(self, operands: list[Operand], args: tuple[Any, ...]) -> bool:
+    def add_known(self, operands: list[Operand], args: Arguments) -> bool:
         """Append the starts and the last argument, a number, from the caches; False if one is not cached."""
         if self.views:
             starts = self._known_starts.get(

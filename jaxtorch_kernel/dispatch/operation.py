@@ -22,7 +22,7 @@ from .executable import build_lock
 from .hot import hot_path
 from .program import Program
 from .running import run_plain, run_special
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
+from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
 from .targets import Type
 from .traced import run_traced
 from .value_checks import ValueChecks
@@ -31,7 +31,7 @@ from .value_checks import ValueChecks
 class Typed(Protocol):
     """What runs an overload: an `Operation`, or a `Decomposed` operator."""
 
-    def result_types(self, args: Sequence[Any]) -> list[Type]:
+    def result_types(self, args: Sequence[object]) -> list[Type]:
         """Size and dtype of each result of a functional call, without running it."""
 
 
@@ -74,7 +74,7 @@ class Operation:
         factory = TENSOR not in self.kinds and TENSORS not in self.kinds
         self.special = bool(self.signature.written) or lowering.random or factory
 
-        def result_types(functional: OpOverload, args: Sequence[Any]) -> list[Type]:
+        def result_types(functional: OpOverload, args: Sequence[object]) -> list[Type]:
             assert operation_of is not None
             return operation_of(functional).result_types(args)
 
@@ -95,10 +95,10 @@ class Operation:
 
         return ValueChecks(functional, make)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.kernel(*args, **kwargs)
 
-    def general(self, *args: Any, **kwargs: Any) -> Any:
+    def general(self, *args: object, **kwargs: object) -> object:
         """Any call: with numbers, views or keywords, on a cache miss, inside a trace."""
         if kwargs:
             args = self.signature.complete(args, kwargs)
@@ -112,7 +112,7 @@ class Operation:
             return run_traced(self, call, trace)
         return self.run(call)
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Call) -> object:
         """The call on values."""
         program = self.find(call)
         if program is None:
@@ -153,14 +153,14 @@ class Operation:
         program.by_hot_path = checks is None or not checks.wanted_eagerly(call.key[0])
         return program
 
-    def result_types(self, args: Sequence[Any]) -> list[Type]:
+    def result_types(self, args: Sequence[object]) -> list[Type]:
         """Size and dtype of each result of a functional call, without running it."""
         call = self._described(tuple(args))
         with build_lock:
             program = self.programs.find(tuple(call.key)) or self._built(call)
         return [(leaf.size, leaf.dtype) for leaf in program.results.leaves if leaf is not None]
 
-    def _described(self, args: tuple[Any, ...]) -> Call:
+    def _described(self, args: Arguments) -> Call:
         return describe(args, self.kinds or map(kind_by_value, args), self.name, self.copy_cpu)
 
 

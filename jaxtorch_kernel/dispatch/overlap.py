@@ -9,7 +9,6 @@ targets that have a stride of 0.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -17,13 +16,13 @@ from torch._ops import OpOverload
 from ..storage.buffer import Buffer, buffer_of
 from .call import Call
 from .cpu_errors import MOST_ZEROS, cpu_error
-from .schema import Signature
+from .schema import Arguments, Signature
 
 Tensor = torch.Tensor
 
 
 def check_targets(
-    op: OpOverload, signature: Signature, args: tuple[Any, ...], targets: list[Tensor]
+    op: OpOverload, signature: Signature, args: Arguments, targets: list[Tensor]
 ) -> None:
     """Raise the CPU's error for a target whose elements share a location in memory."""
     if any(map(_is_expanded, targets)):
@@ -81,7 +80,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return _span(a) == _span(b) and a.stride() == b.stride()
 
 
-def _raise_overlap_error(op: OpOverload, signature: Signature, args: tuple[Any, ...]) -> None:
+def _raise_overlap_error(op: OpOverload, signature: Signature, args: Arguments) -> None:
     """Call the CPU kernel with memory that overlaps in the same way, and raise its error about that."""
     memory: dict[int, torch.UntypedStorage] = {}
 

@@ -14,7 +14,7 @@ results and raises torch's own errors for bad input; the lowering must agree on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from ..programs.compiling import phase
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
-from .executable import Executable, build_lock
+from .executable import Executable, Run, build_lock
 from .operands import Operand, Operands
 from .results import Fresh, Results, Structure, Written, flatten
 from .template import Template
@@ -73,7 +73,7 @@ class Program:
         self.new_specs: list[Spec] = []
         self.quick = False
         self.plain = False
-        self.only: Fresh | None = None
+        self.only: Fresh = None  # type: ignore[assignment]  # set with `quick`
         self.by_hot_path = True
         self.origin = Written(name)
         self.nbytes, self.round = kept.TRACED, 0
@@ -177,7 +177,7 @@ class Program:
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)
         )
 
-    def compiled(self) -> Callable[..., Any]:
+    def compiled(self) -> Run:
         """What runs the program. The first call that is not inside a trace compiles it."""
         with build_lock:
             if self.executable.call is None:
@@ -191,8 +191,8 @@ class Program:
             return self.executable.call
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def program(*operands: jax.Array) -> Any:
+def _named(function: Run, name: str) -> Run:
+    def program(*operands: jax.Array) -> Sequence[jax.Array]:
         return function(*operands)
 
     program.__name__ = program.__qualname__ = name

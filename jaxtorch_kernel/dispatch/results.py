@@ -17,7 +17,7 @@ from .schema import Signature
 Tensor = torch.Tensor
 _empty = private.create_empty_tensor
 # (new results, the call's tensors) -> return value
-Structure = Callable[[list[Tensor | None], Sequence[Tensor]], Any]
+Structure = Callable[[list[Tensor | None], Sequence[Tensor]], object]
 
 
 class Fresh:
@@ -50,7 +50,7 @@ class Written(NamedTuple):
     name: str
 
 
-def flatten(tree: Any) -> list[Any]:
+def flatten(tree: object) -> list[Any]:
     """The leaves of nested lists and tuples, None included."""
     if isinstance(tree, list | tuple):
         return [leaf for item in tree for leaf in flatten(item)]
@@ -86,7 +86,7 @@ class Results:
         leaf = self.leaves[0] if len(self.leaves) == 1 and self.structure is single else None
         return leaf if leaf is not None and leaf.stride is None else None
 
-    def wrap(self, outputs: Sequence[jax.Array], tensors: Sequence[Tensor]) -> Any:
+    def wrap(self, outputs: Sequence[jax.Array], tensors: Sequence[Tensor]) -> object:
         """The operator's return value, from the new outputs of the program and the tensors of the call."""
         rest = iter(outputs)
         results = [
@@ -95,17 +95,17 @@ class Results:
         return self.structure(results, tensors)
 
 
-def plain_structure(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Any:
+def plain_structure(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
     """Structure of a JAX function that is not an operator of torch."""
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def tuple_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Any:
+def tuple_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
     """Structure of an operator with several results."""
     return tuple(results)
 
 
-def list_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Any:
+def list_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
     """Structure of an operator that returns a list."""
     return results
 
@@ -121,7 +121,7 @@ def single(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Tensor | 
 
 
 def effects(
-    signature: Signature, args: Sequence[Any], tensors: Sequence[Tensor]
+    signature: Signature, args: Sequence[object], tensors: Sequence[Tensor]
 ) -> tuple[list[int], Structure]:
     """The indices of the tensors that a call writes, and how its return value is assembled."""
     if signature.op is None:

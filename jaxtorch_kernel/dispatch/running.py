@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .operation import Operation
 
 
-def run_plain(operation: Operation, program: Program, call: Call) -> Any:
+def run_plain(operation: Operation, program: Program, call: Call) -> object:
     """A call that only returns new tensors."""
     operands: list[Operand] = [b.array for b in call.buffers]
     program = _with_operands(operation, program, call, operands)
@@ -39,7 +39,7 @@ def run_plain(operation: Operation, program: Program, call: Call) -> Any:
     return program.results.wrap(outputs, call.tensors)
 
 
-def run_special(operation: Operation, program: Program, call: Call) -> Any:
+def run_special(operation: Operation, program: Program, call: Call) -> object:
     """A call that writes, draws random numbers, or has no tensor that determines its sharding."""
     targets = [call.buffers[i] for i in program.targets]
     for buffer in targets:

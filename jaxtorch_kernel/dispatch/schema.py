@@ -8,6 +8,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+# The arguments of an operator, as torch passes them: tensors, numbers, lists of them, and static values.
+Arguments = tuple[Any, ...]
+# What runs an operator: takes its arguments, returns its results.
+Kernel = Callable[..., Any]
+
 # Kinds of arguments, as plain integers because each call compares them once per argument. A plain number may be passed
 # for the kinds up to NUMBER.
 TENSOR = 0
@@ -70,21 +75,19 @@ class Signature:
         self.returns_list = tuple(str(r.type).startswith("List") for r in returns)
         self.functional = _functional(op, self) if op is not None and self.written else op
 
-    def complete(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, object] | None = None
-    ) -> tuple[Any, ...]:
+    def complete(self, args: Arguments, kwargs: Mapping[str, object] | None = None) -> Arguments:
         """All arguments in schema order, defaults filled in."""
         kwargs = kwargs or {}
         rest = range(len(args), len(self.names))
         return (*args, *(kwargs.get(self.names[i], self.defaults[i]) for i in rest))
 
-    def inputs(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def inputs(self, args: Sequence[Any]) -> Arguments:
         """The arguments without those that are `out=`."""
         if not self.is_out:
             return tuple(args)
         return tuple(a for i, a in enumerate(args) if i not in self.written)
 
-    def call(self, function: Callable[..., Any], arguments: Sequence[object]) -> Any:
+    def call(self, function: Kernel, arguments: Sequence[object]) -> Any:
         """Call a function with all arguments in schema order, the keyword-only ones by name."""
         keywords = zip(self.names[self.positional :], arguments[self.positional :], strict=False)
         return function(*arguments[: self.positional], **dict(keywords))

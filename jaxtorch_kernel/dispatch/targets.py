@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ Tensor = torch.Tensor
 Type = tuple[tuple[int, ...], torch.dtype]  # size and dtype of a result
 
 
-def check_in_place(metas: object, targets: Sequence[Any]) -> None:
+def check_in_place(metas: object, targets: Sequence[object]) -> None:
     """Refuse an in-place operator whose result has another size than the target, or a dtype of a higher category.
 
     Raises:
@@ -93,3 +92,10 @@ def _warn_resize(old: Sequence[int], new: Sequence[int]) -> None:
         "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
         stacklevel=4,
     )
+
+
+def write_out(out: Tensor, result: Tensor) -> Tensor:
+    """Copy a result into an `out=` tensor, which is resized to fit; returns the tensor."""
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

@@ -56,17 +56,17 @@ class Template:
 
     __slots__ = ("bounds", "entries")
 
-    def __init__(self, entries: list[Any]):
+    def __init__(self, entries: list[object]):
         self.entries = entries
         self.bounds: set[Bound] = set()
 
-    def fill(self, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]) -> list[Any]:
+    def fill(self, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]) -> list[object]:
         """The arguments, given an array for each tensor and one for each kind of number."""
         return [self._filled(entry, arrays, numbers) for entry in self.entries]
 
     def _filled(
-        self, entry: Any, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]
-    ) -> Any:
+        self, entry: object, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]
+    ) -> object:
         if isinstance(entry, Slot):
             return arrays[entry.index]
         if isinstance(entry, list):
@@ -91,7 +91,7 @@ class _Slots:
         self.tensors = 0
         self.numbers = {"f": 0, "i": 0, "c": 0}
 
-    def entry(self, kind: int, a: Any) -> Any:
+    def entry(self, kind: int, a: Any) -> object:
         """The entry of one argument."""
         if a is None:
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import torch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 
-def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
+def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     """The call over tracers. No function that it runs is recorded as read by the user's code."""
     hook = pausing.pause()
     try:
@@ -38,7 +38,7 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         pausing.resume(hook)
 
 
-def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
+def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
         return _run_fresh(operation, call, trace)
     program = operation.find(call)
@@ -82,7 +82,7 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     return results
 
 
-def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
+def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:
     """A call that depends on no input, run on values: its results are constants of the trace."""
     before = [buffer.array for buffer in call.buffers]
     # A write may first copy an array that was read before. In the open trace the copy would be a tracer.
@@ -133,7 +133,7 @@ def _write(program: Program, call: Call, outputs: Sequence[jax.Array], trace: Tr
         call.buffers[i].write(array, spec)
 
 
-def _note_made(results: Any, call: Call, trace: Trace) -> Any:
+def _note_made(results: object, call: Call, trace: Trace) -> object:
     """Tell the trace which buffers a call made; returns the results."""
     known = {id(b) for b in call.buffers}
     for t in _tensors(results):

@@ -24,7 +24,7 @@ from ..programs import tracing
 from ..programs.site import user_line
 from ..storage.buffer import buffer_of
 from ..storage.dtypes import to_numpy
-from .schema import short_name
+from .schema import Arguments, Kernel, short_name
 
 # The errors that captured programs reported and that are not raised yet.
 _reported: list[Exception] = []
@@ -39,7 +39,7 @@ class ValueChecks:
         make: makes the `Operation` that runs a lowering for an overload.
     """
 
-    def __init__(self, op: OpOverload, make: Callable[[OpOverload, Lowering], Callable[..., Any]]):
+    def __init__(self, op: OpOverload, make: Callable[[OpOverload, Lowering], Kernel]):
         name = short_name(op)
         self.always = name in ALWAYS
         self.requirements = CHECKS[name]
@@ -53,7 +53,7 @@ class ValueChecks:
         """Whether these options request the check outside of traces."""
         return options.check == "indices" or self.always
 
-    def check(self, args: tuple[Any, ...]) -> None:
+    def check(self, args: Arguments) -> None:
         """Raise the CPU's error for values that it refuses; in captured code let the program report it."""
         global _captured
         with torch.no_grad():
@@ -80,7 +80,7 @@ class ValueChecks:
                 result = jnp.where(failed.any(), failure, result)
         return result
 
-    def _musts(self, args: tuple[Any, ...]) -> list[Must]:
+    def _musts(self, args: Arguments) -> list[Must]:
         """The requirements, with abstract values."""
         leaves, tree = jax.tree.flatten(args, is_leaf=lambda a: a is None)
         shapes = [

@@ -13,7 +13,7 @@ between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -24,16 +24,17 @@ from ..storage import placement
 from ..storage.buffer import spec_of, wrap_sized
 from ..storage.transfer import to_device
 from .dlpack import array_over, shares_memory, tensor_over
+from .node import Context
 
 Tensor = torch.Tensor
 
 
 def lend(tensors: Sequence[Tensor], share: bool = True) -> list[Tensor]:
-    """Tensors of the device with the values of others; gradients flow back to them.
+    """Tensors of the device with the values of tensors on other devices; gradients flow back to those.
 
     Args:
         tensors: of any device but jax.
-        share: over the same memory where that is possible. The caller waits for the program before anyone can write.
+        share: whether to share memory if that is possible. The caller must wait for the program before it returns.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return list(_Lend.apply(share, *tensors))
@@ -41,12 +42,12 @@ def lend(tensors: Sequence[Tensor], share: bool = True) -> list[Tensor]:
 
 
 def hand_back(tensors: Sequence[Tensor], device: torch.device, share: bool = True) -> list[Tensor]:
-    """Tensors on `device` with the values of the jax device's; gradients flow back. Waits for the values.
+    """Tensors on `device` with the values of jax tensors; gradients flow back. Waits for the values.
 
     Args:
         tensors: of the jax device.
         device: where they go, without a copy if JAX runs there.
-        share: whether gradients come in without a copy.
+        share: whether gradients are borrowed without a copy.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return list(_HandBack.apply(share, device, *tensors))
@@ -54,7 +55,7 @@ def hand_back(tensors: Sequence[Tensor], device: torch.device, share: bool = Tru
 
 
 def borrowed(tensor: Tensor) -> Tensor:
-    """A tensor of the device over the memory of another, or over a copy where that cannot be."""
+    """A tensor of the device over the memory of another tensor, or over a copy if that is not possible."""
     sharding = placement.current()
     if tensor.layout != torch.strided or not shares_memory(sharding, tensor.device):
         return to_device(tensor.cpu())
@@ -73,16 +74,23 @@ def borrowed(tensor: Tensor) -> Tensor:
 
 
 def returned(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on `device` over the array of the jax device's, or over a copy where that cannot be."""
+    """A tensor on `device` over the array of a jax tensor, or over a copy if that is not possible."""
     array = contiguous_array(tensor)
     if not shares_memory(array.sharding, device):
         return tensor.detach().to(device)
     return tensor_over(array)
 
 
+class _Context(Context, Protocol):
+    """The node of a copy: whether memory is shared, and the device of the inputs."""
+
+    share: bool
+    device: torch.device
+
+
 class _Lend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, share: bool, *tensors: Tensor) -> Any:
+    def forward(ctx: _Context, share: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.share, ctx.device = share, tensors[0].device
         if share:
             ctx.save_for_backward(*tensors)
@@ -93,7 +101,7 @@ class _Lend(torch.autograd.Function):
         return lent
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+    def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.saved_tensors  # noqa: B018  # torch raises if one was modified since it was lent
         given = [g for g in gradients if g is not None]
         back = iter(hand_back(given, ctx.device, ctx.share))
@@ -102,7 +110,9 @@ class _Lend(torch.autograd.Function):
 
 class _HandBack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, share: bool, device: torch.device, *tensors: Tensor) -> Any:
+    def forward(
+        ctx: _Context, share: bool, device: torch.device, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.share = share
         ctx.set_materialize_grads(False)
         back = tuple(returned(t, device) for t in tensors)
@@ -111,6 +121,6 @@ class _HandBack(torch.autograd.Function):
         return back
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+    def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         lent = iter(lend([g for g in gradients if g is not None], ctx.share))
         return (None, None, *(None if g is None else next(lent) for g in gradients))

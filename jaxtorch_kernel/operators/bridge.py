@@ -11,7 +11,7 @@ called through the same bridge.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -26,7 +26,7 @@ from ..programs.errors import explain
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
 from ..storage.layout import is_array
-from .node import apply_unwrapped
+from .node import Context, apply_unwrapped
 
 Tensor = torch.Tensor
 Layouts = dict[int, tuple[torch.Size, tuple[int, ...]]]
@@ -37,6 +37,24 @@ def result_leaf(array: jax.Array, sharding: Sharding) -> Fresh:
     """The layout of a tensor over this output."""
     shape = tuple(array.shape)
     return Fresh(shape, to_torch(array.dtype), None, spec_of(array.dtype, shape, sharding))
+
+
+class _Context(Context, Protocol):
+    """The node of a call.
+
+    Attributes:
+        arrays: all inputs. Not `save_for_backward`: the gradient is that of these arrays, which no write can change.
+        tensors: the inputs that may need a gradient.
+        residuals: from the forward program, for the backward program; None inside a trace.
+        pullback: of `jax.vjp`; None unless torch computes gradients inside a trace.
+        saved: the structure of residuals and pullback, if torch saves their arrays; None if they are above.
+    """
+
+    arrays: Sequence[jax.Array]
+    tensors: Sequence[Tensor]
+    residuals: Sequence[jax.Array] | None
+    pullback: Pullback | None
+    saved: jax.tree_util.PyTreeDef | None
 
 
 class Bridge:
@@ -133,13 +151,12 @@ class Bridge:
 
     def forward(
         self,
-        ctx: Any,
+        ctx: _Context,
         call: tuple[Sequence[jax.Array], list[jax.Array]],
         tensors: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
         """As `Differentiable.forward`; the outputs that are not differentiable go into the list in `call`."""
         ctx.arrays, others = call
-        # Not `save_for_backward`: the gradient is that of these arrays, which no later write can change.
         ctx.tensors = tensors
         ctx.residuals = ctx.pullback = ctx.saved = None
         trace = tracing.current()
@@ -153,7 +170,7 @@ class Bridge:
         return tuple(outputs)
 
     def _forward_traced(
-        self, ctx: Any, trace: tracing.Trace
+        self, ctx: _Context, trace: tracing.Trace
     ) -> tuple[list[Tensor], Sequence[jax.Array]]:
         if trace.differentiable:  # JAX computes the gradient, and must see the function itself
             outs, others = self.compiled.function(*ctx.arrays)
@@ -162,7 +179,7 @@ class Bridge:
         self.leaves = [result_leaf(o, self.sharding) for o in outs]
         return [self.wrap(o) for o in outs], others
 
-    def _forward_compiled(self, ctx: Any) -> tuple[list[Tensor], Sequence[jax.Array]]:
+    def _forward_compiled(self, ctx: _Context) -> tuple[list[Tensor], Sequence[jax.Array]]:
         try:
             outputs, ctx.residuals = self.compiled.run_saving(ctx.arrays)
         except jax.errors.JaxRuntimeError as error:
@@ -170,13 +187,13 @@ class Bridge:
         count = self.compiled.outputs
         return self.wrap_all(outputs[:count]), outputs[count:]
 
-    def _save(self, ctx: Any) -> None:
+    def _save(self, ctx: _Context) -> None:
         """Let torch save what the backward needs, so that it reaches `saved_tensors_hooks`."""
         arrays, ctx.saved = jax.tree.flatten((ctx.residuals, ctx.pullback))
         ctx.residuals = ctx.pullback = None
         ctx.save_for_backward(*map(self.wrap, arrays))
 
-    def _saved(self, ctx: Any) -> tuple[Sequence[jax.Array] | None, Pullback | None]:
+    def _saved(self, ctx: _Context) -> tuple[Sequence[jax.Array] | None, Pullback | None]:
         """(residuals, pullback) of a forward pass; at least one is None."""
         if ctx.saved is None:
             return ctx.residuals, ctx.pullback
@@ -186,7 +203,7 @@ class Bridge:
         return residuals, pullback
 
     def gradients(
-        self, ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
+        self, ctx: _Context, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
     ) -> list[Tensor | None]:
         """As `Differentiable.gradients`."""
         wanted = self._wanted(cotangents, needed)
@@ -199,9 +216,9 @@ class Bridge:
             differentiable, _ = self._second()([*ctx.tensors, *filled], arrays)
             results = [g if want else None for g, want in zip(differentiable, wanted, strict=True)]
         else:
-            found = self._pulled_back(ctx, [contiguous_array(c) for c in filled])
+            plain = self._pulled_back(ctx, [contiguous_array(c) for c in filled])
             results = [
-                self.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)
+                self.wrap(g) if want else None for g, want in zip(plain, wanted, strict=True)
             ]
         for i, (size, stride) in self.layouts.items():
             gradient = results[i]
@@ -209,7 +226,7 @@ class Bridge:
                 results[i] = gradient.as_strided(size, stride)
         return results
 
-    def _pulled_back(self, ctx: Any, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
+    def _pulled_back(self, ctx: _Context, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
         residuals, pullback = self._saved(ctx)
         if residuals is not None:
             return self.compiled.pull_back(residuals, cotangents)

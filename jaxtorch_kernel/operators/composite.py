@@ -17,7 +17,7 @@ torch defines a composite (`lstm`, `layer_norm`, `einsum`) by other operators, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -28,7 +28,7 @@ from ..dispatch.call import exact
 from ..dispatch.operation import Operation
 from ..lowerings.registry import Lowering
 from ..lowerings.vjp import vjp
-from .node import Node
+from .node import Context, Node
 
 Tensor = torch.Tensor
 
@@ -42,6 +42,15 @@ class _OperandList(int):
 
 
 Template = tuple[object, ...]
+Operand = Tensor | float
+Function = Callable[..., Any]  # of the arguments of a composite
+
+
+class _Context(Context, Protocol):
+    """The node of a call: its template, and which operands are numbers (None for tensors, which torch saves)."""
+
+    template: Template
+    numbers: list[float | None]
 
 
 class Composite:
@@ -67,12 +76,12 @@ class Composite:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Function,
         op: OpOverload | None = None,
         *,
         name: str = "",
         static: Iterable[str] = (),
-        decomposition: Callable[..., Any] | None = None,
+        decomposition: Function | None = None,
     ):
         self.function = function
         self.operation = Operation(op, Lowering(function, frozenset(static)), name=name)
@@ -81,7 +90,7 @@ class Composite:
         self.decomposition = decomposition or self._decompose
         self._gradients: dict[tuple[object, ...], Composite] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self.signature.op is not None:
             args = self.signature.complete(args, kwargs)
         template, operands = self._split(args)
@@ -92,13 +101,13 @@ class Composite:
             return Node.apply(self, template, *operands)
         return self.operation(*args)
 
-    def _decompose(self, *args: Any) -> Any:
+    def _decompose(self, *args: object) -> Any:
         assert self.signature.op is not None
         return self.signature.call(self.signature.op.decompose, args)
 
-    def _split(self, args: tuple[Any, ...]) -> tuple[Template, list[Any]]:
+    def _split(self, args: Sequence[object]) -> tuple[Template, list[Operand]]:
         template: list[object] = []
-        operands: list[Any] = []
+        operands: list[Operand] = []
         for i, a in enumerate(args):
             if isinstance(a, Tensor) or (type(a) is float and i not in self.static):
                 template.append(_OPERAND)
@@ -115,7 +124,7 @@ class Composite:
 
     # -- as a node of torch's graph --------------------------------------------------------------------------------
 
-    def forward(self, ctx: Any, template: Template, operands: tuple[Any, ...]) -> Any:
+    def forward(self, ctx: _Context, template: Template, operands: tuple[Operand, ...]) -> object:
         """As `Differentiable.forward`."""
         results = self.operation(*_filled(template, operands))
         ctx.template = template
@@ -127,7 +136,7 @@ class Composite:
         return results
 
     def gradients(
-        self, ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
+        self, ctx: _Context, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
     ) -> list[Tensor | None]:
         """As `Differentiable.gradients`."""
         operands = [
@@ -162,11 +171,11 @@ class Composite:
 
 
 def _pullback(
-    function: Callable[..., Any], template: Template, count: int, wanted: tuple[int, ...]
+    function: Function, template: Template, count: int, wanted: tuple[int, ...]
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """The gradient as a JAX function. Results without a cotangent are left out."""
 
-    def pullback(*arguments: Any) -> tuple[jax.Array, ...]:
+    def pullback(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         operands, cotangents = arguments[:count], arguments[count:]
 
         def forward(*primals: jax.Array) -> tuple[jax.Array, ...]:
@@ -183,7 +192,7 @@ def _pullback(
 
 
 def _decomposed_pullback(
-    decomposition: Callable[..., Any], template: Template, count: int, wanted: tuple[int, ...]
+    decomposition: Function, template: Template, count: int, wanted: tuple[int, ...]
 ) -> Callable[..., Sequence[Tensor]]:
     """The gradient as a torch function."""
 
@@ -208,17 +217,17 @@ def _decomposed_pullback(
     return pullback
 
 
-def _filled(template: Template, operands: Iterable[Any]) -> list[Any]:
+def _filled(template: Template, operands: Iterable[object]) -> list[object]:
     """The arguments of a call, from its template and its operands."""
     rest = iter(operands)
 
-    def argument(entry: Any) -> Any:
+    def argument(entry: object) -> object:
         if entry is _OPERAND:
             return next(rest)
-        return [next(rest) for _ in range(entry)] if type(entry) is _OperandList else entry
+        return [next(rest) for _ in range(entry)] if isinstance(entry, _OperandList) else entry
 
     return [argument(entry) for entry in template]
 
 
-def _tuple(results: Any) -> tuple[Any, ...]:
+def _tuple(results: object) -> tuple[Any, ...]:
     return tuple(results) if isinstance(results, list | tuple) else (results,)

@@ -1,14 +1,14 @@
 """Entry points of torch's higher-order operators (control flow) and of `torch.utils.checkpoint`.
 
-They are implemented in `capture/control_flow.py` and `capture/checkpoint.py`, which the first such call imports.
+The implementations are in `capture/control_flow.py` and `capture/checkpoint.py`, which the first such call imports.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from ..base import torch_private as private
+from ..dispatch.schema import Kernel
 from ..programs import tracing
 
 _OPERATORS = {
@@ -21,16 +21,18 @@ _OPERATORS = {
 
 
 def install() -> None:
-    """Give torch the device's kernels of these operators, once."""
+    """Register the device's kernels of these operators."""
     for operator, name in _OPERATORS.items():
         private.implement_higher_order(operator, _late("control_flow", name))
     private.call_higher_order_directly()
     private.checkpoint_by(_late("checkpoint", "checkpoint"), tracing.active)
 
 
-def _late(module: str, name: str) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        found = importlib.import_module(f"jaxtorch.capture.{module}")
-        return getattr(found, name)(*args, **kwargs)
+def _late(module: str, name: str) -> Kernel:
+    """A function of `capture/`, which is imported at its first call."""
+
+    def kernel(*args: object, **kwargs: object) -> object:
+        imported = importlib.import_module(f"jaxtorch.capture.{module}")
+        return getattr(imported, name)(*args, **kwargs)
 
     return kernel

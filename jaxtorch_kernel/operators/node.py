@@ -7,17 +7,36 @@ There are two kinds of functions. A `Composite` (`composite.py`) recomputes its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 Tensor = torch.Tensor
 
 
-class Differentiable(Protocol):
+class Context(Protocol):
+    """What torch offers of a node. The functions add attributes."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Save tensors, so that torch notices if they are modified in place."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether missing cotangents are zeros rather than None."""
+
+    def mark_non_differentiable(self, *results: Tensor) -> None:
+        """Say which results have no gradient."""
+
+
+C = TypeVar("C", bound=Context, contravariant=True)
+
+
+class Differentiable(Protocol[C]):
     """A JAX function over tensors, with its gradients."""
 
-    def forward(self, ctx: Any, call: Any, operands: tuple[Any, ...]) -> Any:
+    def forward(self, ctx: C, call: Any, operands: tuple[Any, ...]) -> object:
         """Run the function.
 
         Args:
@@ -27,7 +46,7 @@ class Differentiable(Protocol):
         """
 
     def gradients(
-        self, ctx: Any, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
+        self, ctx: C, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
     ) -> Sequence[Tensor | None]:
         """The gradients of the operands that need one; None for the others.
 
@@ -42,13 +61,13 @@ class Node(torch.autograd.Function):
     """One call of a JAX function that autograd records."""
 
     @staticmethod
-    def forward(ctx: Any, function: Differentiable, call: Any, *operands: Any) -> Any:
+    def forward(ctx: Any, function: Differentiable[Any], call: object, *operands: object) -> object:
         ctx.function = function
         ctx.set_materialize_grads(False)
         return function.forward(ctx, call, operands)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
         if all(c is None for c in cotangents):
             return (None,) * (2 + len(needed))
@@ -59,6 +78,6 @@ class Node(torch.autograd.Function):
 apply_unwrapped: Callable[..., Any] = super(torch.autograd.Function, Node).apply
 
 
-def function_of(node: object) -> Differentiable | None:
+def function_of(node: object) -> Differentiable[Any] | None:
     """The JAX function of a node of torch's graph; None for nodes of other kinds."""
     return getattr(node, "function", None) if isinstance(node, Node._backward_cls) else None

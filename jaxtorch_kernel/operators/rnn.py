@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -14,14 +13,15 @@ from .composite import Composite
 
 Tensor = torch.Tensor
 
-
-Layers = Callable[[Tensor, Any, list[Tensor], int], tuple[Tensor, ...]]
+State = Tensor | Sequence[Tensor]  # LSTMs have two tensors
+# (input, states, weights, number of layers) -> output and final states
+Layers = Callable[[Tensor, State, list[Tensor], int], tuple[Tensor, ...]]
 
 
 def _with_dropout(
-    run: Layers, x: Tensor, hx: Any, params: list[Tensor], num_layers: int, p: float
+    run: Layers, x: Tensor, hx: State, params: list[Tensor], num_layers: int, p: float
 ) -> tuple[Tensor, ...]:
-    """The layers one by one (`run` takes input, states, weights and their number), dropout between them."""
+    """Run the layers with dropout between them; all at once if there is none."""
     if not p or num_layers < 2:
         return run(x, hx, params, num_layers)
     share = len(params) // num_layers
@@ -35,7 +35,7 @@ def _with_dropout(
             directions = state.shape[0] // num_layers
             return state.narrow(0, layer * directions, directions)
 
-        state = [of_layer(s) for s in hx] if isinstance(hx, list | tuple) else of_layer(hx)
+        state = of_layer(hx) if isinstance(hx, Tensor) else [of_layer(s) for s in hx]
         x, *last = run(x, state, weights, 1)
         finals.append(last)
     return x, *(torch.cat(parts) for parts in zip(*finals, strict=True))
@@ -48,7 +48,7 @@ def _register_over_steps(name: str, cell: Cell) -> None:
     @kernel(f"{name}.input")
     def over_steps(
         input: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -57,7 +57,7 @@ def _register_over_steps(name: str, cell: Cell) -> None:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Tensor, ...]:
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+        def run(x: Tensor, hx: State, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
             # Without dropout, training and evaluation are the same program.
             return composite(
                 x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first
@@ -83,7 +83,7 @@ def _register_over_packed(name: str, cell: Cell) -> None:
     def decomposition(
         data: Tensor,
         batch_sizes: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -105,7 +105,7 @@ def _register_over_packed(name: str, cell: Cell) -> None:
     def over_packed(
         data: Tensor,
         batch_sizes: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -118,7 +118,7 @@ def _register_over_packed(name: str, cell: Cell) -> None:
         padded = torch.nn.functional.pad(data, (0, 0, 0, more_rows)) if more_rows else data
         sizes = torch.nn.functional.pad(batch_sizes.int(), (0, more_steps)).to("jax")
 
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+        def run(x: Tensor, hx: State, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
             return composite(x, sizes, hx, params, has_biases, layers, bidirectional)
 
         p = dropout if train else 0.0

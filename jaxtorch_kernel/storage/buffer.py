@@ -145,6 +145,17 @@ class _Counted(Buffer):
         self.counted = 0
 
 
+def attached(storage: torch.UntypedStorage) -> Buffer | None:
+    """The buffer of a Storage, if it has one."""
+    return getattr(storage, "buffer", None)
+
+
+def attach(storage: torch.UntypedStorage, buffer: Buffer) -> torch.UntypedStorage:
+    """Give a Storage a buffer; returns the Storage."""
+    storage.buffer = buffer  # type: ignore[attr-defined]
+    return storage
+
+
 def buffer_of(tensor: torch.Tensor) -> Buffer:
     """The buffer of a tensor of the device. A Storage without one gets zeros of its size.
 
@@ -169,7 +180,8 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     dtype = to_numpy(tensor.dtype)
     array, sharding = placed(in_host_memory(lambda: np.zeros(count, dtype)))
     spec = spec_of(dtype, (count,), sharding)
-    buffer = storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
+    buffer = spec.buffer(array, spec)
+    attach(storage, buffer)
     return buffer
 
 
@@ -195,8 +207,7 @@ def wrap_sized(
     `safetensors`, `torch.save` and other code that detects shared memory rely on both.
     """
     tensor = private.create_empty_tensor(size, dtype)
-    storage = private.make_storage(spec.nbytes)
-    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
+    storage = attach(private.make_storage(spec.nbytes), spec.buffer(array, spec))
     stride = tensor.stride() if stride is None else stride
     return private.put_on_storage(tensor, storage, 0, size, stride)
 
