@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .bodies import whole
+from ..storage.layout import covers_buffer
 from .dependencies.followed import MODULE_ATTRIBUTES
 from .dependencies.tokens import is_plain
 from .errors import CaptureError
@@ -70,7 +70,7 @@ def check_same(
         if a != b:
             raise _differ(i, name, b, a)
     for name, place in new.names.items():
-        if not whole(new.tensors[place]):
+        if not covers_buffer(new.tensors[place]):
             raise CaptureError(
                 f"{name} of layer {i} is a view of a larger tensor",
                 "Give each layer its own tensors.",

@@ -27,6 +27,7 @@ from ..programs.compiled import Compiled
 from ..programs.trees import Tree, split
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from ..storage.layout import covers_buffer
 from .code_trace import CodeTrace
 from .errors import CaptureError
 from .flow import Edge, Flow, edge_of, ends_of
@@ -271,18 +272,13 @@ def _closure(
         place = places.get(id(constant))
         if place is None:
             continue
-        if found.setdefault(place, tensor) is not tensor or not whole(tensor):
+        if found.setdefault(place, tensor) is not tensor or not covers_buffer(tensor):
             raise CaptureError(
                 "the body of a control-flow call reads a tensor that requires a gradient and is a view of a larger "
                 "tensor, or shares memory with another tensor that requires a gradient",
                 "Pass it as an operand, or read x.clone().",
             )
     return list(found.items())
-
-
-def whole(tensor: Tensor) -> bool:
-    """Whether a tensor covers its whole buffer, each element once."""
-    return buffer_of(tensor).spec.numel == tensor.numel() and not tensor.storage_offset()
 
 
 def _write_refused(what: str) -> CaptureError:

@@ -14,6 +14,7 @@ from ..operators.bridge import Bridge, layouts
 from ..programs.atomic import TAKEN, mark_donated, own, replaced, store
 from ..programs.rng import Source
 from ..storage.buffer import Spec, buffer_of
+from ..storage.layout import covers_buffer
 from . import hoisting
 from .captured import Captured, Session, capture, placement_of
 from .cpu_generators import untouched
@@ -243,9 +244,8 @@ def _inputs(captured: Captured, session: Session, leaves: list[Any]) -> tuple[li
                 "gradients flow to a tensor that the captured code does not read directly",
                 "Pass as an argument either the tensor that it is computed from or the tensor that the code reads.",
             )
-        dense = buffer.spec.numel == tensor.numel() and not tensor.storage_offset()
-        dense = dense and not tensor.is_conj() and not tensor.is_neg()
-        if position in positions or not dense:
+        lazy = tensor.is_conj() or tensor.is_neg()
+        if position in positions or lazy or not covers_buffer(tensor):
             raise CaptureError(
                 "two tensors that require gradients share memory, or one is a view of a larger tensor",
                 "Pass x.clone() for one of them.",

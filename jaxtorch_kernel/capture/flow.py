@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..operators.bridge import Bridge
+from ..operators.node import function_of
 
 Tensor = torch.Tensor
 Edge = tuple[Any, int]  # a node of torch's graph, and which of its outputs
@@ -115,5 +116,5 @@ def _plain(edge: Edge, stops: set[Edge]) -> Edge:
 
 
 def _flow(node: Any) -> list[frozenset[int]] | None:
-    bridge = getattr(node, "bridge", None)
-    return bridge.flow if isinstance(bridge, Bridge) else None
+    function = function_of(node)
+    return function.flow if isinstance(function, Bridge) else None

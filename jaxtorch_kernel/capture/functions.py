@@ -24,7 +24,8 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 from ..base import torch_private as private
 from ..programs import tracing
 from ..storage.buffer import buffer_of
-from .bodies import aval_of, trace_body, whole
+from ..storage.layout import covers_buffer
+from .bodies import aval_of, trace_body
 from .custom import CustomCall, is_ours
 from .errors import CaptureError
 from .intercepted import intercepted
@@ -70,7 +71,7 @@ def _register_traced(self: Tensor, hook: Any) -> Any:
     cell = buffer_of(self)
     if not trace.bore(cell):
         what, advice = "created outside it", "Register it once, outside the captured code."
-    elif not whole(self):
+    elif not covers_buffer(self):
         what, advice = (
             "that is a view of another",
             "Register it on y = x.clone() and use y instead.",

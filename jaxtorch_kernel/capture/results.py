@@ -20,6 +20,7 @@ import torch
 
 from ..programs.tracing import Trace
 from ..storage.buffer import buffer_of
+from ..storage.layout import covers_buffer
 from .numbers import Number
 
 Tensor = torch.Tensor
@@ -169,8 +170,7 @@ def _class_of(tensor: Tensor) -> type[Tensor]:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    whole = tensor.is_contiguous() and tensor.numel() == buffer_of(tensor).spec.numel
-    return whole and not tensor.storage_offset()
+    return covers_buffer(tensor) and tensor.is_contiguous()
 
 
 def _view(leaf: Tensor, base: Tensor) -> View | None:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
 from ..storage.buffer import buffer_of, geometry
+from ..storage.layout import covers_buffer
 from ..storage.transfer import to_device
 from .dependencies.tokens import is_plain, token
 from .errors import CaptureError
@@ -119,13 +120,8 @@ class Arguments:
 
 
 def _is_part(tensor: Tensor) -> bool:
-    return (
-        tensor.storage_offset() != 0
-        or tensor.numel() != buffer_of(tensor).spec.numel
-        or 0 in tensor.stride()  # expanded: as many elements as its buffer, but not the same
-        or tensor.is_conj()  # of other values than its buffer's
-        or tensor.is_neg()
-    )
+    # A lazily conjugated or negated tensor has other values than its buffer.
+    return not covers_buffer(tensor) or tensor.is_conj() or tensor.is_neg()
 
 
 def _borrowed(tensor: Tensor) -> Tensor:

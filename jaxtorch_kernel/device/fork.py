@@ -56,14 +56,14 @@ def _in_child() -> None:
     _show_warning()
     forked = True
     from ..base import options
-    from ..dispatch import operation, read
+    from ..dispatch import building, read
     from ..storage import placement, transfer
 
     # The doors to JAX: no cached program is found, because every key holds the options; none is built; no array is
     # read, waited for or made.
     options._interned.clear()
     options.config._base = options._changed(options.config._base, {})
-    operation.Operation.build = _refuse  # type: ignore[method-assign]
+    building.Builder.build = _refuse  # type: ignore[method-assign]
     read.buffer_of = _refuse  # type: ignore[attr-defined]
     placement.current = placement.devices = _refuse
     transfer.wait = _refuse

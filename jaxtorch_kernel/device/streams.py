@@ -48,12 +48,12 @@ def synchronize(device: Any = None) -> None:
     """
     import jax
 
-    from ..dispatch import values
+    from ..dispatch.value_checks import raise_reported
 
     for array in _pending():
         _wait(array)
     jax.effects_barrier()
-    values.raise_noted()
+    raise_reported()
 
 
 class _Watcher:

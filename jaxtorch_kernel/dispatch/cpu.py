@@ -1,38 +1,37 @@
-"""The CPU fallback: runs an operator on copies, with one warning that names the operator and the cost."""
+"""The CPU fallback: runs an operator on copies of its arguments, and warns once."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..base.options import config
 from ..programs import stats, tracing
 from ..programs.site import user_line
 from ..programs.tracing import Untraceable
-from .schema import Signature
+from .schema import Arguments, Signature
 
 Tensor = torch.Tensor
 
 
 def on_cpu(
-    op: torch._ops.OpOverload,
+    op: OpOverload,
     signature: Signature,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Arguments,
+    kwargs: Mapping[str, object],
     announce: bool = True,
-) -> Any:
-    """Run an operator's CPU kernel on copies, and bring back what it returned or wrote."""
+) -> object:
+    """Run an operator's CPU kernel on copies, and copy what it returned or wrote back to the device."""
     if announce:
         name = op._schema.name + ("" if op._overloadname == "default" else f".{op._overloadname}")
         _announce(name)
     arguments = signature.complete(args, kwargs)
     copies = [_copied(a) for a in arguments]
-    keywords = dict(
-        zip(signature.names[signature.positional :], copies[signature.positional :], strict=True)
-    )
-    result = op(*copies[: signature.positional], **keywords)
+    result = signature.call(op, copies)
     back: dict[int, Tensor] = {}
     for i in signature.written:
         for original, copy in zip(_tensors(arguments[i]), _tensors(copies[i]), strict=True):
@@ -63,7 +62,7 @@ def _announce(name: str) -> None:
         )
 
 
-def _copied(a: Any) -> Any:
+def _copied(a: object) -> object:
     if isinstance(a, Tensor):
         return a.cpu() if a.device.type == "jax" else a
     if isinstance(a, list | tuple):
@@ -73,7 +72,7 @@ def _copied(a: Any) -> Any:
     return a
 
 
-def _tensors(a: Any) -> list[Tensor]:
+def _tensors(a: object) -> list[Tensor]:
     if isinstance(a, Tensor):
         return [a]
     return [t for item in a for t in _tensors(item)] if isinstance(a, list | tuple) else []

@@ -1,4 +1,4 @@
-"""Operators without their own lowering: torch's decomposition is run over tracers inside one program.
+"""Operators without a lowering: torch's decomposition is run over tracers inside one program.
 
 If the decomposition needs a value (a branch on a tensor), the operator falls back to the CPU (`cpu.py`).
 """
@@ -6,45 +6,51 @@ If the decomposition needs a value (a branch on a tensor), the operator falls ba
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import jax
 import torch
 import torch._decomp
 import torch._refs
+from torch._ops import OpOverload
 
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
 from ..programs.tracing import Untraceable
 from ..storage.buffer import tensor_over
 from .cpu import on_cpu
-from .operation import Operation
+from .operation import Operation, Typed
 from .read import contiguous_array
-from .schema import Signature
+from .schema import Kernel, Signature
+from .targets import Type
 
 Tensor = torch.Tensor
 
 
-def decomposition_of(op: torch._ops.OpOverload, signature: Signature) -> Any:
+def decomposition_of(op: OpOverload, signature: Signature) -> Kernel | None:
+    """torch's decomposition of an operator, or of its functional overload if it writes."""
     target = op if not signature.written else signature.functional
-    if target is None:
-        return None
-    return torch._decomp.decomposition_table.get(target)
+    return None if target is None else torch._decomp.decomposition_table.get(target)
 
 
 _running = threading.local()
 
 
 class Decomposed:
-    """An operator run by torch's own decomposition, as one program; on the CPU if it cannot be traced."""
+    """An operator that runs torch's decomposition as one program, or on the CPU if that cannot be traced.
+
+    Args:
+        op: the overload.
+        decomposition: torch's, of the functional overload.
+        operation_of: gives the operation of another overload.
+    """
 
     def __init__(
         self,
-        op: torch._ops.OpOverload,
-        decomposition: Callable[..., Any],
-        operation_of: Callable[..., Any],
+        op: OpOverload,
+        decomposition: Kernel,
+        operation_of: Callable[[OpOverload], Typed],
     ):
         self.op = op
         self.signature = Signature(op)
@@ -56,8 +62,8 @@ class Decomposed:
         self.decomposition = decomposition
         self.operation = Operation(op, traced, operation_of)
 
-    def decompose(self, *args: Any, **kwargs: Any) -> Any:
-        """The decomposition, refused where it needs the operator itself (`fill` by `full_like` by `fill`)."""
+    def decompose(self, *args: object, **kwargs: object) -> object:
+        """The decomposition, refused if it needs the operator itself (`fill` uses `full_like`, which uses `fill`)."""
         running = _running.__dict__.setdefault("ops", set())
         if self.functional in running:
             raise Untraceable(f"torch decomposes {self.functional} into itself")
@@ -67,11 +73,11 @@ class Decomposed:
         finally:
             running.discard(self.functional)
 
-    def result_types(self, args: list[Any]) -> Any:
+    def result_types(self, args: Sequence[object]) -> list[Type]:
         """As `Operation.result_types`."""
         return self.operation.result_types(args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if not self.on_cpu:
             try:
                 result = self.operation(*args, **kwargs)
@@ -79,34 +85,36 @@ class Decomposed:
                 return result
             except (Untraceable, jax.errors.ConcretizationTypeError, NotImplementedError) as error:
                 self.on_cpu = True
-                error.__traceback__ = None  # nobody else sees it
+                error.__traceback__ = None  # marks the error as handled (`Trace.check_refusals`)
         return on_cpu(self.op, self.signature, args, kwargs)
 
 
 class _DecompositionTrace(tracing.Trace):
-    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+    def contexts(self) -> Iterator[AbstractContextManager[object]]:
         yield torch.no_grad()
         yield torch.device("jax")
 
 
-def over_tensors(
-    function: Callable[..., Any], signature: Signature | None = None
-) -> Callable[..., Any]:
-    """A torch function as a JAX function: substitute tracers, run it, read what it returns."""
+def over_tensors(function: Kernel, signature: Signature | None = None) -> Callable[..., object]:
+    """A torch function as a JAX function: it runs over tensors that hold tracers.
 
-    keyword_names = signature.names[signature.positional :] if signature is not None else ()
+    Args:
+        function: takes tensors where the JAX function takes arrays.
+        signature: of the function, if it has keyword-only arguments.
+    """
 
-    def over_arrays(*args: Any) -> Any:
+    def over_arrays(*args: object) -> object:
         tensors = [_to_tensor(a) for a in args]
-        split = len(tensors) - len(keyword_names) if keyword_names else len(tensors)
-        keywords = dict(zip(keyword_names, tensors[split:], strict=False)) if keyword_names else {}
         with tracing.tracing(_DecompositionTrace()):
-            return _to_arrays(function(*tensors[:split], **keywords))
+            returned = (
+                function(*tensors) if signature is None else signature.call(function, tensors)
+            )
+            return _to_arrays(returned)
 
     return over_arrays
 
 
-def _to_tensor(a: Any) -> Any:
+def _to_tensor(a: object) -> object:
     if isinstance(a, list):
         return [_to_tensor(item) for item in a]
     if isinstance(a, jax.Array):
@@ -114,7 +122,7 @@ def _to_tensor(a: Any) -> Any:
     return a
 
 
-def _to_arrays(result: Any) -> Any:
+def _to_arrays(result: object) -> object:
     if isinstance(result, list | tuple):
         return [_to_arrays(item) for item in result]
     if isinstance(result, Tensor):

@@ -1,6 +1,6 @@
 """The hot path: one eager call.
 
-A cached call must cost about as much as a jitted JAX call, so this only builds a key, looks it up and calls the
+A cached call must be about as fast as a jitted JAX call, so this only builds a key, looks it up and calls the
 executable. It handles the most common calls: tensors (including views), at most one number as the last argument, and
 one result. All other calls, and every cache miss, go to `Operation.general` (`operation.py`), which builds the same
 key.
@@ -9,7 +9,7 @@ key.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
@@ -20,10 +20,14 @@ from ..programs import tracing
 from ..programs.atomic import TAKEN, replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
-from ..storage.buffer import geometry
-from .program import Program
+from ..storage.buffer import buffer_of, geometry
+from .schema import Kernel
 
-# What stands in a key for a number. A bool is a static argument: no program is found under "".
+if TYPE_CHECKING:
+    from .operands import Operand
+    from .program import Program
+
+# The kinds of numbers in keys. A bool is a static argument: "" is in no key, so it leads to the general path.
 _LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
 _letter_of = _LETTERS.get
 _default_dtype = torch.get_default_dtype
@@ -31,14 +35,17 @@ _precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 
 
-def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
+def hot_path(find: Callable[[], Kernel]) -> Kernel:
     """The kernel that torch calls.
 
-    A closure, because an attribute of `self` costs 30 ns and a method one more frame, and `find` makes the Operation
-    at the first call, because making two thousand of them would cost the first user 100 ms.
+    It is a closure, because reading an attribute of `self` takes 30 ns and a method adds a frame.
+
+    Args:
+        find: makes the Operation at the first call: making all two thousand at once would take 100 ms. For a view, or
+            an operator that runs by decomposition or on the CPU, it returns a plain function.
     """
-    general: Any = None
-    programs: dict[tuple[Any, ...], Program] = {}
+    general: Kernel | None = None
+    programs: dict[tuple[object, ...], Program] = {}
     numeric: frozenset[int] = frozenset()
     special = True
 
@@ -46,27 +53,26 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         nonlocal general, programs, numeric, special
         if general is None:
             operation = find()
-            # Or a view, or an operator that runs by decomposition or on the CPU: those are functions.
-            general = getattr(operation, "general", operation)
-            programs = getattr(operation, "programs", programs)
+            programs = getattr(operation, "ready", programs)
             numeric = getattr(operation, "numeric", numeric)
             special = getattr(operation, "special", True)
+            general = getattr(operation, "general", operation)
         if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
-        key: list[Any] = [
+        key: list[object] = [
             config._base if not config._open else config.options(),
             _default_dtype(),
             _precision(),
         ]
-        operands = []
-        # By its type, before an attribute is asked of it: an AttributeError costs 2 µs.
+        operands: list[Operand] = []
+        # Check the type before reading an attribute: an AttributeError takes 2 µs.
         letter = _letter_of(args[-1].__class__)
         try:
             for a in args if letter is None else args[:-1]:
                 buffer = a.untyped_storage().buffer
                 operands.append(buffer.array)
                 key.append(geometry(a, buffer))
-        except AttributeError:  # an argument that is no tensor of the device
+        except AttributeError:  # an argument is not a tensor of the device
             return general(*args)
         if letter is not None:
             if len(operands) not in numeric:
@@ -75,23 +81,21 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
         program = programs.get(tuple(key))
         if program is None or not program.quick:
             return general(*args)
-        if not program.plain and not program.complete(operands, args):
+        if not program.plain and not program.operands.add_known(operands, args):
             return general(*args)
         try:
-            (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
+            (out,) = program.executable.call(*operands)  # type: ignore[misc]  # compiled, because it is quick
         except TAKEN as error:
-            tensors = (a for a in args if isinstance(a, torch.Tensor))
-            held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # we set `buffer`
-            if replaced(held, operands):
+            buffers = [buffer_of(a) for a in args if isinstance(a, torch.Tensor)]
+            if replaced(buffers, operands):
                 return kernel(*args)
             if not isinstance(error, jax.errors.JaxRuntimeError):
                 raise
-            raise explain_call(error, program.name, held) from None
+            raise explain_call(error, program.name, buffers) from None
         leaf = program.only
         result = _create(leaf.size, leaf.dtype)
-        result.untyped_storage().buffer = leaf.spec.buffer(  # type: ignore[attr-defined]  # we set `buffer`
-            out, leaf.spec, origin(leaf)
-        )
+        spec = leaf.spec
+        result.untyped_storage().buffer = spec.buffer(out, spec, origin(leaf))  # type: ignore[attr-defined]
         return result
 
     return kernel

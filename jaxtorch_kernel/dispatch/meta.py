@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..base.torch_private import suggest_memory_format
 from ..lowerings.registry import LOWERINGS
-from .asked import cpu_error
-from .schema import Signature, short_name
+from .cpu_errors import cpu_error
+from .schema import Arguments, Signature, short_name
 
 
-def to_meta(a: Any) -> Any:
+def to_meta(a: object) -> object:
     """An argument with tensors of the device replaced by meta tensors of the same geometry."""
     if isinstance(a, torch.Tensor):
         if a.device.type == "cpu" and a.dim() == 0:
@@ -27,31 +29,27 @@ def to_meta(a: Any) -> Any:
     return a
 
 
-def call_meta(op: torch._ops.OpOverload, signature: Signature, args: tuple[Any, ...]) -> Any:
+def call_meta(op: OpOverload, signature: Signature, args: Arguments) -> Any:
     """The result of `op` on meta tensors, or None if torch has no Meta kernel for it.
 
     Raises:
         Whatever torch raises for these arguments.
     """
     arguments = [to_meta(a) for a in args]
-    positional = arguments[: signature.positional]
-    keywords = dict(
-        zip(signature.names[signature.positional :], arguments[signature.positional :], strict=True)
-    )
     if "device" in signature.names:
-        keywords["device"] = torch.device("meta")
+        arguments[signature.names.index("device")] = torch.device("meta")
     try:
-        result = op(*positional, **keywords)
+        result = signature.call(op, arguments)
     except NotImplementedError:
         return None
     except Exception as error:
         raise cpu_error(op, signature, args) or error from None
     lowering = LOWERINGS.get(short_name(op))
-    return _keeping_format(result, positional) if lowering and lowering.keeps_format else result
+    return _keeping_format(result, arguments) if lowering and lowering.keeps_format else result
 
 
-def _keeping_format(result: torch.Tensor, arguments: list[Any]) -> torch.Tensor:
-    """The result as the CPU lays it out: channels last where the image or the weight is."""
+def _keeping_format(result: torch.Tensor, arguments: Sequence[object]) -> torch.Tensor:
+    """The result as the CPU lays it out: in channels-last format if the image or the weight is."""
     for a in arguments[:2]:
         if isinstance(a, torch.Tensor):
             memory_format = suggest_memory_format(a)

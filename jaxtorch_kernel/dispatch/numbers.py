@@ -1,61 +1,77 @@
 """Scalars as run-time operands: one small device vector for each kind of number in a call.
 
-Vectors are cached by value: `x * 2.0` in a loop transfers once. A learning rate that changes every step costs one
+Vectors are cached by value: `x * 2.0` in a loop transfers once. A learning rate that changes at every step costs one
 transfer of eight bytes but never a compilation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
+from jax.sharding import Sharding
 
 from ..storage.dtypes import row_of
-from ..storage.placement import everywhere
+from ..storage.placement import replicated
 from ..storage.transfer import put
 
+Scalar = int | float | complex
+KindedNumber = tuple[str, Scalar]  # the kind, and the number
+Bound = tuple[
+    int, float, float, str
+]  # index of a number, smallest and largest value, torch's name of the dtype
+
+# The kinds of numbers, each with the dtype of its operand.
 KINDS = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "c": np.dtype(np.complex128)}
 
 
 @lru_cache(maxsize=512)
-def _operand(kind: str, values: tuple[Any, ...], signs: Any, where: Any) -> Any:
-    return put(np.array(values, KINDS[kind]), everywhere(where))[0]
+def _operand(
+    kind: str, values: tuple[Scalar, ...], text: str | None, sharding: Sharding
+) -> jax.Array:
+    return put(np.array(values, KINDS[kind]), replicated(sharding))[0]
 
 
-def operand(kind: str, values: tuple[Any, ...], where: Any) -> Any:
-    """The vector of these numbers, placed as `where` (a sharding) says.
+def operand(kind: str, values: tuple[Scalar, ...], sharding: Sharding) -> jax.Array:
+    """The vector of these numbers, replicated over the devices of a sharding.
 
     Raises:
         RuntimeError: an integer does not fit 64 bits.
     """
-    # 0.0 == -0.0 and NaN != NaN: the first must not be confused, the second would never be found.
-    signs = None
+    # 0.0 == -0.0 and NaN != NaN, so the cache compares such numbers as text.
+    text = None
     if kind != "i" and any(v == 0 or v != v for v in values):
-        signs = str(values)
+        text = str(values)
     try:
-        return _operand(kind, values, signs, where)
+        return _operand(kind, values, text, sharding)
     except OverflowError:
         raise RuntimeError(
             f"value cannot be converted to int64 without overflow: {values}"
         ) from None
 
 
-def number_operands(kinds: list[str], numbers: list[tuple[str, Any]], where: Any) -> list[Any]:
-    """One vector for each kind of number, placed as `where` says; NumPy arrays where it is None (in a trace)."""
-    result = []
-    for kind in kinds:
-        values = tuple([v for k, v in numbers if k == kind])
-        result.append(
-            np.array(values, KINDS[kind]) if where is None else operand(kind, values, where)
-        )
-    return result
+def number_operands(
+    kinds: Iterable[str], numbers: Sequence[KindedNumber], sharding: Sharding
+) -> list[jax.Array]:
+    """One vector for each kind of number."""
+    return [operand(kind, _of_kind(kind, numbers), sharding) for kind in kinds]
+
+
+def number_constants(kinds: Iterable[str], numbers: Sequence[KindedNumber]) -> list[np.ndarray]:
+    """The same as constants of a trace."""
+    return [np.array(_of_kind(kind, numbers), KINDS[kind]) for kind in kinds]
+
+
+def _of_kind(kind: str, numbers: Sequence[KindedNumber]) -> tuple[Scalar, ...]:
+    return tuple([value for k, value in numbers if k == kind])
 
 
 def limits(dtype: np.dtype) -> tuple[float, float, str] | None:
-    """The smallest and largest number that converts to a dtype without overflow, and the type's name in torch's error.
+    """The smallest and largest number that converts to a dtype without overflow, and torch's name of the dtype.
 
     None if every number converts.
     """
@@ -70,9 +86,7 @@ def limits(dtype: np.dtype) -> tuple[float, float, str] | None:
     return float(range_.min), float(range_.max), row.c_name
 
 
-def check_limits(
-    bounds: set[tuple[int, float, float, str]], numbers: list[tuple[str, Any]]
-) -> None:
+def check_bounds(bounds: Iterable[Bound], numbers: Sequence[KindedNumber]) -> None:
     """Raise torch's error if a Scalar does not fit the dtype that it is cast to.
 
     Raises:
@@ -82,7 +96,7 @@ def check_limits(
         value = numbers[position][1]
         if low >= 0 and type(value) is not float:
             low = -high  # negative integers wrap into unsigned types, as in C
-        if type(value) is complex or low <= value <= high:
+        if isinstance(value, complex) or low <= value <= high:
             continue
         # Floats (whose bounds are floats) can be infinite or NaN, integers cannot.
         if type(low) is int or math.isfinite(value):

@@ -1,389 +1,177 @@
-"""One operator on the device: its programs, and every call outside the hot path (`hot.py`).
-
-A cache miss builds a program. Writes, random numbers, views with offsets and calls inside a trace run here.
-"""
+"""One operator on the device: its programs by key, and every call outside the hot path (`hot.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-import jax
-import torch
+from torch._ops import OpOverload
 
-from ..base import ambient
-from ..base.options import Options
 from ..lowerings.registry import Lowering
 from ..lowerings.value_checks import CHECKS
-from ..programs import kept, rng, tracing, watching
-from ..programs.atomic import TAKEN, own, replaced, run_into
-from ..programs.errors import explain_call
+from ..programs import kept, tracing
 from ..programs.kept import Programs
-from ..programs.site import origin, printing
+from ..programs.site import printing
 from ..storage import placement
-from ..storage.buffer import Buffer, geometry
-from . import outputs, overlap, values
-from . import program as program_module
-from .asked import asking, check_dtypes, cpu_error, raise_asked
-from .call import (
-    Call,
-    Positions,
-    describe,
-    first_positions,
-    kind_by_value,
-    letter_of,
-    template_of,
-)
+from . import overlap
+from .building import Builder
+from .call import Call, describe, first_positions, kind_by_value
 from .cpu import on_cpu
+from .cpu_errors import argument_checks
+from .executable import build_lock
 from .hot import hot_path
-from .meta import call_meta
-from .numbers import check_limits, number_operands
-from .program import Program, build_lock
-from .results import effects, results_of
-from .schema import GENERATOR, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Signature, short_name
+from .program import Program
+from .running import run_plain, run_special
+from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
+from .targets import Type
 from .traced import run_traced
+from .value_checks import ValueChecks
 
-Tensor = torch.Tensor
 
-_TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
+class Typed(Protocol):
+    """What runs an overload: an `Operation`, or a `Decomposed` operator."""
+
+    def result_types(self, args: Sequence[object]) -> list[Type]:
+        """Size and dtype of each result of a functional call, without running it."""
 
 
 class Operation:
     """An operator overload and its lowering, callable with the operator's arguments.
 
     Args:
-        op: the overload, or None for a JAX function of our own (`name` then names it).
+        op: the overload, or None for a JAX function that is not an operator of torch (then `name` is its name).
         lowering: its JAX function.
         operation_of: gives the operation of another overload, for an `out=` overload's functional one.
-        copy_cpu: take CPU tensors with dimensions too, by copying them (indices, as on cuda).
-        checked: check arguments beyond what Meta kernels say. Off for an operation that is such a check itself.
+        copy_cpu: whether to copy CPU tensors with dimensions to the device (indices, as on cuda).
+        checked: whether to check arguments that Meta kernels do not check. Off for an operation that is such a check.
+
+    Attributes:
+        programs: the programs, by the key of the call.
+        ready: those that the hot path reads.
+        numeric: indices of the arguments for which a number is an operand.
+        special: calls write, draw random numbers, or have no tensor that determines their sharding.
+        kernel: the function that torch calls.
     """
 
     def __init__(
         self,
-        op: torch._ops.OpOverload | None,
+        op: OpOverload | None,
         lowering: Lowering,
-        operation_of: Callable[..., Any] | None = None,
+        operation_of: Callable[[OpOverload], Typed] | None = None,
         name: str = "",
         copy_cpu: bool = False,
         checked: bool = True,
     ):
         self.op = op
         self.lowering = lowering
-        self.operation_of = operation_of
-        self.copy_cpu = copy_cpu
-        self.signature = Signature(op) if op is not None else None
+        self.signature = Signature(op)
         self.name = name or (short_name(op) if op is not None else "")
-        self.kept = Programs()
-        self.programs = self.kept.ready
-        kinds = list(self.signature.kinds) if self.signature is not None else []
-        names = self.signature.names if self.signature is not None else ()
-        for i, argument in enumerate(names):
-            if argument in lowering.static and kinds[i] in (NUMBER, NUMBERS):
-                kinds[i] = STATIC
-        if lowering.decomposed:
-            kinds = [STATIC if k in (NUMBER, NUMBERS) else k for k in kinds]
-        self.kinds = tuple(kinds)
-        # Where a number in a tensor's or a Scalar's place is an operand.
-        self.numeric = frozenset(i for i, kind in enumerate(kinds) if kind <= NUMBER)
-        self.written = self.signature.written if self.signature is not None else ()
-        # A factory has no tensor that would tell its program's placement.
-        factory = TENSOR not in kinds and TENSORS not in kinds
-        self.special = bool(self.written) or lowering.random or factory
-        self.asking = asking(op, self.signature) if checked else None
-        self.overlaps = overlap.Known()
-        self.checking = self._checking() if checked else None
-        self.call = hot_path(lambda: self)
+        self.copy_cpu = copy_cpu
+        self.kinds = _kinds(self.signature, lowering)
+        self.programs = Programs()
+        self.ready = self.programs.ready
+        self.numeric = frozenset(i for i, kind in enumerate(self.kinds) if kind <= NUMBER)
+        factory = TENSOR not in self.kinds and TENSORS not in self.kinds
+        self.special = bool(self.signature.written) or lowering.random or factory
 
-    def _checking(self) -> values.Checking | None:
-        """The check of the values that the operator is given, where it has one."""
-        functional = self.signature.functional if self.signature is not None else None
+        def result_types(functional: OpOverload, args: Sequence[object]) -> list[Type]:
+            assert operation_of is not None
+            return operation_of(functional).result_types(args)
+
+        self.builder = Builder(op, self.signature, lowering, self.name, self.kinds, result_types)
+        self._argument_checks = argument_checks(op, self.signature) if checked else None
+        self._overlap_checks = overlap.OverlapChecks()
+        self._value_checks = self._checks_of_values() if checked else None
+        self.kernel = hot_path(lambda: self)
+
+    def _checks_of_values(self) -> ValueChecks | None:
+        functional = self.signature.functional
         if functional is None or short_name(functional) not in CHECKS:
             return None
 
-        def make(op: torch._ops.OpOverload, lowering: Lowering) -> Operation:
-            return Operation(
-                op, lowering, name=f"check of {self.name}", copy_cpu=self.copy_cpu, checked=False
-            )
+        def make(op: OpOverload, lowering: Lowering) -> Operation:
+            name = f"check of {self.name}"
+            return Operation(op, lowering, name=name, copy_cpu=self.copy_cpu, checked=False)
 
-        return values.Checking(functional, make)
+        return ValueChecks(functional, make)
 
-    def inputs_of(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments without those that are `out=`."""
-        if self.signature is None or not self.signature.is_out:
-            return args
-        return tuple(a for i, a in enumerate(args) if i not in self.written)
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        return self.kernel(*args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*args, **kwargs)
-
-    def general(self, *args: Any, **kwargs: Any) -> Any:
-        """Any call at all: numbers, views, keywords, a cache miss, a trace."""
+    def general(self, *args: object, **kwargs: object) -> object:
+        """Any call: with numbers, views or keywords, on a cache miss, inside a trace."""
         if kwargs:
-            assert self.signature is not None
             args = self.signature.complete(args, kwargs)
         call = self._described(args)
-        if self.asking is not None:
-            self.asking.check(call)
-        if self.checking is not None and self.checking.wanted(call.key[0]):
-            self.checking.check(self.inputs_of(call.args))
+        if self._argument_checks is not None:
+            self._argument_checks.check(call)
+        checks = self._value_checks
+        if checks is not None and checks.wanted(call.key[0]):
+            checks.check(self.signature.inputs(call.args))
         if tracing.depth and (trace := tracing.current()) is not None:
             return run_traced(self, call, trace)
-        return self.run_now(call)
+        return self.run(call)
 
-    def run_now(self, call: Call) -> Any:
+    def run(self, call: Call) -> object:
         """The call on values."""
-        program = self.lookup(call)
+        program = self.find(call)
         if program is None:
             if self.op is not None and printing():
-                return self.on_cpu(call.args)
-            if self.resized(call):
+                # torch formats a tensor: not worth a compilation, nor a warning.
+                return on_cpu(self.op, self.signature, call.args, {}, announce=False)
+            if self.builder.fit_targets(call):
                 return self(*call.args)
-            program = self.build(call)
-        if self.special:
-            return self.run_special(program, call)
-        operands = [b.array for b in call.buffers]
-        program = self.prepare(program, call, operands)
-        execute = program._call or program.compiled()
-        watching.launching(program.record)
-        try:
-            outputs = execute(*operands)
-        except TAKEN as error:
-            if replaced(call.buffers, operands):
-                return self.run_now(call)
-            if not isinstance(error, jax.errors.JaxRuntimeError):
-                raise
-            raise explain_call(error, self.name, call.buffers) from None
-        return results_of(program, outputs, call.tensors)
+            program = self.program(call)
+        return (run_special if self.special else run_plain)(self, program, call)
 
-    def lookup(self, call: Call) -> Program | None:
-        """The program of a call, where there is one already. Completes the key."""
+    def find(self, call: Call) -> Program | None:
+        """The program of a call, if it was built before. Completes the call's key."""
         key, buffers = call.key, call.buffers
-        if self.written and len(buffers) > 1:
+        if self.signature.written and len(buffers) > 1:
             first = first_positions(buffers)
             key.append(tuple(first))
             if len(set(first)) < len(first):
                 assert self.op is not None
-                assert self.signature is not None
-                self.overlaps.check(self.op, self.signature, call)
+                self._overlap_checks.check(self.op, self.signature, call)
         if self.lowering.random or not buffers:
             key.append(placement.current())
-        return self.kept.find(tuple(key))
+        return self.programs.find(tuple(key))
 
-    def _described(self, args: tuple[Any, ...]) -> Call:
-        # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
-        key = ambient.eager()
-        tensors: list[Tensor] = []
-        buffers: list[Buffer] = []
-        numbers: list[tuple[str, Any]] = []
-        for kind, a in zip(self.kinds or map(kind_by_value, args), args, strict=False):
-            letter = letter_of(type(a))
-            if letter is not None and kind <= NUMBER:
-                key.append(letter)
-                numbers.append((letter, a))
-                continue
-            if kind == TENSOR and isinstance(a, Tensor):
-                buffer = getattr(a.untyped_storage(), "buffer", None)
-                if buffer is not None:
-                    tensors.append(a)
-                    buffers.append(buffer)
-                    key.append(geometry(a, buffer))
-                    continue
-            describe(self, kind, a, key, tensors, buffers, numbers)
-        return Call(args, key, tensors, buffers, numbers)
-
-    # -- writes and random numbers -----------------------------------------------------------------------------------
-
-    def run_special(self, program: Program, call: Call) -> Any:
-        """A call that writes, draws random numbers, or has no tensor to take its placement from."""
-        targets = [call.buffers[i] for i in program.targets]
-        for buffer in targets:
-            own(buffer)
-        sources = [call.buffers[i] for i in program.unique]
-        operands = [buffer.array for buffer in sources]
-        program = self.prepare(program, call, operands)
-        try:
-            if not self.lowering.random:
-                fresh = self._run_into(program, call, operands, targets)
-            else:
-                source = self.source(call, program)
-                with source.drawing() as key:
-                    fresh = self._run_into(program, call, [key, *operands], targets)
-        except TAKEN:
-            if not replaced(sources, operands):
-                raise
-            return self.run_special(program, call)
-        for buffer in targets:
-            buffer.origin = origin(program.writes)
-            if watching.watcher is not None:
-                watching.watcher.made(buffer)
-        return results_of(program, fresh, call.tensors)
-
-    def _run_into(
-        self, program: Program, call: Call, operands: list[Any], targets: list[Buffer]
-    ) -> list[Any]:
-        """Run the program and put its outputs where they belong; returns the fresh ones.
-
-        The specs are set before, and taken back where the call did not happen (`programs/atomic.py`).
-        """
-        execute = program._call or program.compiled()
-        watching.launching(program.record)
-        fresh = [Buffer(None, leaf.spec) for leaf in program.leaves if leaf is not None]
-        dropped = [Buffer(None, None)] if self.lowering.random else []  # type: ignore[arg-type]  # of no use
-        old = [(b, b.array, b.spec) for b in targets]
-        try:
-            for buffer, spec in zip(targets, program.new_specs, strict=True):
-                buffer.spec = spec
-            # The next key, which comes last, is dropped: it fails where the program does (`rng.Source.drawing`).
-            run_into(execute, operands, [*fresh, *targets, *dropped])
-            if program.written and program_module.counting:
-                program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
-        except jax.errors.JaxRuntimeError as error:
-            raise explain_call(error, program.name, call.buffers) from None
-        finally:
-            for buffer, array, old_spec in old:
-                if buffer.array is array:
-                    buffer.spec = old_spec
-        return [b.array for b in fresh]
-
-    def source(self, call: Call, program: Program) -> rng.Source:
-        """The source of a random call's key."""
-        return rng.source(_generator_in(self.kinds, call.args), program.where)
-
-    def on_cpu(self, args: tuple[Any, ...]) -> Any:
-        """The CPU's kernel, unannounced: for torch's formatting of a tensor."""
-        assert self.op is not None
-        assert self.signature is not None
-        return on_cpu(self.op, self.signature, args, {}, announce=False)
-
-    def resized(self, call: Call) -> bool:
-        """Make `out=` tensors fit; True where one changed, and with it the call's key."""
-        if self.signature is None or not self.signature.is_out:
-            return False
-        args = call.args
-        assert self.signature.functional is not None
-        outs = [args[i] for i in self.written]
-        outputs.check_devices(outs, self.name)
-        assert self.op is not None
-        overlap.check_targets(self.op, self.signature, args, outs)
-        inputs = self.inputs_of(args)
-        assert self.operation_of is not None
-        types = self.operation_of(self.signature.functional).result_types(list(inputs))
-        if any(out.dtype != dtype for out, (_, dtype) in zip(outs, types, strict=True)):
-            # Some operators cast to the dtype of `out`, some want the very one.
-            raise_asked(self.op, self.signature, args)
-        return outputs.resize(outs, types)
-
-    def result_types(self, args: list[Any]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Size and dtype of each result of a functional call, without running it."""
-        call = self._described(tuple(args))
-        program = self.build(call, keep=False)
-        return [(leaf.size, leaf.dtype) for leaf in program.leaves if leaf is not None]
-
-    # -- a cache miss ---------------------------------------------------------------------------------------------
-
-    def build(self, call: Call, keep: bool = True, gather: bool = False) -> Program:
+    def program(self, call: Call, gather: bool = False) -> Program:
+        """The program of a call with a complete key; builds it if there is none."""
         with build_lock:
-            frozen = tuple(call.key)
-            program = self.kept.find(frozen)
-            if program is not None:
-                return program
-            options: Options = call.key[0]
-            args = call.args
-            kinds = self.kinds if self.op is not None else tuple(kind_by_value(a) for a in args)
-            given = len(args)
-            if self.signature is not None:
-                args = self.signature.complete(args, {})
-            position = Positions()
-            outs = self.written if self.signature is not None and self.signature.is_out else ()
-            slots = [
-                # An argument left at its default is no operand: the key shows that it was left out.
-                template_of(kind if i < given else STATIC, a, position)
-                for i, (kind, a) in enumerate(zip(kinds, args, strict=True))
-            ]
-            template = [
-                slot for i, slot in enumerate(slots) if kinds[i] != GENERATOR and i not in outs
-            ]
-            written, structure = effects(self.signature, args, call.tensors)
-            if self.op is not None and self.signature is not None and written:
-                targets = [call.tensors[i] for i in written]
-                overlap.check_targets(self.op, self.signature, call.args, targets)
-            precision = options.matmul_precision or _TORCH_PRECISION.get(
-                torch.get_float32_matmul_precision()
-            )
-            make = partial(
-                Program,
-                self.name,
-                self.lowering,
-                template,
-                call.tensors,
-                call.buffers,
-                [kind for kind, _ in call.numbers],
-                self._metas(args),
-                written,
-                precision,
-                gather,
-                structure,
-            )
-            program = make() if self.lowering.decomposed else self._checked(make, args)
-            program.by_hot_path = self.checking is None or not self.checking.wanted_eagerly(options)
-            if keep:
-                self.kept.add(frozen, program)
+            key = tuple(call.key)
+            program = self.programs.find(key)
+            if program is None:
+                program = self._built(call, gather)
+                self.programs.add(key, program)
             return program
 
-    def _checked(self, make: Callable[[], Program], args: tuple[Any, ...]) -> Program:
-        """The program, or torch's own exception where JAX refuses what Meta let pass (a dtype, mostly)."""
-        try:
-            return make()
-        except (TypeError, ValueError, IndexError) as error:
-            functional = self.signature.functional if self.signature is not None else None
-            if functional is None or isinstance(error, jax.errors.ConcretizationTypeError):
-                raise
-            inputs = self.inputs_of(args)
-            raise cpu_error(functional, Signature(functional), inputs) or error from None
-
-    def _metas(self, args: tuple[Any, ...]) -> Any:
-        """Meta tensors for the fresh results; raises torch's own errors for bad arguments."""
-        signature = self.signature
-        if signature is None or signature.is_out:
-            return None  # an `out=` is checked in `resized`, with the functional overload
-        functional = signature.functional
-        checked = functional or signature.op
-        check_dtypes(checked, Signature(checked), args)
-        if not self.lowering.meta:
-            return None
-        if not signature.written or signature.fresh:
-            return call_meta(signature.op, signature, args)
-        if functional is None:
-            call_meta(signature.op, signature, args)
-            return None
-        metas = call_meta(functional, Signature(functional), args)
-        outputs.check_in_place(metas, [args[i] for i in self.written])
-        return None
-
-    def prepare(self, program: Program, call: Call, operands: list[Any]) -> Program:
-        """Add the views' starts and the numbers to the operands. Another program where the plans hold for no start."""
-        if program.views:
-            starts = program.starts_for(call.tensors, False)
-            if starts is None:
-                call.key.append("gather")
-                return self.prepare(self.build(call, gather=True), call, operands)
-            operands.append(starts)
-        if call.numbers:
-            if program.limits:
-                check_limits(program.limits, call.numbers)
-            operands += number_operands(program.number_kinds, call.numbers, program.where)
-            if program.quick and len(call.numbers) == 1:
-                program.remember(call.numbers[0][1], operands[-1])
+    def _built(self, call: Call, gather: bool = False) -> Program:
+        program = self.builder.build(call, gather)
+        checks = self._value_checks
+        program.by_hot_path = checks is None or not checks.wanted_eagerly(call.key[0])
         return program
 
+    def result_types(self, args: Sequence[object]) -> list[Type]:
+        """Size and dtype of each result of a functional call, without running it."""
+        call = self._described(tuple(args))
+        with build_lock:
+            program = self.programs.find(tuple(call.key)) or self._built(call)
+        return [(leaf.size, leaf.dtype) for leaf in program.results.leaves if leaf is not None]
 
-def _generator_in(kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:
-    for kind, a in zip(kinds, args, strict=False):
-        if kind == GENERATOR:
-            return a
-    return None
+    def _described(self, args: Arguments) -> Call:
+        return describe(args, self.kinds or map(kind_by_value, args), self.name, self.copy_cpu)
+
+
+def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
+    """The kinds of the arguments. A number that the lowering needs as a value is static."""
+    return tuple(
+        STATIC
+        if kind in (NUMBER, NUMBERS) and (lowering.decomposed or name in lowering.static)
+        else kind
+        for kind, name in zip(signature.kinds, signature.names, strict=True)
+    )
 
 
 def forget_programs() -> None:

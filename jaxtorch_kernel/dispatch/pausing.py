@@ -1,7 +1,7 @@
 """A per-thread profile hook that is paused while operators of the device run.
 
-`capture/` uses a hook that Python calls at each function call to record what traced code reads. An operator of the
-device runs thousands of JAX functions, which need not be recorded.
+`capture/` records what traced code reads by a hook that Python calls at each function call. An operator of the device
+calls thousands of JAX functions, which need not be recorded.
 """
 
 from __future__ import annotations
@@ -10,46 +10,51 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
-_own = threading.local()
+Hook = Callable[[FrameType, str, object], object]
+
+_thread = threading.local()
 
 
 @contextmanager
-def profiling(hook: Callable[..., Any]) -> Iterator[None]:
-    """Call `hook(frame, event, argument)` for each call in this thread, as `sys.setprofile` has it."""
-    before: Any = sys.getprofile()
-    outer = getattr(_own, "hook", None)
-    _own.hook = hook
+def profiling(hook: Hook) -> Iterator[None]:
+    """Call `hook(frame, event, argument)` for each call in this thread, as `sys.setprofile` does."""
+    before = sys.getprofile()
+    outer = getattr(_thread, "hook", None)
+    _thread.hook = hook
     sys.setprofile(hook)
     try:
         yield
     finally:
         sys.setprofile(None)
-        _own.hook = outer
-        if hasattr(before, "enable"):  # `cProfile` is C: it must be switched on again its own way
-            before.enable()
+        _thread.hook = outer
+        enable = getattr(before, "enable", None)
+        if (
+            enable is not None
+        ):  # a `cProfile` profiler, which is written in C and switched on this way
+            enable()
         elif before is not None:
             sys.setprofile(before)
 
 
-def pause() -> Any:
-    """Switch this thread's hook off; hand what it returns to `resume`."""
-    hook = getattr(_own, "hook", None)
+def pause() -> Hook | None:
+    """Switch this thread's hook off. Pass the result to `resume`."""
+    hook: Hook | None = getattr(_thread, "hook", None)
     if hook is not None:
         sys.setprofile(None)
     return hook
 
 
-def resume(hook: Any) -> None:
-    """Switch it on again."""
+def resume(hook: Hook | None) -> None:
+    """Switch the hook on again."""
     if hook is not None:
         sys.setprofile(hook)
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Hold while the hook is to be off."""
+    """Switch the hook off in a `with` block."""
     hook = pause()
     try:
         yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 import torch
@@ -13,26 +11,26 @@ from ..programs import tracing, watching
 from ..programs.atomic import TAKEN, replaced
 from ..programs.errors import explain_buffer
 from ..storage.buffer import buffer_of
-from ..storage.layout import plan
+from ..storage.layout import is_array
 from ..storage.transfer import host_values
-from . import values
 from .operation import Operation
+from .value_checks import raise_reported
 
 
-def _identity(x: Any) -> Any:
+def _identity(x: jax.Array) -> jax.Array:
     return x
 
 
-_read: Any = None
+_read: Operation | None = None
 
 
-def contiguous_array(tensor: torch.Tensor) -> Any:
-    """The `jax.Array` (or tracer) of a tensor of the device, of the tensor's shape and dtype.
+def contiguous_array(tensor: torch.Tensor) -> jax.Array:
+    """The array (or tracer) of a tensor of the device, with the tensor's shape and dtype.
 
-    The buffer's own array where the tensor is all of it, else a compiled read. Do not donate it.
+    It is the buffer's array if the tensor is all of it, else the result of a compiled read. Do not donate it.
     """
     array = _memory_array(tensor)
-    conjugate, negative = tensor.is_conj(), tensor.is_neg()  # lazy: not yet so in memory
+    conjugate, negative = tensor.is_conj(), tensor.is_neg()  # lazily: not in memory
     if not (conjugate or negative):
         return array
     with jax.enable_x64(True):
@@ -40,16 +38,18 @@ def contiguous_array(tensor: torch.Tensor) -> Any:
         return -array if negative else array
 
 
-def _memory_array(tensor: torch.Tensor) -> Any:
+def _memory_array(tensor: torch.Tensor) -> jax.Array:
+    """The values in memory, without the lazy conjugation and negation."""
     global _read
     buffer = buffer_of(tensor)
-    if plan(buffer.spec, tensor.dtype, tuple(tensor.shape), tensor.stride()) is None:
+    if is_array(tensor):
         trace = tracing.current() if tracing.depth else None
         if trace is None or (trace.eager and trace.is_fresh(buffer)):
             return buffer.array
         if tensor.requires_grad:
             trace.add_reader(tensor)
-        return trace.read(buffer)
+        array: jax.Array = trace.read(buffer)
+        return array
     if _read is None:
         _read = Operation(None, Lowering(_identity), name="read")
     with torch.no_grad():
@@ -57,19 +57,19 @@ def _memory_array(tensor: torch.Tensor) -> Any:
 
 
 def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndarray:
-    """The values on the host, read-only. Waits for them.
+    """The values on the host, read-only. Waits for them. `what`: what is done with them, for error messages.
 
     Raises:
         Untraceable: the tensor is inside a trace.
         RuntimeError: their computation failed; the message names the operator and the line that called it.
     """
-    array: Any = None
+    array: jax.Array | None = None
     try:
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
-        found = host_values(array) if watching.watcher is None else watching.fetched(array)
-        values.raise_noted()
-        return found
+        result = host_values(array) if watching.watcher is None else watching.fetched(array)
+        raise_reported()
+        return result
     except TAKEN as error:
         if array is not None and replaced([buffer_of(tensor)], [array]):
             return host_array(tensor, what)

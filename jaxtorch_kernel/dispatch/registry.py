@@ -7,11 +7,13 @@ that access the Storage, operators whose result size depends on values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+from .schema import Kernel
 
-KERNELS: dict[str, Callable[..., Any]] = {}
+F = TypeVar("F", bound=Kernel)
+
+KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(*names: str) -> Callable[[F], F]:

@@ -1,107 +1,133 @@
-"""The return values of an operator: new tensors around a program's outputs, or the tensors that it wrote."""
+"""The return value of an operator: new tensors over a program's outputs, or the tensors that it wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from ..base import torch_private as private
 from ..programs import watching
 from ..programs.site import origin
+from ..storage.buffer import Spec
 from .schema import Signature
 
 Tensor = torch.Tensor
 _empty = private.create_empty_tensor
-Structure = Callable[
-    [list[Any], list[Tensor]], Any
-]  # (fresh results, the call's tensors) -> return value
+# (new results, the call's tensors) -> return value
+Structure = Callable[[list[Tensor | None], Sequence[Tensor]], object]
 
 
 class Fresh:
-    """A result with its own buffer, computed by the operator `name`. `stride` is None if it is contiguous."""
+    """A new tensor over one output of a program.
+
+    Attributes:
+        stride: None if the tensor is contiguous.
+        spec: of its buffer; set once the program is traced.
+        name: of the operator that computes it.
+    """
 
     __slots__ = ("dtype", "name", "size", "spec", "stride")
 
-    def __init__(self, size: Any, dtype: torch.dtype, stride: Any, spec: Any, name: str = ""):
-        self.size, self.dtype, self.stride, self.spec = size, dtype, stride, spec
+    def __init__(
+        self,
+        size: tuple[int, ...],
+        dtype: torch.dtype,
+        stride: tuple[int, ...] | None,
+        spec: Spec | None,
+        name: str = "",
+    ):
+        self.size, self.dtype, self.stride = size, dtype, stride
+        self.spec: Spec = spec  # type: ignore[assignment]  # set before the first use
         self.name = name
 
 
 class Written(NamedTuple):
-    """What a buffer's origin says of an operator that wrote to it: not the program, which a tensor must not keep."""
+    """The origin of a buffer that an operator wrote. It is not the program, which a tensor must not keep alive."""
 
     name: str
 
 
-def flatten(tree: Any) -> list[Any]:
+def flatten(tree: object) -> list[Any]:
     """The leaves of nested lists and tuples, None included."""
     if isinstance(tree, list | tuple):
         return [leaf for item in tree for leaf in flatten(item)]
     return [tree]
 
 
-def wrap_result(leaf: Fresh, array: Any, maker: Any) -> Tensor:
-    """A tensor over one output of a program; `maker`, which has a name, is what its origin says."""
+def wrap_result(leaf: Fresh, array: jax.Array, maker: object) -> Tensor:
+    """A tensor over one output of a program. `maker` is recorded as what computed it, and has a name."""
     result = _empty(leaf.size, leaf.dtype)
     spec = leaf.spec
     buffer = spec.buffer(array, spec, origin(maker))
-    result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]  # ours, hung on it
+    result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]
     if watching.watcher is not None:
         watching.watcher.made(buffer)
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 
 
-def results_of(program: Any, outputs: Any, tensors: list[Tensor]) -> Any:
-    """The operator's return value, from a program's new outputs and the tensors of the call."""
-    if program.single:
-        return wrap_result(program.only, outputs[0], program.only)
-    iterator = iter(outputs)
-    results = [
-        None if leaf is None else wrap_result(leaf, next(iterator), leaf) for leaf in program.leaves
-    ]
-    return program.structure(results, tensors)
+class Results:
+    """What a program returns to torch.
+
+    Attributes:
+        leaves: one for each result; None for a result that is None.
+        structure: assembles the return value.
+    """
+
+    __slots__ = ("leaves", "structure")
+
+    def __init__(self, leaves: list[Fresh | None], structure: Structure):
+        self.leaves, self.structure = leaves, structure
+
+    def only(self) -> Fresh | None:
+        """The result, if there is exactly one and it is contiguous."""
+        leaf = self.leaves[0] if len(self.leaves) == 1 and self.structure is single else None
+        return leaf if leaf is not None and leaf.stride is None else None
+
+    def wrap(self, outputs: Sequence[jax.Array], tensors: Sequence[Tensor]) -> object:
+        """The operator's return value, from the new outputs of the program and the tensors of the call."""
+        rest = iter(outputs)
+        results = [
+            None if leaf is None else wrap_result(leaf, next(rest), leaf) for leaf in self.leaves
+        ]
+        return self.structure(results, tensors)
 
 
-def plain_structure(results: list[Any], tensors: list[Tensor]) -> Any:
-    """Structure of a JAX function of our own."""
+def plain_structure(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
+    """Structure of a JAX function that is not an operator of torch."""
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def tuple_of(results: list[Any], tensors: list[Tensor]) -> Any:
+def tuple_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
     """Structure of an operator with several results."""
     return tuple(results)
 
 
-def list_of(results: list[Any], tensors: list[Tensor]) -> Any:
+def list_of(results: list[Tensor | None], tensors: Sequence[Tensor]) -> object:
     """Structure of an operator that returns a list."""
     return results
 
 
-def nothing(results: list[Any], tensors: list[Tensor]) -> None:
+def nothing(results: list[Tensor | None], tensors: Sequence[Tensor]) -> None:
     """Structure of an operator that returns nothing."""
     return
 
 
-def single(results: list[Any], tensors: list[Tensor]) -> Any:
+def single(results: list[Tensor | None], tensors: Sequence[Tensor]) -> Tensor | None:
     """Structure of an operator with one result."""
     return results[0]
 
 
 def effects(
-    signature: Signature | None, args: tuple[Any, ...], tensors: list[Tensor]
+    signature: Signature, args: Sequence[object], tensors: Sequence[Tensor]
 ) -> tuple[list[int], Structure]:
-    """Which described tensors are written, and how the operator's return value is assembled."""
-    if signature is None:
+    """The indices of the tensors that a call writes, and how its return value is assembled."""
+    if signature.op is None:
         return [], plain_structure
     ids = {id(t): i for i, t in enumerate(tensors)}
-    written = [
-        ids[id(t)]
-        for i in signature.written
-        for t in flatten(list(args[i]) if isinstance(args[i], list | tuple) else args[i])
-        if t is not None
-    ]
+    written = [ids[id(t)] for i in signature.written for t in flatten(args[i]) if t is not None]
     lists = signature.returns_list
     if not written or signature.fresh:
         if lists == (False,):
@@ -112,6 +138,6 @@ def effects(
     if lists == (True,):
         return written, lambda _, ts: [ts[i] for i in written]
     if len(lists) == 1:
-        only = written[0]
-        return written, lambda _, ts: ts[only]
+        first = written[0]
+        return written, lambda _, ts: ts[first]
     return written, lambda _, ts: tuple(ts[i] for i in written)

@@ -1,33 +1,36 @@
 """A call inside a trace: the program's function, inlined over tracers.
 
 These are the same programs as in eager mode, so everything that works eagerly can be captured. Three things differ:
-cells are read through the `Trace`, which turns each into an input; a tensor that needs no gradient is a constant to
+buffers are read through the `Trace`, which turns each into an input; a tensor that needs no gradient is a constant to
 `jax.vjp`; and a call that depends on no input runs immediately, on values.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import torch
 
 from ..base import torch_private as private
 from ..programs.tracing import Trace
+from ..storage.buffer import Buffer, buffer_of
 from . import pausing
 from .call import Call
-from .numbers import check_limits, number_operands
-from .results import results_of
+from .numbers import check_bounds, number_constants
+from .operands import Operand
+from .running import random_source
 
 if TYPE_CHECKING:
     from .operation import Operation
     from .program import Program
 
 
-def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
-    """The call over tracers; see the module's text."""
+def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
+    """The call over tracers. No function that it runs is recorded as read by the user's code."""
     hook = pausing.pause()
     try:
         return _run_traced(operation, call, trace)
@@ -35,33 +38,32 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         pausing.resume(hook)
 
 
-def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
+def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
         return _run_fresh(operation, call, trace)
-    program = operation.lookup(call)
+    program = operation.find(call)
     if program is None:
-        if operation.resized(call):
+        if operation.builder.fit_targets(call):
             return operation(*call.args)
-        program = operation.build(call)
+        program = operation.program(call)
     source = None
     operands = _operands(program, call, trace)
     if operation.lowering.random:
-        source = operation.source(call, program)
+        source = random_source(operation.kinds, call, program)
         operands.insert(0, trace.read(source))
-    if program.views:
-        starts = program.starts_for(call.tensors, True)
+    if program.operands.views:
+        starts = program.operands.new_starts(call.tensors)
         if starts is None:
             call.key.append("gather")
-            program = operation.build(call, gather=True)
-            starts = program.starts_for(call.tensors, True) if program.views else None
+            program = operation.program(call, gather=True)
+            starts = program.operands.new_starts(call.tensors) if program.operands.views else None
         if starts is not None:
             operands.append(starts)
     scopes = trace.root.scopes
     named = scopes.of_call() if scopes is not None else nullcontext()
-    if program.limits:
-        check_limits(program.limits, call.numbers)
+    check_bounds(program.template.bounds, call.numbers)
     with jax.enable_x64(True), named:
-        numbers = number_operands(program.number_kinds, call.numbers, None)
+        numbers = number_constants(program.operands.number_kinds, call.numbers)
         outputs = program.function(*operands, *numbers)
     if source is not None:
         trace.touch(source)
@@ -73,47 +75,47 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
         and not all(map(trace.is_constant, call.tensors))
     )
     _write(program, call, outputs, trace)
-    results = _born(results_of(program, outputs, call.tensors), call, trace)
+    results = _note_made(program.results.wrap(outputs, call.tensors), call, trace)
     if active:
         for t in (*_tensors(results), *(call.tensors[i] for i in program.targets)):
             trace.add_active(t)
     return results
 
 
-def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
-    """A call that depends on no input, on values: what it makes is a constant of the trace."""
+def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:
+    """A call that depends on no input, run on values: its results are constants of the trace."""
     before = [buffer.array for buffer in call.buffers]
-    # In the open trace the copy of an array that is to be written and was read already would be a tracer.
+    # A write may first copy an array that was read before. In the open trace the copy would be a tracer.
     with torch.no_grad(), jax.ensure_compile_time_eval():
-        results = operation.run_now(call)
+        results = operation.run(call)
     for buffer, array in zip(call.buffers, before, strict=True):
         if buffer.array is not array:
             _forget(buffer, trace.root)
-    return _born(results, call, trace)
+    return _note_made(results, call, trace)
 
 
-def _forget(cell: Any, trace: Trace) -> None:
-    """Turn the value that was read from a cell into a separate constant: from now on the cell holds another value."""
-    place = trace.place.pop(id(cell), None)
-    if place is not None and trace.captured[place][0]() is cell:
-        trace.captured[place] = (lambda: None), trace.captured[place][1]
+def _forget(buffer: Buffer, trace: Trace) -> None:
+    """Make the value that was read from a buffer a separate constant: from now on the buffer holds another value."""
+    index = trace.place.pop(id(buffer), None)
+    if index is not None and trace.captured[index][0]() is buffer:
+        trace.captured[index] = (lambda: None), trace.captured[index][1]
 
 
-def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
+def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
     """The inputs of the program, one for each distinct buffer."""
-    operands = []
-    for position, first in enumerate(program.unique):
+    operands: list[Operand] = []
+    for i, first in enumerate(program.operands.unique):
         array = trace.read(call.buffers[first])
         trace.read_cells.add(id(call.buffers[first]))
         readers = [
-            t for t, o in zip(call.tensors, program.operand_of, strict=True) if o == position
+            t for t, o in zip(call.tensors, program.operands.operand_of, strict=True) if o == i
         ]
         if trace.differentiable and all(map(trace.is_constant, readers)):
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
         if t.requires_grad:
-            if not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+            if not trace.made(buffer_of(t)):
                 if t.is_leaf:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(t.grad_fn) < trace.root.first_node:
@@ -123,7 +125,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
     return operands
 
 
-def _write(program: Program, call: Call, outputs: Any, trace: Trace) -> None:
+def _write(program: Program, call: Call, outputs: Sequence[jax.Array], trace: Trace) -> None:
     first = len(outputs) - len(program.targets)
     for i, array, spec in zip(program.targets, outputs[first:], program.new_specs, strict=False):
         trace.touch(call.buffers[i])
@@ -131,16 +133,16 @@ def _write(program: Program, call: Call, outputs: Any, trace: Trace) -> None:
         call.buffers[i].write(array, spec)
 
 
-def _born(results: Any, call: Call, trace: Trace) -> Any:
-    """Note the buffers that a call made."""
+def _note_made(results: object, call: Call, trace: Trace) -> object:
+    """Tell the trace which buffers a call made; returns the results."""
     known = {id(b) for b in call.buffers}
     for t in _tensors(results):
-        buffer = t.untyped_storage().buffer  # type: ignore[attr-defined]  # a result of ours has one
+        buffer = buffer_of(t)
         if id(buffer) not in known:
             trace.add_born(buffer)
     return results
 
 
-def _tensors(results: Any) -> list[torch.Tensor]:
-    results = results if isinstance(results, list | tuple) else (results,)
-    return [t for t in results if isinstance(t, torch.Tensor)]
+def _tensors(results: object) -> list[torch.Tensor]:
+    leaves = results if isinstance(results, list | tuple) else (results,)
+    return [t for t in leaves if isinstance(t, torch.Tensor)]

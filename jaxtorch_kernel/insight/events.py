@@ -26,7 +26,7 @@ from typing import Any
 from jax import monitoring
 
 from ..base.jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
-from ..dispatch import program
+from ..dispatch import executable
 from ..programs import compiling, stats
 from ..programs.compiling import Handle
 from ..programs.site import origin, own_first, site_of
@@ -64,7 +64,7 @@ def start() -> None:
         if not _running:
             monitoring.register_event_listener(_event)
             monitoring.register_event_duration_secs_listener(_duration)
-            program.count_calls(True)
+            executable.count_calls(True)
             _running = True
 
 
@@ -74,7 +74,7 @@ def stop() -> None:
     with _lock:
         if _running:
             _running = False
-            program.count_calls(False)
+            executable.count_calls(False)
             with _if_somebody_cleared_them():
                 monitoring.unregister_event_listener(_event)
             with _if_somebody_cleared_them():

@@ -26,7 +26,7 @@ from ..programs.compiled import build
 from ..programs.errors import explain
 from ..programs.stats import Source, Trace
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
-from ..storage.layout import plan
+from ..storage.layout import is_array
 
 Tensor = torch.Tensor
 Function = Callable[..., Sequence[Any]]
@@ -149,7 +149,7 @@ def _whole_cells(tensors: Sequence[Tensor]) -> list[Buffer | None]:
     seen: set[int] = set()
     for t in tensors:
         cell = buffer_of(t) if t.device.type == "jax" else None
-        if cell is not None and (id(cell) in seen or not _is_whole(t, cell)):
+        if cell is not None and (id(cell) in seen or not _is_whole(t)):
             cell = None
         if cell is not None:
             seen.add(id(cell))
@@ -157,12 +157,8 @@ def _whole_cells(tensors: Sequence[Tensor]) -> list[Buffer | None]:
     return cells
 
 
-def _is_whole(tensor: Tensor, cell: Buffer) -> bool:
-    return (
-        plan(cell.spec, tensor.dtype, tuple(tensor.shape), tensor.stride()) is None
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
+def _is_whole(tensor: Tensor) -> bool:
+    return is_array(tensor) and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _write_traced(tensor: Tensor, result: Any) -> None:
@@ -170,7 +166,7 @@ def _write_traced(tensor: Tensor, result: Any) -> None:
     trace = tracing.current()
     assert trace is not None
     cell = buffer_of(tensor)
-    if _is_whole(tensor, cell):
+    if _is_whole(tensor):
         trace.touch(cell)
         trace.note_writer(cell)
         cell.write(result, cell.spec)

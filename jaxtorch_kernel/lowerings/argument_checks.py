@@ -1,4 +1,4 @@
-"""Operators whose Meta kernels accept invalid arguments, and whose CPU kernels check them (`dispatch/asked.py`).
+"""Operators whose Meta kernels accept invalid arguments, and whose CPU kernels check them (`dispatch/cpu_errors.py`).
 
 Operators are listed by name, without overload and without the underscore of the in-place form. An operator is listed
 if PyTorch's samples, with one argument made invalid, show that the CPU kernel raises and the Meta kernel does not. An

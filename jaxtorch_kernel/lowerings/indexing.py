@@ -3,7 +3,7 @@
 Indices out of range: torch checks every index, and raises IndexError on the CPU or fails an assertion on cuda. This
 device does not wait for the indices: a read returns the nearest valid element, and a write is dropped. Negative indices
 count from the end where torch allows them; elsewhere they are out of range (`EXACT`). `config(check="indices")` checks
-all indices (`dispatch/values.py`).
+all indices (`dispatch/value_checks.py`).
 
 Boolean masks: the size of `x[mask]` depends on the mask, so `nonzero` converts the mask to index tensors, which waits
 for its values. A write of a single value through one mask is a `where`, and does not wait.

@@ -1,7 +1,7 @@
 """The CPU kernels' checks of index, target and probability values, as JAX functions.
 
-`config(check="indices")` runs them before the operator (`dispatch/values.py`). Checks that torch makes on every device
-(`ALWAYS`) run in eager calls regardless of the option. A check takes the arguments of the operator's functional
+`config(check="indices")` runs them before the operator (`dispatch/value_checks.py`). Checks that torch makes on every
+device (`ALWAYS`) run in eager calls regardless of the option. A check takes the arguments of the operator's functional
 overload and yields its conditions. Each has an array of booleans, the checked values, and the CPU's error.
 """
 

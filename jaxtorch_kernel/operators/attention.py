@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -33,8 +32,8 @@ def fused_attention(
     return_debug_mask: bool = False,
     *,
     scale: float | None = None,
-) -> tuple[Any, ...]:
-    """The attention, and the residuals for torch's autograd: none, the backward recomputes them."""
+) -> tuple[object, ...]:
+    """The attention. The residuals for torch's autograd are None, because the backward recomputes them."""
     if dropout_p:
         raise RuntimeError(
             "fused attention on the jax device does not support dropout: use dropout_p=0.0"
@@ -51,12 +50,13 @@ def fused_attention_backward(
     value: Tensor,
     attn_bias: Tensor | None,
     grad_input_mask: Sequence[bool],
-    *rest: Any,
+    *residuals: object,
     scale: float | None = None,
-) -> tuple[Any, ...]:
-    if grad_out is None:  # only the other results were asked for, and they have no gradient
+) -> tuple[Tensor | None, ...]:
+    """The gradients of query, key, value and bias. `is_causal` is the eighth of the arguments after the mask."""
+    if grad_out is None:  # a gradient of the other results was requested, and they have none
         return None, None, None, None
-    is_causal = rest[7]
+    is_causal = residuals[7]
     mask = tuple(grad_input_mask)
     return tuple(_backward(grad_out, query, key, value, attn_bias, mask, is_causal, scale))
 
@@ -73,9 +73,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The composite, kept whole."""
+    """The composite, as one operator where that is possible."""
     _validate(query, key, value, attn_mask, is_causal)
-    # The parts have torch's words for integers and complex numbers.
+    # The decomposition raises torch's errors for integers and complex numbers.
     fused = query.is_floating_point() and torch._C._get_overrideable_sdp_enabled()
     if fused and not dropout_p:
         result = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
@@ -99,7 +99,7 @@ def scaled_dot_product_attention(
 
 
 def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> None:
-    """Torch's own checks, repeated here because the device's kernel bypasses them."""
+    """torch's own checks, repeated here because the device's kernel bypasses them."""
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got "
@@ -121,5 +121,5 @@ def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, ca
 
 @kernel("_nested_tensor_from_mask_left_aligned")
 def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """Tells `nn.TransformerEncoder` to keep padded batches as they are: nested tensors are not for this device."""
+    """False, so that `nn.TransformerEncoder` keeps padded batches: the device has no nested tensors."""
     return False

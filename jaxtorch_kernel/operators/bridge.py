@@ -10,11 +10,12 @@ called through the same bridge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 import torch
+from jax.sharding import Sharding
 
 from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
@@ -24,16 +25,36 @@ from ..programs.compiled import Compiled
 from ..programs.errors import explain
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
-from ..storage.layout import plan
+from ..storage.layout import is_array
+from .node import Context, apply_unwrapped
 
 Tensor = torch.Tensor
-Layouts = dict[int, tuple[Any, Any]]
+Layouts = dict[int, tuple[torch.Size, tuple[int, ...]]]
+Pullback = Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
 
 
-def result_leaf(array: Any, where: Any) -> Fresh:
+def result_leaf(array: jax.Array, sharding: Sharding) -> Fresh:
     """The layout of a tensor over this output."""
     shape = tuple(array.shape)
-    return Fresh(shape, to_torch(array.dtype), None, spec_of(array.dtype, shape, where))
+    return Fresh(shape, to_torch(array.dtype), None, spec_of(array.dtype, shape, sharding))
+
+
+class _Context(Context, Protocol):
+    """The node of a call.
+
+    Attributes:
+        arrays: all inputs. Not `save_for_backward`: the gradient is that of these arrays, which no write can change.
+        tensors: the inputs that may need a gradient.
+        residuals: from the forward program, for the backward program; None inside a trace.
+        pullback: of `jax.vjp`; None unless torch computes gradients inside a trace.
+        saved: the structure of residuals and pullback, if torch saves their arrays; None if they are above.
+    """
+
+    arrays: Sequence[jax.Array]
+    tensors: Sequence[Tensor]
+    residuals: Sequence[jax.Array] | None
+    pullback: Pullback | None
+    saved: jax.tree_util.PyTreeDef | None
 
 
 class Bridge:
@@ -41,17 +62,17 @@ class Bridge:
 
     Args:
         compiled: the JAX function for one signature.
-        where: placement of the outputs.
-        layouts: size and stride of those of `compiled.inputs` whose array is their buffer's, in memory order, and not
-            of their tensor's shape. So is their gradient, until it is given theirs.
-        flow: for each differentiable output, the places among `compiled.inputs` that gradients of it flow to; all by
-            default. What no gradient flows to gets none, where JAX would give it zeros.
+        sharding: of the outputs.
+        layouts: size and stride of those of `compiled.inputs` that are passed as their buffer's array, in memory order.
+            Their gradients come in memory order too, and are given this layout.
+        flow: for each differentiable output, the indices among `compiled.inputs` that its gradient flows to; by default
+            all of them. An input that no gradient flows to gets none, whereas JAX would give it zeros.
     """
 
     def __init__(
         self,
         compiled: Compiled,
-        where: Any,
+        sharding: Sharding,
         layouts: Layouts | None = None,
         flow: Sequence[frozenset[int]] | None = None,
     ):
@@ -62,14 +83,14 @@ class Bridge:
             None if flow is None or all(f.issuperset(everything) for f in flow) else list(flow)
         )
         self.name = compiled.name
-        self.where = where
+        self.sharding = sharding
         self.leaves: list[Fresh] = []
         self.other_leaves: dict[int, Fresh] = {}
         self._pullback: Bridge | None = None
 
     def __call__(
-        self, tensors: Sequence[Tensor], arrays: Sequence[Any]
-    ) -> tuple[Sequence[Tensor], list[Any]]:
+        self, tensors: Sequence[Tensor], arrays: Sequence[jax.Array]
+    ) -> tuple[Sequence[Tensor], list[jax.Array]]:
         """Tensors for the differentiable outputs, arrays for the others.
 
         Args:
@@ -81,13 +102,13 @@ class Bridge:
         return self.run(arrays)
 
     def record(
-        self, tensors: Sequence[Tensor], arrays: Sequence[Any]
-    ) -> tuple[Sequence[Tensor], list[Any]]:
+        self, tensors: Sequence[Tensor], arrays: Sequence[jax.Array]
+    ) -> tuple[Sequence[Tensor], list[jax.Array]]:
         """As a call, with a node in torch's graph."""
-        others: list[Any] = []
-        return _apply(self, arrays, others, *tensors), others
+        others: list[jax.Array] = []
+        return apply_unwrapped(self, (arrays, others), *tensors), others
 
-    def run(self, arrays: Sequence[Any]) -> tuple[Sequence[Tensor], list[Any]]:
+    def run(self, arrays: Sequence[jax.Array]) -> tuple[Sequence[Tensor], list[jax.Array]]:
         """As a call, without a graph."""
         compiled = self.compiled
         if tracing.depth and tracing.active():
@@ -96,53 +117,128 @@ class Bridge:
         try:
             forward = compiled.forward or compiled.compile()
             watching.launching(compiled.records[""])
-            done = forward(*arrays)
+            outputs = forward(*arrays)
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
         compiled.records[""].calls += 1
         count = compiled.outputs
-        return (self.wrap_all(done[:count]), done[count:]) if count else ((), done)
+        return (self.wrap_all(outputs[:count]), outputs[count:]) if count else ((), outputs)
 
-    def wrap(self, array: Any) -> Tensor:
+    # -- tensors over outputs --------------------------------------------------------------------------------------
+
+    def wrap(self, array: jax.Array) -> Tensor:
         """A tensor over one output."""
-        tensor = wrap_result(result_leaf(array, self.where), array, self)
+        tensor = wrap_result(result_leaf(array, self.sharding), array, self)
         trace = tracing.current()
         if trace is not None:
-            trace.add_born(tensor.untyped_storage().buffer)  # type: ignore[attr-defined]
+            trace.add_born(buffer_of(tensor))
         return tensor
 
-    def wrap_all(self, arrays: Sequence[Any]) -> list[Tensor]:
-        """Tensors over the outputs of a compiled program: their look is known from the first call."""
+    def wrap_all(self, arrays: Sequence[jax.Array]) -> list[Tensor]:
+        """Tensors over the differentiable outputs of a compiled program; the first call determines their layouts."""
         if not self.leaves:
-            self.leaves = [result_leaf(a, self.where) for a in arrays]
+            self.leaves = [result_leaf(a, self.sharding) for a in arrays]
         return [wrap_result(leaf, a, self) for leaf, a in zip(self.leaves, arrays, strict=True)]
 
-    def wrap_other(self, others: Sequence[Any], position: int) -> Tensor:
+    def wrap_other(self, others: Sequence[jax.Array], position: int) -> Tensor:
         """A tensor over an output that is not differentiable."""
         leaf = self.other_leaves.get(position)
         if leaf is None:
-            leaf = self.other_leaves[position] = result_leaf(others[position], self.where)
+            leaf = self.other_leaves[position] = result_leaf(others[position], self.sharding)
         return wrap_result(leaf, others[position], self)
 
-    def save(self, ctx: Any) -> None:
-        """Let torch save what the backward needs, and so hand it to `saved_tensors_hooks`."""
+    # -- as a node of torch's graph --------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        ctx: _Context,
+        call: tuple[Sequence[jax.Array], list[jax.Array]],
+        tensors: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        """As `Differentiable.forward`; the outputs that are not differentiable go into the list in `call`."""
+        ctx.arrays, others = call
+        ctx.tensors = tensors
+        ctx.residuals = ctx.pullback = ctx.saved = None
+        trace = tracing.current()
+        if trace is not None:
+            outputs, more = self._forward_traced(ctx, trace)
+        else:
+            outputs, more = self._forward_compiled(ctx)
+        if private.saving_hooks() is not None:
+            self._save(ctx)
+        others.extend(more)
+        return tuple(outputs)
+
+    def _forward_traced(
+        self, ctx: _Context, trace: tracing.Trace
+    ) -> tuple[list[Tensor], Sequence[jax.Array]]:
+        if trace.differentiable:  # JAX computes the gradient, and must see the function itself
+            outs, others = self.compiled.function(*ctx.arrays)
+        else:  # torch does, in this trace: with the pullback the forward pass is not computed twice
+            outs, ctx.pullback, others = _forward(self.compiled, ctx.arrays)
+        self.leaves = [result_leaf(o, self.sharding) for o in outs]
+        return [self.wrap(o) for o in outs], others
+
+    def _forward_compiled(self, ctx: _Context) -> tuple[list[Tensor], Sequence[jax.Array]]:
+        try:
+            outputs, ctx.residuals = self.compiled.run_saving(ctx.arrays)
+        except jax.errors.JaxRuntimeError as error:
+            raise explain(error, self.name) from None
+        count = self.compiled.outputs
+        return self.wrap_all(outputs[:count]), outputs[count:]
+
+    def _save(self, ctx: _Context) -> None:
+        """Let torch save what the backward needs, so that it reaches `saved_tensors_hooks`."""
         arrays, ctx.saved = jax.tree.flatten((ctx.residuals, ctx.pullback))
         ctx.residuals = ctx.pullback = None
         ctx.save_for_backward(*map(self.wrap, arrays))
 
-    def kept(self, ctx: Any) -> Any:
-        """(residuals, pullback) of a forward pass, one of them None or both."""
+    def _saved(self, ctx: _Context) -> tuple[Sequence[jax.Array] | None, Pullback | None]:
+        """(residuals, pullback) of a forward pass; at least one is None."""
         if ctx.saved is None:
             return ctx.residuals, ctx.pullback
-        return jax.tree.unflatten(ctx.saved, map(contiguous_array, ctx.saved_tensors))
+        residuals, pullback = jax.tree.unflatten(
+            ctx.saved, map(contiguous_array, ctx.saved_tensors)
+        )
+        return residuals, pullback
 
-    def pullback(self) -> Bridge:
-        """The bridge of (all inputs, cotangents) -> cotangents of the inputs, for a second derivative."""
+    def gradients(
+        self, ctx: _Context, cotangents: Sequence[Tensor | None], needed: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """As `Differentiable.gradients`."""
+        wanted = self._wanted(cotangents, needed)
+        if not any(wanted):
+            return [None] * len(wanted)
+        filled = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, self.leaves, strict=True)]
+        results: list[Tensor | None]
+        if torch.is_grad_enabled():
+            arrays = [*ctx.arrays, *map(contiguous_array, filled)]
+            differentiable, _ = self._second()([*ctx.tensors, *filled], arrays)
+            results = [g if want else None for g, want in zip(differentiable, wanted, strict=True)]
+        else:
+            plain = self._pulled_back(ctx, [contiguous_array(c) for c in filled])
+            results = [
+                self.wrap(g) if want else None for g, want in zip(plain, wanted, strict=True)
+            ]
+        for i, (size, stride) in self.layouts.items():
+            gradient = results[i]
+            if gradient is not None:
+                results[i] = gradient.as_strided(size, stride)
+        return results
+
+    def _pulled_back(self, ctx: _Context, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
+        residuals, pullback = self._saved(ctx)
+        if residuals is not None:
+            return self.compiled.pull_back(residuals, cotangents)
+        return _pulled_back(pullback or _forward(self.compiled, ctx.arrays)[1], cotangents)
+
+    def _second(self) -> Bridge:
+        """The bridge of (all inputs, cotangents) -> gradients of the inputs, for a second derivative."""
         if self._pullback is None:
             first = self.compiled
             count = len(first.avals)
 
-            def function(*operands: Any) -> tuple[list[Any], list[Any]]:
+            def function(*operands: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
                 arrays, cotangents = operands[:count], operands[count:]
                 return _pulled_back(_forward(first, arrays)[1], cotangents), []
 
@@ -154,101 +250,27 @@ class Bridge:
             second = Compiled(
                 function, avals, inputs, name=f"{self.name} (pullback)", cause=first.cause
             )
-            self._pullback = Bridge(second, self.where, self.layouts)
+            self._pullback = Bridge(second, self.sharding, self.layouts)
         return self._pullback
 
-    def wanted(self, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[bool]:
-        """Which inputs get a gradient: those that need one and that gradients flow to from what has a cotangent."""
-        given = [i for i, c in enumerate(cotangents) if c is not None]
-        if not given:
-            return [False] * len(needed)
+    def _wanted(self, cotangents: Sequence[Tensor | None], needed: Sequence[bool]) -> list[bool]:
+        """Which inputs get a gradient: those that need one and that a cotangent flows to."""
         if self.flow is None:
             return list(needed)
+        given = [i for i, c in enumerate(cotangents) if c is not None]
         reached = frozenset().union(*(self.flow[i] for i in given))
         return [need and i in reached for i, need in enumerate(needed)]
 
 
-def _forward(compiled: Compiled, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _forward(compiled: Compiled, arrays: Sequence[jax.Array]) -> tuple[Any, Pullback, Any]:
     """(differentiable outputs, pullback, others)."""
     primals = [arrays[i] for i in compiled.inputs]
     return jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)
 
 
-def _pulled_back(pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
-    """The inputs' cotangents. Those of torch are the conjugates of JAX's."""
+def _pulled_back(pullback: Pullback, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
+    """The gradients of the inputs. torch's cotangents are the conjugates of JAX's."""
     return [g.conj() for g in pullback([c.conj() for c in cotangents])]
-
-
-class _Node(torch.autograd.Function):
-    """One node of torch's graph. Its first three arguments are not tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, bridge: Bridge, arrays: Any, box: list[Any], *tensors: Tensor) -> Any:
-        compiled = bridge.compiled
-        ctx.bridge, ctx.arrays = bridge, arrays
-        # Not `save_for_backward`: what is differentiated are the arrays of now, which no later write can change.
-        ctx.tensors = tensors
-        ctx.set_materialize_grads(False)
-        ctx.residuals = ctx.pullback = ctx.saved = None
-        trace = tracing.current()
-        if trace is not None:
-            if trace.differentiable:  # by JAX, which must see the function itself
-                outs, others = compiled.function(*arrays)
-            else:  # by torch's backward in this very trace: the forward pass must not be computed twice
-                outs, ctx.pullback, others = _forward(compiled, arrays)
-            outputs = [bridge.wrap(o) for o in outs]
-            bridge.leaves = [result_leaf(o, bridge.where) for o in outs]
-        else:
-            try:
-                done, ctx.residuals = compiled.run_saving(arrays)
-            except jax.errors.JaxRuntimeError as error:
-                raise explain(error, bridge.name) from None
-            outputs = bridge.wrap_all(done[: compiled.outputs])
-            others = done[compiled.outputs :]
-        if private.saving_hooks() is not None:
-            bridge.save(ctx)
-        box.extend(others)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        bridge: Bridge = ctx.bridge
-        tensors = ctx.tensors
-        wanted = bridge.wanted(cotangents, ctx.needs_input_grad[3:])
-        if not any(wanted):
-            return (None,) * (3 + len(tensors))
-        given = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, bridge.leaves, strict=True)]
-        if torch.is_grad_enabled():
-            found: Any = _twice(bridge, ctx.arrays, tensors, given)
-        else:
-            residuals, pullback = bridge.kept(ctx)
-            arrays = [contiguous_array(c) for c in given]
-            if residuals is not None:
-                found = bridge.compiled.pull_back(residuals, arrays)
-            else:
-                pullback = pullback or _forward(bridge.compiled, ctx.arrays)[1]
-                found = _pulled_back(pullback, arrays)
-            found = [
-                bridge.wrap(g) if want else None for g, want in zip(found, wanted, strict=True)
-            ]
-        gradients: list[Any] = [g if want else None for g, want in zip(found, wanted, strict=True)]
-        for i, (size, stride) in bridge.layouts.items():
-            if gradients[i] is not None:
-                gradients[i] = gradients[i].as_strided(size, stride)
-        return (None, None, None, *gradients)
-
-
-def _twice(
-    bridge: Bridge, arrays: Sequence[Any], tensors: Sequence[Tensor], cotangents: list[Tensor]
-) -> Sequence[Tensor]:
-    """The gradients as differentiable tensors."""
-    both = [*arrays, *(contiguous_array(c) for c in cotangents)]
-    gradients, _ = bridge.pullback()([*tensors, *cotangents], both)
-    return gradients
-
-
-# Not `Function.apply`, which looks at every tensor for a wrapper of an ended `torch.func`; none gets here.
-_apply: Any = super(torch.autograd.Function, _Node).apply
 
 
 def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
@@ -258,16 +280,12 @@ def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
 
 
 def layouts(tensors: Sequence[Tensor]) -> Layouts:
-    """Size and stride of the tensors that look at their buffer other than as it is: transposed, channels last."""
-    return {
-        i: (t.shape, t.stride())
-        for i, t in enumerate(tensors)
-        if plan(buffer_of(t).spec, t.dtype, tuple(t.shape), t.stride()) is not None
-    }
+    """Size and stride of the tensors that are not their buffer's array as it is: transposed, channels last."""
+    return {i: (t.shape, t.stride()) for i, t in enumerate(tensors) if not is_array(t)}
 
 
-def avals_of(arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-    """Abstract values of arrays or tracers, with the placement of the former."""
+def avals_of(arrays: Sequence[jax.Array]) -> list[jax.ShapeDtypeStruct]:
+    """Abstract values of arrays or tracers, with the sharding of the former."""
     return [
         jax.ShapeDtypeStruct(a.shape, a.dtype)
         if isinstance(a, jax.core.Tracer)

@@ -1,4 +1,4 @@
-"""Selects the implementation of an operator, once per overload. There is always one, and a fallback is reported.
+"""Chooses the implementation of an operator, once per overload. There is always one, and a fallback is reported.
 
 1. A kernel over tensors, if there is one (`registry.KERNELS`; torch's dispatcher calls it, see `registration.py`).
 2. The overload's own lowering, or its functional overload's.
@@ -9,30 +9,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch._ops import OpOverload
 
 from ..dispatch.cpu import on_cpu
 from ..dispatch.decomposed import Decomposed, decomposition_of
 from ..dispatch.operation import Operation
-from ..dispatch.schema import Signature, short_name
+from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
 from .views import view
 
-_operations: dict[Any, Callable[..., Any]] = {}
+_operations: dict[OpOverload, Kernel] = {}
 
 
-def operation_of(op: torch._ops.OpOverload) -> Any:
+def operation_of(op: OpOverload) -> Any:
     """The implementation of an overload on the device, created at its first use."""
     operation = _operations.get(op)
     if operation is None:
-        operation = _operations[op] = _find(op)
+        operation = _operations[op] = _choose(op)
     return operation
 
 
-def _find(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def _choose(op: OpOverload) -> Kernel:
     signature = Signature(op)
     lowering = LOWERINGS.get(short_name(op)) if op.namespace == "aten" else None
     if lowering is None and signature.functional is not None and op.namespace == "aten":
@@ -47,5 +46,5 @@ def _find(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return lambda *args, **kwargs: on_cpu(op, signature, args, kwargs)
 
 
-# Indices may come from the CPU, as on cuda.
+# The indices of these may be on the CPU, as on cuda.
 COPIES_CPU = {"index.Tensor", "index_put.default", "index_put_.default", "_index_put_impl_.default"}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from ..dispatch.numbers import Scalar
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
+from ..lowerings import promote
 from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.site import origin
 from ..storage.buffer import buffer_of
 from ..storage.checks import check_index
+from ..storage.dtypes import to_numpy
 from ..storage.layout import memory_order
 from ..storage.transfer import to_device, to_host
 from .choice import operation_of
@@ -22,7 +23,7 @@ Tensor = torch.Tensor
 
 
 def _resolved(x: Tensor) -> Tensor:
-    # copy_, _to_copy and clone see the lazy conjugate and negative bits that other kernels never meet.
+    """The tensor without lazy conjugation and negation, which torch resolves only for other kernels than these."""
     if x.is_conj():
         x = torch.conj_physical(x.conj())
     if x.is_neg():
@@ -39,24 +40,16 @@ class _Transfer:
 _TRANSFER = _Transfer()
 
 
-def _cast(x: Any, dtype: Any) -> Any:
-    from ..lowerings.promote import cast
-
-    return cast(x, dtype)
-
-
-_cast_to = Operation(None, Lowering(_cast), name="_to_copy")
+_cast_to = Operation(None, Lowering(promote.cast), name="_to_copy")
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A contiguous copy of a device tensor in another dtype."""
-    from ..storage.dtypes import to_numpy
-
     return _cast_to(x, to_numpy(dtype))
 
 
 def to_cpu(x: Tensor) -> Tensor:
-    """A CPU copy with the same strides where those are dense. Waits for the value."""
+    """A CPU copy, with the same strides if those are dense. Waits for the values."""
     array = host_array(_resolved(x))
     dense = memory_order(tuple(x.shape), x.stride()) is not None
     return to_host(array, x.stride() if dense else None)
@@ -67,7 +60,7 @@ def to_copy(
     self: Tensor,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
+    layout: torch.layout | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
     non_blocking: bool = False,
@@ -76,7 +69,9 @@ def to_copy(
     """`Tensor.to`: to, from and on the device."""
     if torch.nn.parameter.is_lazy(self):
         with torch._C.DisableTorchFunctionSubclass():
-            self = self.as_subclass(Tensor)  # a lazy module's parameter refuses to tell its shape
+            self = self.as_subclass(
+                Tensor
+            )  # a lazy module's parameter raises when its shape is read
     target = self.device if device is None else device
     if target.type == "jax":
         check_index(target)
@@ -106,16 +101,12 @@ def to_copy(
     return result.contiguous(memory_format=memory_format)
 
 
-def _overwrite(self: Any, source: Any) -> Any:
-    return source
-
-
 @kernel("copy_")
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """`self.copy_(src)`, each on any device."""
     if self is src:
         return self
-    if not isinstance(src, Tensor):  # torch hands a number over as what it is
+    if not isinstance(src, Tensor):  # torch passes a Python number unchanged
         src = torch.tensor(src)
     if self.device.type != "jax":
         self.copy_(to_cpu(src))
@@ -136,18 +127,18 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def copy_physical(self: Tensor, src: Tensor) -> None:
-    """Write `src`, broadcast and cast, into `self`; both on the device, without lazy bits."""
+    """Write `src`, broadcast and cast, into `self`, both on the device and not lazily conjugated or negated."""
     operation_of(torch.ops.aten.copy_.default)(self, src)
 
 
 @kernel("_copy_from")
 def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
-    """The same with the arguments the other way round, as torch's C++ calls it."""
+    """`copy_` with the arguments in reverse order, as torch's C++ calls it."""
     copy_(dst, self)
     return dst
 
 
 @kernel("_local_scalar_dense")
-def local_scalar_dense(self: Tensor) -> Any:
+def local_scalar_dense(self: Tensor) -> Scalar:
     """`.item()`. Waits for the value."""
     return host_array(self, "read as a Python number").reshape(()).item()

@@ -1,14 +1,16 @@
-"""Factories that read their arguments, take a template tensor on another device, or write to `out=`."""
+"""Factories that read values of their arguments, take a tensor on another device as an example, or write to `out=`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._ops import OpOverload
 
+from ..dispatch.numbers import Scalar
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
+from ..dispatch.targets import write_out
 from ..lowerings.factories import ENDS, MODELED, overload, steps_from
 from ..lowerings.registry import Lowering
 from ..storage.dtypes import to_numpy
@@ -18,19 +20,24 @@ from .factories import factory_kernel, make_strided
 Tensor = torch.Tensor
 
 
-def _on_any_device(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    def run(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
+def _on_any_device(op: OpOverload) -> Callable[..., Tensor]:
+    """A factory like `zeros_like`, whose `device=` may be another one."""
+
+    def run(
+        self: Tensor, *args: object, device: torch.device | None = None, **kwargs: object
+    ) -> Tensor:
         if device is None or device.type == "jax":
-            return operation_of(op)(self, *args, **kwargs)
-        geometry = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
-        return op(geometry, *args, **kwargs)
+            return operation_of(op)(self, *args, device=device, **kwargs)
+        example = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=device)
+        return op(example, *args, device=device, **kwargs)
 
     return run
 
 
 @factory_kernel("empty_permuted")
-def empty_permuted(size: Any, physical_layout: Any, *, dtype: torch.dtype | None = None) -> Tensor:
+def empty_permuted(
+    size: Sequence[int], physical_layout: Sequence[int], *, dtype: torch.dtype | None = None
+) -> Tensor:
     """`torch.empty_permuted`: dense, with its dimensions in the given memory order."""
     if sorted(physical_layout) != list(range(len(size))):
         raise RuntimeError(
@@ -46,42 +53,41 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: torch.dtype | None
 _arange = Operation(None, Lowering(steps_from), name="arange")
 
 
-def _run_time(x: Any) -> Any:
-    """An integer as an operand: a position that moves from call to call is one program."""
+def _as_operand(x: Scalar) -> Scalar | Tensor:
+    """An integer as a run-time operand, so that a start that changes between calls is one program."""
     return torch.scalar_tensor(x, dtype=torch.int64, device="cpu") if type(x) is int and x else x
 
 
 @factory_kernel("arange.start_step")
-def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None) -> Tensor:
+def arange(
+    start: Scalar, end: Scalar, step: Scalar = 1, *, dtype: torch.dtype | None = None
+) -> Tensor:
     """`torch.arange`: only the number of elements and the step shape the program."""
     expected = torch.arange(start, end, step, dtype=dtype, device="meta")
     if expected.is_complex() or expected.dtype == torch.bool:
-        # Meta lets pass what no kernel does: this raises.
+        # The Meta kernel accepts dtypes that no other kernel does: the CPU's raises.
         torch.arange(0, dtype=expected.dtype, device="cpu")
     count = expected.shape[0]
-    return _arange(_run_time(start), step, count, to_numpy(expected.dtype))
+    return _arange(_as_operand(start), step, count, to_numpy(expected.dtype))
 
 
 @factory_kernel("arange.start")
-def arange_start(start: Any, end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
+def arange_start(start: Scalar, end: Scalar, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.arange(start, end)`."""
     return arange(start, end, 1, dtype=dtype)
 
 
 @factory_kernel("arange")
-def arange_end(end: Any, *, dtype: torch.dtype | None = None) -> Tensor:
+def arange_end(end: Scalar, *, dtype: torch.dtype | None = None) -> Tensor:
     """`torch.arange(end)`."""
     return arange(0, end, 1, dtype=dtype)
 
 
-def _into(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """The `out=` form of a factory: it has no dtype argument, so the schemas do not pair the two."""
+def _into(op: OpOverload) -> Callable[..., Tensor]:
+    """The `out=` form of a factory. It has no dtype argument, so the schemas do not pair the two."""
 
-    def run(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
-        result = op(*args, dtype=out.dtype, device=out.device, **kwargs)
-        if out.shape != result.shape:
-            out.resize_(result.shape)
-        return out.copy_(result)
+    def run(*args: object, out: Tensor, **kwargs: object) -> Tensor:
+        return write_out(out, op(*args, dtype=out.dtype, device=out.device, **kwargs))
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -27,14 +26,14 @@ Lengths = Sequence[int] | torch.Tensor
 
 def _arguments(
     log_probs: torch.Tensor, targets: torch.Tensor, inputs: Lengths, labels: Lengths
-) -> tuple[Any, ...]:
-    """The inputs of both programs: targets and lengths on the device, and the longest labelling.
+) -> tuple[object, ...]:
+    """The inputs of both programs: targets and lengths on the device, and the length of the longest target.
 
     Raises:
         RuntimeError: a length does not fit the tensors.
     """
     if isinstance(inputs, torch.Tensor) and isinstance(labels, torch.Tensor) and tracing.active():
-        # What they are is not known, and so nothing is checked.
+        # Their values are unknown, so nothing is checked.
         return targets, inputs, labels, targets.shape[-1]
     input_lengths, target_lengths = (
         x.tolist() if isinstance(x, torch.Tensor) else list(x) for x in (inputs, labels)
@@ -80,7 +79,7 @@ def reduced_ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """As torch's own, which reads the lengths: inside a trace they have no values."""
+    """As torch's kernel, which reads the lengths; inside a trace they have no values, and the tensors are used."""
     if not tracing.active():
         lengths = (x.tolist() for x in (input_lengths, target_lengths))
         return torch.ops.aten.ctc_loss.IntList(

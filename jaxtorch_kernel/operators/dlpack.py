@@ -1,29 +1,78 @@
-"""Memory shared with other libraries through the dlpack protocol, without a copy.
+"""Memory shared between torch, JAX and other libraries, by the dlpack protocol. Nothing here copies a tensor's data.
 
-On export, a jax tensor passes its current `jax.Array`: JAX arrays never change, so a later in-place operator
-gives the tensor a new array and the receiver keeps the old one. On the CPU platform the receiver sees CPU
-memory (`np.from_dlpack`, `jax.dlpack.from_dlpack`, another torch tensor), on a GPU that GPU's.
+* `array_over`: a JAX array over the memory of a CPU or CUDA tensor.
+* `tensor_over`: a CPU or CUDA tensor over the memory of a JAX array.
+* `export`, `device_of`: what other libraries call on a tensor of the device. It passes its current array. Arrays never
+  change: a later in-place operator gives the tensor a new array, and the receiver keeps the old one.
+* `from_dlpack`: a tensor of the device from an array, or from anything else that other libraries export.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
+import jax
 import numpy as np
 import torch
 import torch.utils.dlpack
+from jax.sharding import Sharding
+
+from ..dispatch.read import contiguous_array
+from ..programs import tracing
+from ..storage.buffer import buffer_of, spec_of, wrap_sized
+from ..storage.dtypes import to_torch
+from ..storage.transfer import to_device, wait
+
+Tensor = torch.Tensor
+
+# torch's device type -> JAX's platform for the same memory
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 
 
-def _array(tensor: torch.Tensor) -> Any:
-    """The tensor's values as the array to export.
+class Device(Protocol):
+    """The attributes of a JAX device that are used here; JAX's stubs lack its class."""
+
+    platform: str
+    local_hardware_id: int
+
+
+def single_device(sharding: Sharding) -> Device | None:
+    """The device of a sharding; None if there are several."""
+    devices: set[Any] = sharding.device_set
+    return next(iter(devices)) if len(devices) == 1 else None
+
+
+def platform_of(device: torch.device) -> str | None:
+    """JAX's platform for the memory of a torch device; None if JAX cannot share it."""
+    return _PLATFORMS.get(device.type)
+
+
+def shares_memory(sharding: Sharding, device: torch.device) -> bool:
+    """Whether arrays of a sharding are in the memory of a torch device, in one piece."""
+    where = single_device(sharding)
+    return where is not None and where.platform == platform_of(device)
+
+
+def array_over(tensor: Tensor) -> jax.Array:
+    """A JAX array over the memory of a CPU or CUDA tensor. If it is not aligned for XLA, JAX copies it."""
+    with jax.enable_x64(True):
+        return jax.dlpack.from_dlpack(tensor)
+
+
+def tensor_over(array: jax.Array) -> Tensor:
+    """A CPU or CUDA tensor over the memory of a JAX array. Waits for the array's values."""
+    wait(
+        array
+    )  # torch reads the memory directly, which ends the process if XLA could not allocate it
+    return torch.utils.dlpack.from_dlpack(array)
+
+
+def export(tensor: Tensor, **options: Any) -> object:
+    """`Tensor.__dlpack__` of the device.
 
     Raises:
-        BufferError: the tensor requires grad, as for every torch tensor.
+        BufferError: the tensor requires grad or is lazily conjugated, as for every torch tensor.
     """
-    from ..dispatch.read import contiguous_array
-    from ..programs import tracing
-    from ..storage import transfer
-
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj():
@@ -33,46 +82,35 @@ def _array(tensor: torch.Tensor) -> Any:
     array = contiguous_array(tensor)
     tracing.forbid(array, "exported by dlpack")
     if next(iter(array.devices())).platform == "cpu":
-        transfer.wait(array)  # JAX ends the process where XLA got no memory for the array
-    return array.reshape(tensor.shape)
-
-
-def export(tensor: torch.Tensor, **options: Any) -> Any:
-    """`Tensor.__dlpack__` of the device."""
-    if options.get("stream") == -1:  # torch's way to say "no synchronization", JAX's is None
+        wait(array)  # as in `tensor_over`
+    if options.get("stream") == -1:  # torch's value for "no synchronization"; JAX's is None
         options["stream"] = None
-    return _array(tensor).__dlpack__(**options)
+    return array.reshape(tensor.shape).__dlpack__(**options)
 
 
-def device_of(tensor: torch.Tensor) -> tuple[Any, int]:
+def device_of(tensor: Tensor) -> tuple[int, int]:
     """`Tensor.__dlpack_device__` of the device: where the array physically is."""
-    from ..storage.buffer import buffer_of
+    array: Any = buffer_of(tensor).array
+    kind, index = array.__dlpack_device__()
+    return kind, index
 
-    return buffer_of(tensor).array.__dlpack_device__()
 
-
-def from_dlpack(source: Any) -> torch.Tensor:
-    """A tensor of the jax device over a `jax.Array` (its memory, no copy), or over a copy of anything else."""
-    import jax
-
-    from ..storage.buffer import spec_of, wrap_sized
-    from ..storage.dtypes import to_torch
-    from ..storage.transfer import to_device
-
+def from_dlpack(source: Any) -> Tensor:
+    """A tensor of the device over a `jax.Array` without a copy, or over a copy of any other source."""
     if not isinstance(source, jax.Array):
         return to_device(torch.utils.dlpack.from_dlpack(source).cpu())
-    source = in_rows(source)
-    dtype = np.dtype(source.dtype)
-    spec = spec_of(dtype, tuple(source.shape), source.sharding)
-    return wrap_sized(source, spec, source.shape, to_torch(dtype))
+    array = row_major(source)
+    dtype = np.dtype(array.dtype)
+    spec = spec_of(dtype, tuple(array.shape), array.sharding)
+    return wrap_sized(array, spec, array.shape, to_torch(dtype))
 
 
-def in_rows(array: Any) -> Any:
-    """The `jax.Array` with its elements in row-major order, as the device's programs take it.
+def row_major(array: jax.Array) -> jax.Array:
+    """The array with its elements in row-major order, as the device's programs require.
 
-    An array over another library's memory may have them in another order, which JAX notes as its layout.
+    An array over another library's memory may have another order, which is its layout in JAX.
     """
-    layout = array.format.layout
+    layout = array.format.layout  # type: ignore[attr-defined]  # not in JAX's stubs
     if layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim)):
         return array
     return array.copy()

@@ -1,15 +1,13 @@
 """Operators whose result size depends on values: read the size, then run a program of that size.
 
-XLA's shapes are static, so each size would need its own program. Instead the second program fills a
-buffer whose size is rounded up to a power of two, and the result is a view of its beginning: ten masks
-of one shape compile a handful of programs, not ten. Inside a trace the size has no value, and the
-operator raises.
+XLA's shapes are static, so each size would need a program. Instead the second program fills a buffer whose size is
+rounded up to a power of two, and the result is a view of its beginning: ten masks of one shape compile a handful of
+programs, not ten. Inside a trace the size has no value, and the operator raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,7 @@ from ..base import torch_private as private
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
+from ..dispatch.targets import write_out
 from ..lowerings.registry import Lowering
 from ..programs.site import printing
 from ..storage.layout import contiguous_strides
@@ -57,23 +56,20 @@ def first_rows(x: Tensor, count: int) -> Tensor:
     return private.as_strided(x, size, contiguous_strides(size))
 
 
-def program(function: Callable[..., Any]) -> Operation:
-    """A JAX function as one cached program over tensors; its ints and bools are static."""
+def program(function: Callable[..., object]) -> Operation:
+    """A JAX function as an operation over tensors; its ints and bools are static."""
     return Operation(None, Lowering(function), name=function.__name__.strip("_"))
 
 
-def _into(out: Tensor, result: Tensor) -> Tensor:
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
+TensorKernel = Callable[..., Tensor]
 
 
-def kernel_with_out(name: str, out_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As `kernel`, and its `out=` overload too."""
+def kernel_with_out(name: str, out_name: str) -> Callable[[TensorKernel], TensorKernel]:
+    """As `kernel`, for an overload and its `out=` overload."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def with_out(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
-            return _into(out, function(*args, **kwargs))
+    def register(function: TensorKernel) -> TensorKernel:
+        def with_out(*args: object, out: Tensor, **kwargs: object) -> Tensor:
+            return write_out(out, function(*args, **kwargs))
 
         kernel(name)(function)
         kernel(out_name)(with_out)
@@ -85,13 +81,13 @@ def kernel_with_out(name: str, out_name: str) -> Callable[[Callable[..., Any]], 
 # -- positions of a mask ---------------------------------------------------------------------------
 
 
-def _counting(size: int) -> Any:
+def _counting(size: int) -> type[np.signedinteger]:
     """The narrowest dtype that counts to `size`."""
     return np.int32 if size < 2**31 else np.int64
 
 
-def positions(mask: Any, size: int) -> jax.Array:
-    """The first `size` flat positions where a boolean array is true, in order; zeros follow."""
+def positions(mask: jax.Array, size: int) -> jax.Array:
+    """The first `size` flat positions where a boolean array is true, in order, followed by zeros."""
     flat = mask.reshape(-1)
     dtype = _counting(flat.size)
     slot = jnp.where(flat, jnp.cumsum(flat, dtype=dtype) - 1, size)
@@ -99,17 +95,17 @@ def positions(mask: Any, size: int) -> jax.Array:
     return jnp.zeros(size, dtype).at[slot].set(index, mode="drop")
 
 
-def _count(x: Any) -> jax.Array:
+def _count(x: jax.Array) -> jax.Array:
     return jnp.sum(x != 0, dtype=_counting(x.size))
 
 
-def _nonzero(x: Any, size: int) -> jax.Array:
+def _nonzero(x: jax.Array, size: int) -> jax.Array:
     flat = positions(x != 0, size)
     coordinates = jnp.unravel_index(flat, x.shape) if x.ndim else ()
     return jnp.stack(coordinates, 1).astype(np.int64) if x.ndim else jnp.zeros((size, 0), np.int64)
 
 
-def _masked_select(x: Any, mask: Any, size: int) -> jax.Array:
+def _masked_select(x: jax.Array, mask: jax.Array, size: int) -> jax.Array:
     x, mask = jnp.broadcast_arrays(x, mask)
     return x.reshape(-1)[positions(mask, size)]
 
@@ -121,7 +117,7 @@ _masked_select_program = program(_masked_select)
 
 @kernel_with_out("nonzero", "nonzero.out")
 def nonzero(self: Tensor) -> Tensor:
-    """Coordinates of the elements that are not zero, one row each."""
+    """The coordinates of the nonzero elements, one row each."""
     count = int(read(_count_program(self), "nonzero"))
     if not count:
         return torch.empty((0, self.dim()), dtype=torch.int64, device="jax")
@@ -130,13 +126,13 @@ def nonzero(self: Tensor) -> Tensor:
 
 @kernel_with_out("masked_select", "masked_select.out")
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
-    """The elements where a mask is true, as a row."""
+    """The elements where a mask is true, in one dimension."""
     if mask.dtype not in (torch.bool, torch.uint8):
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     size = torch.broadcast_shapes(self.shape, mask.shape)
     if printing():
         return to_device(torch.masked_select(to_cpu(self), to_cpu(mask)))
-    # Of the mask alone: it may be known where the values are not, inside a trace.
+    # Count by the mask alone: inside a trace it may have values when `self` has none.
     count = int(read(_count_program(mask.expand(size)), "masked_select"))
     return first_rows(_masked_select_program(self, mask, rounded(count, size.numel())), count)
 
@@ -144,22 +140,22 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
 # -- counting and repeating ------------------------------------------------------------------------
 
 
-def _extent(x: Any) -> jax.Array:
+def _extent(x: jax.Array) -> jax.Array:
     return jnp.stack([jnp.min(x), jnp.max(x)])
 
 
-def _bincount(x: Any, weights: Any, size: int) -> jax.Array:
+def _bincount(x: jax.Array, weights: jax.Array | None, size: int) -> jax.Array:
     values = jnp.ones(x.shape, np.int64) if weights is None else weights
     if values.dtype != np.float32 and weights is not None:
         values = values.astype(np.float64)
     return jnp.zeros(size, values.dtype).at[x].add(values)
 
 
-def _total(x: Any) -> jax.Array:
+def _total(x: jax.Array) -> jax.Array:
     return jnp.stack([jnp.sum(x, dtype=np.int64), jnp.min(x, initial=0).astype(np.int64)])
 
 
-def _repeat_interleave(repeats: Any, size: int) -> jax.Array:
+def _repeat_interleave(repeats: jax.Array, size: int) -> jax.Array:
     index = jnp.arange(repeats.shape[0], dtype=repeats.dtype)
     return jnp.repeat(index, repeats, total_repeat_length=size)
 
@@ -172,7 +168,7 @@ _repeat_interleave_program = program(_repeat_interleave)
 
 @kernel_with_out("bincount", "bincount.out")
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each integer from 0 on occurs, or the sum of its weights."""
+    """How often each nonnegative integer occurs, or the sum of its weights."""
     if self.dim() != 1 or self.is_floating_point() or self.is_complex():
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
@@ -190,7 +186,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
 
 @kernel_with_out("repeat_interleave.Tensor", "repeat_interleave.Tensor_out")
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Each index as often as `repeats` says. With `output_size` nothing need be read."""
+    """Each index, repeated `repeats[index]` times. With `output_size` no values are read."""
     if repeats.dim() != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (torch.int64, torch.int32):
@@ -203,7 +199,7 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
     return first_rows(_repeat_interleave_program(repeats, rounded(total)), total)
 
 
-def _equal(x: Any, y: Any) -> jax.Array:
+def _equal(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.all(x == y)
 
 

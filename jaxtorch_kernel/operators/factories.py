@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
 
 from ..base import torch_private as private
@@ -15,21 +17,19 @@ from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.tracing import Untraceable
 from ..storage import moves, placement
-from ..storage.buffer import buffer_of, spec_of, wrap, wrap_sized
+from ..storage.buffer import attached, buffer_of, spec_of, wrap, wrap_sized
 from ..storage.checks import check_index, check_layout
-from ..storage.dtypes import to_numpy
-from ..storage.layout import contiguous_strides, memory_is
+from ..storage.dtypes import to_numpy, to_torch
+from ..storage.layout import contiguous_strides, is_row_major
 from ..storage.transfer import zeros
-from .storages import adopt
+from .storages import adopt, storage_over
 
 Tensor = torch.Tensor
 
 _CHANNELS_LAST = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0, 2, 3, 4, 1)}
 
 
-def _zeros(shape: Any, dtype: Any) -> Any:
-    import jax.numpy as jnp
-
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     return jnp.zeros(shape, dtype)
 
 
@@ -40,7 +40,7 @@ def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tupl
     """Strides of a tensor of this size in a memory format.
 
     Raises:
-        RuntimeError: the format wants another number of dimensions.
+        RuntimeError: the format requires another number of dimensions.
     """
     order = _CHANNELS_LAST.get(memory_format)
     if order is None:
@@ -54,17 +54,24 @@ def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tupl
     return tuple(strides)
 
 
-def factory_kernel(*names: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """As `kernel`, for factories: `layout`, `device` and `pin_memory` are checked, and left out."""
+Factory = Callable[..., Tensor]
 
-    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+
+def factory_kernel(*names: str) -> Callable[[Factory], Factory]:
+    """As `kernel`, for factories: checks `layout`, `device` and `pin_memory`, which the function does not take."""
+
+    def register(function: Factory) -> Factory:
         @functools.wraps(function)
         def checked(
-            *args: Any, layout: Any = None, device: Any = None, pin_memory: Any = None, **own: Any
+            *args: object,
+            layout: torch.layout | None = None,
+            device: torch.device | None = None,
+            pin_memory: bool | None = None,
+            **options: object,
         ) -> Tensor:
             check_layout(layout, pin_memory)
             check_index(device)
-            return function(*args, **own)
+            return function(*args, **options)
 
         return kernel(*names)(checked)
 
@@ -85,7 +92,7 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
     numpy_dtype = to_numpy(dtype)
     trace = tracing.current()
     if trace is not None and not trace.eager:
-        # Staged into the trace, not a constant of it.
+        # An operation of the trace, not a constant.
         array = _zeros(shape, numpy_dtype)
         spec = spec_of(numpy_dtype, shape, placement.current())
     else:
@@ -99,25 +106,29 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
 
 @factory_kernel("empty.memory_format")
 def empty(
-    size: Any,
+    size: Sequence[int],
     *,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`torch.empty`: zeros, which cost XLA no more than anything else it could put there."""
+    """`torch.empty`: zeros, because XLA cannot leave memory uninitialized."""
     stride = strides_for(size, memory_format or torch.contiguous_format)
     return make_strided(size, stride, dtype or torch.get_default_dtype())
 
 
 @factory_kernel("empty_strided")
-def empty_strided(size: Any, stride: Any, *, dtype: torch.dtype | None = None) -> Tensor:
+def empty_strided(
+    size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None
+) -> Tensor:
     """`torch.empty_strided`."""
     return make_strided(size, stride, dtype or torch.get_default_dtype())
 
 
 @kernel("resize_")
-def resize_(self: Tensor, size: Any, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    """Change the geometry in place; the memory grows where it must, and every alias sees the grown one."""
+def resize_(
+    self: Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
+) -> Tensor:
+    """Change the geometry in place. The memory grows if necessary, for all aliases."""
     size = tuple(size)
     stride = strides_for(size, memory_format or torch.contiguous_format)
     needed = 0
@@ -129,9 +140,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: torch.memory_format | Non
     return self
 
 
-def _append(base: Any, count: int) -> Any:
-    import jax.numpy as jnp
-
+def _append(base: jax.Array, count: int) -> jax.Array:
     flat = base.reshape(-1)
     return jnp.concatenate([flat, jnp.zeros(count - flat.shape[0], flat.dtype)])
 
@@ -157,29 +166,24 @@ def _grow(tensor: Tensor, count: int) -> None:
         array, new = zeros((count,), dtype)
         buffer.write(array, new)
         return
-    whole = wrap(buffer.array, spec, spec.shape, _torch_dtype(spec.dtype))
-    grown = buffer_of(_grown(whole, elements))
+    memory = wrap(buffer.array, spec, spec.shape, to_torch(spec.dtype))
+    grown = buffer_of(_grown(memory, elements))
     buffer.write(grown.array, grown.spec)
 
 
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    from ..storage.dtypes import to_torch
+def set_geometry(
+    tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
+) -> None:
+    """Set size, stride and offset in place, over the same buffer.
 
-    return to_torch(dtype)
-
-
-def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: Any) -> None:
-    """Size, stride and offset in place, over the same buffer.
-
-    The Storage is replaced by one of the right size that holds the same Buffer: torch can resize no Storage of a
-    Python device, and sharing the Buffer is what makes tensors aliases here.
+    If its Storage is too small, the tensor gets a new one that holds the same Buffer. torch cannot resize a Storage of
+    a Python device, and tensors are aliases here if they share a Buffer.
     """
     buffer = buffer_of(tensor)
     storage = tensor.untyped_storage()
     if private.reported_bytes(storage) < buffer.spec.nbytes:
-        storage = private.make_storage(buffer.spec.nbytes)
-        storage.buffer = buffer  # type: ignore[attr-defined]
-    private.put_on_storage(tensor, storage, offset, size, stride)
+        storage = storage_over(buffer)
+    private.put_on_storage(tensor, storage, int(offset), size, stride)
     moves.note()
 
 
@@ -193,7 +197,7 @@ def set_tensor(self: Tensor, source: Tensor) -> Tensor:
 
 
 @kernel("set_.source_Storage")
-def set_storage(self: Tensor, source: Any) -> Tensor:
+def set_storage(self: Tensor, source: torch.UntypedStorage) -> Tensor:
     """All of a Storage as one row of the tensor's dtype."""
     count = _storage_bytes(source) // self.dtype.itemsize
     return _set(self, source, 0, (count,), (1,))
@@ -201,7 +205,11 @@ def set_storage(self: Tensor, source: Any) -> Tensor:
 
 @kernel("set_.source_Storage_storage_offset")
 def set_storage_offset(
-    self: Tensor, source: Any, storage_offset: int, size: Any, stride: Any = ()
+    self: Tensor,
+    source: torch.UntypedStorage,
+    storage_offset: int,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
 ) -> Tensor:
     """A Storage with any geometry."""
     stride = tuple(stride) or contiguous_strides(size)
@@ -210,7 +218,11 @@ def set_storage_offset(
 
 @kernel("set_.source_Tensor_storage_offset")
 def set_tensor_offset(
-    self: Tensor, source: Tensor, storage_offset: int, size: Any, stride: Any = ()
+    self: Tensor,
+    source: Tensor,
+    storage_offset: int,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
 ) -> Tensor:
     """Another tensor's memory with any geometry."""
     buffer_of(source)
@@ -226,19 +238,23 @@ def set_empty(self: Tensor) -> Tensor:
     return _set(self, fresh.untyped_storage(), 0, (0,), (1,))
 
 
-def _storage_bytes(storage: Any) -> int:
-    buffer = getattr(storage, "buffer", None)
+def _storage_bytes(storage: torch.UntypedStorage) -> int:
+    buffer = attached(storage)
     return int(storage.nbytes() if buffer is None else buffer.spec.nbytes)
 
 
-def _set(self: Tensor, storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
-    buffer = getattr(storage, "buffer", None)
-    nbytes = _storage_bytes(storage)
-    if private.reported_bytes(storage) < nbytes:
-        storage = private.make_storage(nbytes)
-        storage.buffer = buffer
-    if buffer is not None and not offset and memory_is(tuple(size), tuple(stride)):
-        adopt(storage, self.dtype, tuple(size))
-    private.put_on_storage(self, storage, offset, size, stride)
+def _set(
+    self: Tensor,
+    storage: torch.UntypedStorage,
+    offset: int | torch.SymInt,
+    size: Sequence[int],
+    stride: Sequence[int],
+) -> Tensor:
+    buffer = attached(storage)
+    if buffer is not None and private.reported_bytes(storage) < buffer.spec.nbytes:
+        storage = storage_over(buffer)
+    if buffer is not None and not offset and is_row_major(tuple(size), tuple(stride)):
+        adopt(buffer, self.dtype, size)
+    private.put_on_storage(self, storage, int(offset), size, stride)
     moves.note()
     return self

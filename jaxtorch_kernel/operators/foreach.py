@@ -1,11 +1,11 @@
-"""`_foreach_` operators that take tensors on other devices."""
+"""`_foreach_` operators with arguments on other devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._ops import OpOverloadPacket
 
 from ..dispatch.registry import kernel
 from .choice import operation_of
@@ -14,10 +14,8 @@ Tensor = torch.Tensor
 
 
 @kernel("_foreach_copy_")
-def foreach_copy_(
-    self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False
-) -> None:
-    """Copies from other devices go one by one."""
+def foreach_copy_(self: list[Tensor], src: list[Tensor], non_blocking: bool = False) -> None:
+    """Copies from other devices are made one by one."""
     if all(s.device.type == "jax" for s in src):
         operation_of(torch.ops.aten._foreach_copy_.default)(self, src, non_blocking)
         return
@@ -25,9 +23,15 @@ def foreach_copy_(
         target.copy_(source, non_blocking)
 
 
-def _with_numbers(packet: Any) -> Callable[..., Any]:
-    # These overloads take their numbers as a one-dimensional CPU tensor.
-    def foreach(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
+Tensors = Sequence[Tensor]
+
+
+def _with_numbers(packet: OpOverloadPacket) -> Callable[..., Tensors | None]:
+    """The overload that takes its numbers as a one-dimensional CPU tensor."""
+
+    def foreach(
+        self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor
+    ) -> Tensors | None:
         return packet.ScalarList(self, tensor1, tensor2, scalars.tolist())
 
     return foreach

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -13,14 +13,14 @@ from .factories import empty
 
 
 @kernel("_efficientzerotensor")
-def _efficientzerotensor(size: Any, **options: Any) -> torch.Tensor:
-    """Zeros that are really there: XLA removes what is multiplied by a constant zero."""
+def _efficientzerotensor(size: Sequence[int], **options: object) -> torch.Tensor:
+    """An ordinary tensor of zeros: XLA removes products with a constant zero."""
     return empty(size, **options)
 
 
 @kernel("_has_same_storage_numel")
 def _has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a tangent has as much memory as its primal; torch's own asks Storages, some of which report 0 bytes."""
+    """Whether a tangent has as much memory as its primal. torch's kernel compares Storages; some report 0 bytes."""
     return _elements(self) == _elements(other)
 
 
@@ -33,9 +33,10 @@ def _elements(tensor: torch.Tensor) -> int:
 def _new_zeros_with_same_feature_meta(
     self: torch.Tensor, other: torch.Tensor, *, self_num_batch_dims: int = 0
 ) -> torch.Tensor:
-    """A tangent for `other`: zeros in as much memory, read as `other` reads its own, after batch dimensions of `self`.
+    """A tangent for `other`: zeros with the same memory layout, after batch dimensions of `self`.
 
-    A view of a tensor and the same view of its tangent must have one layout. torch's own asks Storages here, too.
+    A view of a tensor and the same view of its tangent must have the same layout. torch's kernel compares Storages,
+    which may report 0 bytes.
     """
     batch = self.shape[:self_num_batch_dims]
     count = _elements(other)

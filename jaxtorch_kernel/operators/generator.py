@@ -9,7 +9,7 @@ this device draws from it, whereas torch refuses a cuda generator there.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -17,14 +17,14 @@ from ..base import torch_private as private
 from ..programs import rng, tracing
 from ..storage import placement
 
-_DEFAULT_SEED = 67280421310721  # that of every generator of torch's that was given none
+_DEFAULT_SEED = 67280421310721  # of every torch generator that is not seeded
 _lock = threading.Lock()
 
 
 class JaxGenerator(torch._C.Generator):
-    """A generator of the jax device, with the methods of torch's.
+    """A generator of the jax device, with the methods of `torch.Generator`.
 
-    After `manual_seed(n)` it gives the numbers that the device itself gives after `torch.manual_seed(n)`.
+    After `manual_seed(n)` it draws the same numbers as the device does after `torch.manual_seed(n)`.
 
     Example:
         >>> import torch
@@ -48,13 +48,13 @@ class JaxGenerator(torch._C.Generator):
             trace.add_born(self.source)
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]  # an attribute there
+    def device(self) -> torch.device:  # type: ignore[override]  # an attribute in the base class
         """`jax:0`."""
         return private.DEVICE
 
     def manual_seed(self, seed: int) -> JaxGenerator:
         """Restart from a seed; returns the generator."""
-        super().manual_seed(seed)  # which refuses what is no seed
+        super().manual_seed(seed)  # raises for an invalid seed
         self.source.seed(int(seed))
         return self
 
@@ -65,7 +65,7 @@ class JaxGenerator(torch._C.Generator):
         return seed
 
     def initial_seed(self) -> int:
-        """The seed that it started from."""
+        """The seed of the last `manual_seed` or `seed`."""
         return self.source.initial_seed
 
     def get_state(self) -> torch.Tensor:
@@ -73,36 +73,37 @@ class JaxGenerator(torch._C.Generator):
         return self.source.state()
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
-        """Go on from what `get_state` gave."""
+        """Continue from a state that `get_state` returned."""
         self.source.set_state(state)
         return self
 
     def clone_state(self) -> JaxGenerator:
-        """Another generator that goes on from the same state."""
+        """Another generator that starts from the same state."""
         other = JaxGenerator()
         other.set_state(self.get_state())
         return other
 
     def graphsafe_get_state(self) -> JaxGenerator:
-        """A generator of the same state: what one draws, the other does not."""
+        """A generator that shares this one's state: draws from either advance both."""
         other = JaxGenerator()
         other.source = self.source
         return other
 
-    def graphsafe_set_state(self, state: Any) -> JaxGenerator:
-        """Share the state of another generator from now on."""
+    def graphsafe_set_state(self, state: torch.Generator) -> JaxGenerator:
+        """Share the state of another generator of the device from now on."""
+        assert isinstance(state, JaxGenerator)
         self.source = state.source
         return self
 
     def get_offset(self) -> int:
-        """Nothing: the state is a key, which has no offset."""
+        """Raises: the state is a key, which has no offset."""
         raise RuntimeError("a jax generator's state is a key and has no offset: use get_state()")
 
     def set_offset(self, offset: int) -> JaxGenerator:
-        """Nothing: the state is a key, which has no offset."""
+        """Raises: the state is a key, which has no offset."""
         raise RuntimeError("a jax generator's state is a key and has no offset: use set_state()")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., JaxGenerator], tuple[torch.Tensor]]:  # type: ignore[override]
         return _restored, (self.get_state(),)
 
     def __repr__(self) -> str:

@@ -6,9 +6,9 @@ They are implemented above this layer, in modules that the first such call impor
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from ..base import torch_private as private
+from ..dispatch.schema import Kernel
 from ..programs import tracing
 
 # The operator's name in `torch.ops.higher_order`: the module and the function that implement it.
@@ -23,16 +23,18 @@ _OPERATORS = {
 
 
 def install() -> None:
-    """Give torch the device's kernels of these operators, once."""
+    """Register the device's kernels of these operators."""
     for operator, (module, function) in _OPERATORS.items():
         private.implement_higher_order(operator, _late(module, function))
     private.call_higher_order_directly()
     private.checkpoint_by(_late("capture.checkpoint", "checkpoint"), tracing.active)
 
 
-def _late(module: str, name: str) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        implementation = getattr(importlib.import_module(f"jaxtorch.{module}"), name)
-        return implementation(*args, **kwargs)
+def _late(module: str, name: str) -> Kernel:
+    """A function of a layer above, whose module is imported at its first call."""
+
+    def kernel(*args: object, **kwargs: object) -> object:
+        imported = importlib.import_module(f"jaxtorch.{module}")
+        return getattr(imported, name)(*args, **kwargs)
 
     return kernel

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
+from torch._ops import OpOverload
 
 from ..dispatch.registry import kernel
 from .choice import operation_of
@@ -23,7 +23,7 @@ def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
     """The indices with each mask replaced by the coordinates of its true elements.
 
     Raises:
-        IndexError: an index of another dtype, or a mask of another shape than what it masks.
+        IndexError: an index has another dtype, or a mask does not match the shape that it masks.
     """
     result: list[Tensor | None] = []
     for position, i in enumerate(indices):
@@ -43,25 +43,29 @@ def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
 
 
 def _is_where(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
-    """Whether this write is a `where`: one mask, and a value that does not vary along its true elements."""
+    """Whether this write is a `where`: a single mask, and a value that is the same for all of its true elements."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if len(given) != 1 or given[0][1].dtype != torch.bool:
         return False
     d, mask = given[0]
-    behind = self.dim() - d - mask.dim()
+    trailing = self.dim() - d - mask.dim()
     fits = tuple(mask.shape) == tuple(self.shape[d : d + mask.dim()])
-    return fits and (values.numel() == 1 or values.dim() <= behind) and values.dim() <= self.dim()
+    return fits and (values.numel() == 1 or values.dim() <= trailing) and values.dim() <= self.dim()
 
 
 @kernel("index.Tensor")
 def index_tensor(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`x[indices]`, the masks among them read first."""
+    """`x[indices]`. Masks among the indices are read first."""
     return operation_of(torch.ops.aten.index.Tensor)(self, _expanded(self, indices))
 
 
-def _writer(op: torch._ops.OpOverload) -> Any:
+def _writer(op: OpOverload) -> Callable[..., Tensor]:
     def write(
-        self: Tensor, indices: Sequence[Tensor | None], values: Tensor, *flags: Any, **named: Any
+        self: Tensor,
+        indices: Sequence[Tensor | None],
+        values: Tensor,
+        *flags: bool,
+        **named: bool,
     ) -> Tensor:
         if _is_where(self, indices, values):
             indices = [i if i is None else i.to(self.device) for i in indices]

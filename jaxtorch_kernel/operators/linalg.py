@@ -2,22 +2,23 @@
 
 For a determinant torch factors the transpose of a contiguous real matrix, which saves a copy, and its gradient
 formulas rely on those factors (`_TRANSPOSING`). Whether a matrix is singular or positive definite is known only after
-the factorization (`check_errors`). Inside a trace this cannot be checked, and the result is the factorization's output
-as it is.
+the factorization (`check_errors`). Inside a trace this cannot be checked, and the result is the output of the
+factorization.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..dispatch.cpu import on_cpu
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
-from ..dispatch.schema import Signature, short_name
+from ..dispatch.schema import Kernel, Signature, short_name
+from ..dispatch.targets import write_out
 from ..lowerings import lu
 from ..lowerings.registry import Lowering
 from ..lowerings.solvers import cholesky_inverse, least_squares
@@ -36,21 +37,21 @@ def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
         torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)
 
 
-def _transposing(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def _transposing(op: OpOverload, function: Kernel) -> Kernel:
     plain = Operation(op, Lowering(function))
     transposed = Operation(op, Lowering(functools.partial(function, transposed=True)))
 
-    def run(A: Tensor, *args: Any, **kwargs: Any) -> Any:
-        other_way = A.is_contiguous() and not A.is_complex()
-        return (transposed if other_way else plain)(A, *args, **kwargs)
+    def run(A: Tensor, *args: object, **kwargs: object) -> object:
+        transpose = A.is_contiguous() and not A.is_complex()
+        return (transposed if transpose else plain)(A, *args, **kwargs)
 
     return run
 
 
-def _checking(op: Any, run: Callable[..., Any], api_name: str) -> Callable[..., Any]:
+def _checking(op: OpOverload, run: Kernel, api_name: str) -> Kernel:
     names = [r.name for r in op._schema.returns]
 
-    def checked(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+    def checked(A: Tensor, *args: object, check_errors: bool = False, **kwargs: object) -> Any:
         result = run(A, *args, check_errors=check_errors, **kwargs)
         if check_errors:
             info = result[names.index("info")]
@@ -60,12 +61,12 @@ def _checking(op: Any, run: Callable[..., Any], api_name: str) -> Callable[..., 
     return checked
 
 
-_TRANSPOSING: dict[Any, Callable[..., Any]] = {
+_TRANSPOSING: dict[OpOverload, Kernel] = {
     aten._linalg_det.default: lu.det,
     aten._linalg_slogdet.default: lu.slogdet,
 }
-# Operators that take `check_errors`, and the name that torch's message gives them.
-_CHECKING: dict[Any, str] = {
+# Operators that take `check_errors`, with their names in torch's messages.
+_CHECKING: dict[OpOverload, str] = {
     aten.linalg_cholesky_ex.default: "linalg.cholesky_ex",
     aten.linalg_cholesky_ex.L: "linalg.cholesky_ex",
     aten.linalg_inv_ex.default: "linalg.inv_ex",
@@ -79,8 +80,8 @@ _CHECKING: dict[Any, str] = {
 }
 
 
-def _later(op: Any) -> Callable[..., Any]:
-    # An Operation may only be made once all lowerings are registered.
+def _later(op: OpOverload) -> Kernel:
+    # An Operation can be made only after all lowerings are registered.
     return lambda *args, **kwargs: operation_of(op)(*args, **kwargs)
 
 
@@ -91,7 +92,7 @@ for _op in {**_TRANSPOSING, **_CHECKING}:
 
 @kernel("cholesky")
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-    """The factor, or torch's error where the matrix is not positive-definite."""
+    """The factor, or torch's error if the matrix is not positive-definite."""
     factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
     aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
     return factor
@@ -99,14 +100,8 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 @kernel("cholesky.out")
 def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
-    """The same into a tensor that is resized."""
-    return _into(out, cholesky(self, upper))
-
-
-def _into(out: Tensor, result: Tensor) -> Tensor:
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
+    """`cholesky` into a tensor that is resized."""
+    return write_out(out, cholesky(self, upper))
 
 
 _inverse_of_factor = Operation(aten.cholesky_inverse.default, Lowering(cholesky_inverse))
@@ -115,7 +110,7 @@ _first_zero = Operation(None, Lowering(lu.first_zero_pivot), name="cholesky_inve
 
 @kernel("cholesky_inverse")
 def checked_cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of the matrix whose factor this is, or torch's error for a zero on the diagonal."""
+    """The inverse of the matrix with this factor, or torch's error for a zero on the diagonal."""
     inverse = _inverse_of_factor(self, upper)
     aten._linalg_check_errors(_first_zero(self), "cholesky_inverse", is_matrix=self.dim() == 2)
     return inverse
@@ -123,16 +118,16 @@ def checked_cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
 
 @kernel("cholesky_inverse.out")
 def cholesky_inverse_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
-    """The same into a tensor that is resized."""
-    return _into(out, checked_cholesky_inverse(self, upper))
+    """`cholesky_inverse` into a tensor that is resized."""
+    return write_out(out, checked_cholesky_inverse(self, upper))
 
 
-def _with_eigenvalues(op: Any) -> Callable[..., Any]:
-    """JAX has eigenvalues of a general matrix on the CPU and on GPUs; elsewhere torch's CPU finds them."""
+def _with_eigenvalues(op: OpOverload) -> Kernel:
+    """Eigenvalues of a general matrix: JAX computes them on CPUs and GPUs, torch's CPU kernel for other platforms."""
     on_device = _later(op)
     signature = Signature(op)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         platform = placement.devices()[placement.index()].platform
         if platform in ("cpu", "gpu"):
             return on_device(*args, **kwargs)
@@ -152,7 +147,7 @@ for _op in (
 @kernel("linalg_eigvals.out")
 def eigvals_out(self: Tensor, *, out: Tensor) -> Tensor:
     """The eigenvalues into a tensor that is resized."""
-    return _into(out, aten._linalg_eigvals.default(self))
+    return write_out(out, aten._linalg_eigvals.default(self))
 
 
 _least_squares = Operation(None, Lowering(least_squares), name="linalg_lstsq")
@@ -163,7 +158,7 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 def lstsq(
     self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Least squares; which of the four results have elements depends on the driver, as in torch."""
+    """Least squares. As in torch, the driver determines which of the four results have elements."""
     driver = driver or "gelsy"
     vector = _check_least_squares(self, b, driver)
     right = b.unsqueeze(-1) if vector else b
@@ -193,10 +188,10 @@ def lstsq_out(
     rank: Tensor,
     singular_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same, resizing what is given."""
+    """`linalg_lstsq` into tensors that are resized."""
     outs = (solution, residuals, rank, singular_values)
     for out, result in zip(outs, lstsq(self, b, rcond, driver=driver), strict=True):
-        _into(out, result)
+        write_out(out, result)
     return outs
 
 
@@ -204,7 +199,7 @@ def _check_least_squares(a: Tensor, b: Tensor, driver: str) -> bool:
     """Whether `b` is a vector for each matrix in `a`.
 
     Raises:
-        RuntimeError: torch's own for shapes, dtypes or a driver that do not fit.
+        RuntimeError: torch's error for invalid shapes, dtypes or drivers.
     """
 
     def require(condition: bool, text: str) -> None:

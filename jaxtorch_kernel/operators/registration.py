@@ -1,7 +1,7 @@
 """Registration with torch's dispatcher, once, at the first use of the device.
 
-Even an unregistered operator reaches the device's fallback (`autoload._first_call`). Those with a lowering or a
-kernel are still registered: this saves 1.5 µs per call, and torch would otherwise split its structured operators into
+An unregistered operator reaches the device's fallback (`autoload._first_call`). Operators with a lowering or a kernel
+are registered all the same: this saves 1.5 µs per call, and torch would otherwise split its structured operators into
 three steps (`empty`, `resize_`, `.out`).
 """
 
@@ -10,38 +10,38 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
+from torch.library import Library
 
 from ..base import torch_private as private
 from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
-from ..dispatch.schema import Signature, short_name
+from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
 from .choice import operation_of
 
 _lock = threading.RLock()
-_installed: Callable[..., Any] | None = None
-_libraries: list[Any] = []
+_installed: Kernel | None = None
+_libraries: list[Library] = []
 
 
-def install() -> Callable[..., Any]:
+def install() -> Kernel:
     """Import every lowering, register the kernels, and return the function that runs any operator."""
     global _installed
     with _lock:
         if _installed is None:
             import_all()
-            library = torch.library.Library("aten", "IMPL")
+            library = Library("aten", "IMPL")
             _libraries.append(library)
             _register(library)
             _installed = run
     return _installed
 
 
-def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Any operator of any namespace, registered or not."""
+def run(op: OpOverload, *args: object, **kwargs: object) -> object:
+    """Run an operator of any namespace, registered or not."""
     kernel = KERNELS.get(short_name(op)) if op.namespace == "aten" else None
     if kernel is not None:
         return kernel(*args, **kwargs)
@@ -57,17 +57,17 @@ def import_all() -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _overload(name: str) -> Any:
+def _overload(name: str) -> OpOverload | None:
     base, overload = name.rsplit(".", 1)
     packet = getattr(torch.ops.aten, base, None)
     return getattr(packet, overload, None) if packet is not None else None
 
 
-def _register(library: Any) -> None:
+def _register(library: Library) -> None:
     for name, kernel in KERNELS.items():
         library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
-            # A composite kept whole: what its kernel calls brings the gradients.
+            # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name in list(LOWERINGS):
         op = _overload(name)
@@ -80,56 +80,57 @@ def _register(library: Any) -> None:
             _register_one(library, overload)
 
 
-def _register_one(library: Any, op: Any) -> None:
+def _register_one(library: Library, op: OpOverload) -> None:
     name = short_name(op)
-    if name in KERNELS or name in _done or _is_composite(op):
+    if name in KERNELS or name in _registered or _is_composite(op):
         return
-    _done.add(name)
+    _registered.add(name)
 
     kernel = hot_path(lambda: operation_of(op))
-    if any(_sees(op, key) for key in ("Conjugate", "Negative")):
+    if any(_handles(op, bit) for bit in ("Conjugate", "Negative")):
         kernel = _resolving(kernel)
     library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
 
 
-def _sees(op: Any, key: str) -> bool:
-    return private.has_kernel(f"aten::{_dispatcher_name(short_name(op))}", key)
+def _handles(op: OpOverload, bit: str) -> bool:
+    """Whether torch passes lazily conjugated or negated tensors to the operator's kernel."""
+    return private.has_kernel(f"aten::{_dispatcher_name(short_name(op))}", bit)
 
 
-def _resolving(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """For the operators that torch lets see lazy conjugate and negative bits (`mm`, `clone`): resolve them first."""
+def _resolving(kernel: Kernel) -> Kernel:
+    """A kernel that resolves lazy conjugation and negation first, for operators that handle them (`mm`, `clone`)."""
 
-    def resolve(a: Any) -> Any:
+    def resolve(a: object) -> object:
         if isinstance(a, torch.Tensor) and (a.is_conj() or a.is_neg()):
             return a.resolve_conj().resolve_neg()
         return a
 
-    def resolved(*args: Any, **kwargs: Any) -> Any:
+    def resolved(*args: object, **kwargs: object) -> object:
         return kernel(*map(resolve, args), **kwargs)
 
     return resolved
 
 
-_done: set[str] = set()
+_registered: set[str] = set()
 
 
-def _siblings(op: Any) -> list[Any]:
-    """The in-place and `out=` overloads whose functional overload this is."""
+def _siblings(op: OpOverload) -> list[OpOverload]:
+    """The in-place and `out=` overloads whose functional overload is `op`."""
     base = op._schema.name.split("::")[1]
-    found = []
+    siblings = []
     for name in (base, f"{base}_"):
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             candidate = getattr(packet, overload)
             if candidate is not op and Signature(candidate).functional is op:
-                found.append(candidate)
-    return found
+                siblings.append(candidate)
+    return siblings
 
 
-def _is_composite(op: Any) -> bool:
-    """A composite of autograd: a device kernel would detach it from its gradient.
+def _is_composite(op: OpOverload) -> bool:
+    """Whether autograd sees only the operators that this one is composed of: a kernel would cut off its gradient.
 
-    One with a CPU kernel beside the composite (`silu_backward`) is meant to have kernels.
+    Composites with a CPU kernel (`silu_backward`) are meant to have kernels.
     """
     name = f"aten::{short_name(op)}".removesuffix(".default")
     return private.has_kernel(name, "CompositeImplicitAutograd") and not private.has_kernel(

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from ..dispatch.registry import kernel
 from ..lowerings.rnn import CELLS, Cell, run_packed, run_steps
-from .whole import Whole
+from .composite import Composite
 
 Tensor = torch.Tensor
 
-
-Layers = Callable[[Tensor, Any, list[Tensor], int], tuple[Tensor, ...]]
+State = Tensor | Sequence[Tensor]  # LSTMs have two tensors
+# (input, states, weights, number of layers) -> output and final states
+Layers = Callable[[Tensor, State, list[Tensor], int], tuple[Tensor, ...]]
 
 
 def _with_dropout(
-    run: Layers, x: Tensor, hx: Any, params: list[Tensor], num_layers: int, p: float
+    run: Layers, x: Tensor, hx: State, params: list[Tensor], num_layers: int, p: float
 ) -> tuple[Tensor, ...]:
-    """The layers one by one (`run` takes input, states, weights and their number), dropout between them."""
+    """Run the layers with dropout between them; all at once if there is none."""
     if not p or num_layers < 2:
         return run(x, hx, params, num_layers)
     share = len(params) // num_layers
@@ -35,20 +35,20 @@ def _with_dropout(
             directions = state.shape[0] // num_layers
             return state.narrow(0, layer * directions, directions)
 
-        state = [of_layer(s) for s in hx] if isinstance(hx, list | tuple) else of_layer(hx)
+        state = of_layer(hx) if isinstance(hx, Tensor) else [of_layer(s) for s in hx]
         x, *last = run(x, state, weights, 1)
         finals.append(last)
     return x, *(torch.cat(parts) for parts in zip(*finals, strict=True))
 
 
-def _keep_whole_over_steps(name: str, cell: Cell) -> None:
+def _register_over_steps(name: str, cell: Cell) -> None:
     op = getattr(torch.ops.aten, name).input
-    whole = Whole(partial(run_steps, cell), op, static=("dropout",))
+    composite = Composite(partial(run_steps, cell), op, static=("dropout",))
 
     @kernel(f"{name}.input")
     def over_steps(
         input: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -57,9 +57,11 @@ def _keep_whole_over_steps(name: str, cell: Cell) -> None:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Tensor, ...]:
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            # Without dropout, training is no other program.
-            return whole(x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first)
+        def run(x: Tensor, hx: State, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+            # Without dropout, training and evaluation are the same program.
+            return composite(
+                x, hx, params, has_biases, layers, 0.0, False, bidirectional, batch_first
+            )
 
         return _with_dropout(run, input, hx, params, num_layers, dropout if train else 0.0)
 
@@ -75,13 +77,13 @@ def rounded_up(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _keep_whole_over_packed(name: str, cell: Cell) -> None:
+def _register_over_packed(name: str, cell: Cell) -> None:
     op = getattr(torch.ops.aten, name).data
 
-    def parts(
+    def decomposition(
         data: Tensor,
         batch_sizes: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -95,13 +97,15 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
         )
         return torch.nn.functional.pad(out, (0, 0, 0, data.shape[0] - rows)), *finals
 
-    whole = Whole(partial(run_packed, cell), name=f"{name}.data", parts=parts)
+    composite = Composite(
+        partial(run_packed, cell), name=f"{name}.data", decomposition=decomposition
+    )
 
     @kernel(f"{name}.data")
     def over_packed(
         data: Tensor,
         batch_sizes: Tensor,
-        hx: Any,
+        hx: State,
         params: list[Tensor],
         has_biases: bool,
         num_layers: int,
@@ -114,8 +118,8 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
         padded = torch.nn.functional.pad(data, (0, 0, 0, more_rows)) if more_rows else data
         sizes = torch.nn.functional.pad(batch_sizes.int(), (0, more_steps)).to("jax")
 
-        def run(x: Tensor, hx: Any, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
-            return whole(x, sizes, hx, params, has_biases, layers, bidirectional)
+        def run(x: Tensor, hx: State, params: list[Tensor], layers: int) -> tuple[Tensor, ...]:
+            return composite(x, sizes, hx, params, has_biases, layers, bidirectional)
 
         p = dropout if train else 0.0
         out, *finals = _with_dropout(run, padded, hx, params, num_layers, p)
@@ -123,5 +127,5 @@ def _keep_whole_over_packed(name: str, cell: Cell) -> None:
 
 
 for _name, _cell in CELLS.items():
-    _keep_whole_over_steps(_name, _cell)
-    _keep_whole_over_packed(_name, _cell)
+    _register_over_steps(_name, _cell)
+    _register_over_packed(_name, _cell)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -15,14 +15,14 @@ Tensor = torch.Tensor
 
 @kernel("clone")
 def clone(self: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    """`Tensor.clone`; like `copy_` it sees lazy conjugate and negative bits."""
+    """`Tensor.clone`. Like `copy_`, it receives tensors that are lazily conjugated or negated."""
     if self.is_conj() or self.is_neg():
         return torch.empty_like(self, memory_format=memory_format).copy_(self)
     return operation_of(torch.ops.aten.clone.default)(self, memory_format=memory_format)
 
 
-def _whole_clone(self: Tensor) -> Tensor:
-    """A copy of the memory behind a tensor, seen through the same geometry."""
+def _clone_of_memory(self: Tensor) -> Tensor:
+    """A copy of all of the memory behind a tensor, with the same geometry."""
     count = buffer_of(self).spec.nbytes // self.dtype.itemsize
     memory = torch.as_strided(self, (count,), (1,), 0).clone()
     return memory.as_strided(self.shape, self.stride(), self.storage_offset())
@@ -30,17 +30,21 @@ def _whole_clone(self: Tensor) -> Tensor:
 
 @kernel("as_strided_scatter")
 def as_strided_scatter(
-    self: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    self: Tensor,
+    src: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
 ) -> Tensor:
     """A copy of `self` with `src` written through a view of that geometry."""
-    result = _whole_clone(self)
+    result = _clone_of_memory(self)
     _write(result.as_strided(size, stride, storage_offset), src)
     return result
 
 
 @kernel("select_scatter")
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """A copy of `self` with one slice replaced; like the next two, its offset is a run-time operand."""
+    """A copy of `self` with one slice replaced. As in the functions below, the index is a run-time operand."""
     result = self.clone()
     _write(result.select(dim, index), src)
     return result

@@ -11,24 +11,22 @@ writing to its own tensors while XLA's threads released arrays over them, crashe
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import torch
-import torch.utils.dlpack
 
 from ..base import torch_private as private
 from ..base.jax_private import uncommitted
-from ..storage import transfer
+from ..dispatch.read import contiguous_array
+from ..programs import tracing
+from ..storage.buffer import buffer_of
 from ..storage.checks import check_index
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.transfer import as_numpy, host_values, put, to_host
-from .dlpack import from_dlpack, in_rows
+from .dlpack import array_over, from_dlpack, platform_of, row_major, single_device, tensor_over
 
 Tensor = torch.Tensor
-_ALIGNMENT = 64  # XLA's, on a CPU; a GPU's allocators align to more
-PLATFORM = {"cpu": "cpu", "cuda": "gpu"}  # torch's device -> JAX's platform over the same memory
+_ALIGNMENT = 64  # XLA's on a CPU; the allocators of GPUs align to more
 
 
 def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
@@ -36,14 +34,14 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
 
     Args:
         tensor: of any device.
-        copy: None shares memory where that can be and copies elsewhere, True always copies, False always shares.
+        copy: None shares memory if that is possible and copies otherwise, True always copies, False always shares.
 
     Raises:
-        RuntimeError: it requires a gradient and those are recorded, it is not dense, has no data, or its array was
-            deleted.
+        RuntimeError: the tensor requires a gradient while gradients are recorded, is not dense, has no data, or its
+            array was deleted.
         TypeError: JAX has no such dtype.
-        ValueError: with `copy=False`, where the memory cannot be shared.
-        Untraceable: it is inside a trace.
+        ValueError: with `copy=False`, if the memory cannot be shared.
+        Untraceable: the tensor is inside a trace.
     """
     if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
@@ -71,12 +69,9 @@ def array_of(tensor: Tensor, copy: bool | None = None) -> jax.Array:
 
 def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
     """The array of a tensor of the device."""
-    from ..dispatch.read import contiguous_array
-    from ..programs import tracing
-    from ..storage.buffer import buffer_of
-
-    own = buffer_of(tensor).array
-    if isinstance(own, jax.Array) and not isinstance(own, jax.core.Tracer) and own.is_deleted():
+    memory = buffer_of(tensor).array
+    is_value = isinstance(memory, jax.Array) and not isinstance(memory, jax.core.Tracer)
+    if is_value and memory.is_deleted():
         raise RuntimeError(
             "the array behind this tensor was deleted: it was a donated argument of a JAX function, which has reused "
             "its memory. Donate a copy: jaxtorch.to_jax(tensor, copy=True)"
@@ -86,8 +81,8 @@ def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
         array, "converted to a JAX array (jaxtorch.call_jax calls a JAX function with it)"
     )
     if copy:
-        return array.copy() if array is own else array
-    if copy is False and array is not own:
+        return array.copy() if array is memory else array
+    if copy is False and array is not memory:
         raise _cannot_share("it is a view, and reading it from its buffer makes a copy")
     return array
 
@@ -103,13 +98,13 @@ def _imported(tensor: Tensor, copy: bool | None) -> jax.Array:
         raise _cannot_share(obstacle)
     if copy or obstacle:
         plain = tensor.resolve_conj().resolve_neg()
-        return jax.dlpack.from_dlpack(plain.clone(memory_format=torch.contiguous_format))
-    return jax.dlpack.from_dlpack(tensor)
+        return array_over(plain.clone(memory_format=torch.contiguous_format))
+    return array_over(tensor)
 
 
 def _jax_is_on(device: torch.device) -> bool:
-    """Whether JAX computes where torch's device is."""
-    platform = PLATFORM.get(device.type)
+    """Whether JAX computes on torch's device."""
+    platform = platform_of(device)
     try:
         return platform is not None and bool(jax.local_devices(backend=platform))
     except RuntimeError:  # no such backend in this process
@@ -121,7 +116,7 @@ def _obstacle(tensor: Tensor) -> str:
     if tensor.is_conj() or tensor.is_neg():
         return "it is lazily conjugated or negated, so its values are not in memory"
     if not tensor.is_contiguous():
-        # JAX takes dense ones with a layout, and reads them wrongly where the array is not committed to its device.
+        # JAX accepts dense strides as a layout, but reads them wrongly if the array is not committed to its device.
         return f"strides {tensor.stride()} are not row-major"
     if tensor.numel() and tensor.data_ptr() % _ALIGNMENT:
         return f"XLA requires memory that is aligned to {_ALIGNMENT} bytes"
@@ -142,12 +137,12 @@ def tensor_of(
     Args:
         array: of any platform, on one device or many.
         device: where the tensor is. By default torch's default device if one was set, else where the array is.
-        copy: True always copies, False raises where a copy would be needed.
+        copy: True always copies, False raises if a copy would be needed.
 
     Raises:
-        TypeError: it is traced, a random key, or of a dtype that torch lacks.
-        RuntimeError: it was deleted.
-        ValueError: with `copy=False`, where the memory cannot be shared.
+        TypeError: the array is traced, a random key, or of a dtype that torch lacks.
+        RuntimeError: the array was deleted.
+        ValueError: with `copy=False`, if the memory cannot be shared.
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
@@ -165,9 +160,8 @@ def tensor_of(
     target = _default_for(array) if device is None else torch.device(device)
     if target.type == "jax":
         return _on_the_device(array, target, copy)
-    if _is_over(array, target):
-        transfer.wait(array)
-        shared = torch.utils.dlpack.from_dlpack(array)
+    if _is_on(array, target):
+        shared = tensor_over(array)
         return shared.clone() if copy else shared
     if copy is False:
         raise _cannot_share(f"the array is on {sorted(map(str, array.devices()))}, not on {target}")
@@ -176,7 +170,7 @@ def tensor_of(
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:
     check_index(target)
-    rows = in_rows(array)
+    rows = row_major(array)
     if copy is False and rows is not array:
         raise _cannot_share("its elements are not stored in row-major order")
     torch.jax.init()  # type: ignore[attr-defined]  # the device may not have been used before
@@ -188,20 +182,17 @@ def _default_for(array: jax.Array) -> torch.device:
     chosen = private.device_block() or private.default_device()
     if chosen is not None:
         return chosen
-    if len(array.sharding.device_set) == 1:
-        own: Any = next(iter(array.sharding.device_set))
-        if own.platform == "cpu":
-            return torch.device("cpu")
-        if own.platform == "gpu" and torch.cuda.is_available():
-            return torch.device("cuda", own.local_hardware_id)
+    device = single_device(array.sharding)
+    if device is not None and device.platform == "cpu":
+        return torch.device("cpu")
+    if device is not None and device.platform == "gpu" and torch.cuda.is_available():
+        return torch.device("cuda", device.local_hardware_id)
     return torch.device("jax")
 
 
-def _is_over(array: jax.Array, target: torch.device) -> bool:
-    """Whether the array is one piece of memory of the target."""
-    if len(array.sharding.device_set) > 1:
+def _is_on(array: jax.Array, target: torch.device) -> bool:
+    """Whether the array is one piece of memory of the target device."""
+    device = single_device(array.sharding)
+    if device is None or device.platform != platform_of(target):
         return False
-    own: Any = next(iter(array.sharding.device_set))
-    if own.platform != PLATFORM.get(target.type):
-        return False
-    return target.type == "cpu" or target.index in (None, own.local_hardware_id)
+    return target.type == "cpu" or target.index in (None, device.local_hardware_id)

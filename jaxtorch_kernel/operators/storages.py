@@ -1,29 +1,41 @@
 """`torch.UntypedStorage` on the device, which saving, loading and `copy.deepcopy` use.
 
 A Storage on the device owns no memory; its data is the Buffer attached to it (`storage/buffer.py`). torch's C++ would
-read through its address, or allocate without an allocator, and crash. So this module implements the methods below for
-the device, and calls torch's for every other device.
+read at its address, or allocate without an allocator, and crash. So this module implements the methods below for the
+device, and calls torch's methods for other devices.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..base import torch_private as private
+from ..programs import tracing
+from ..storage.arrays import in_host_memory
+from ..storage.buffer import Buffer, attach, attached
+from ..storage.dtypes import to_numpy
+from ..storage.transfer import host_values, put
+
 UntypedStorage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
 
 
-def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+def _new(
+    cls: type[UntypedStorage],
+    *args: Any,
+    device: torch.device | str | int | None = None,
+    **kwargs: Any,
+) -> UntypedStorage:
     if device is None:
         return _Base.__new__(cls, *args, **kwargs)
     device = torch.device(device)
     if device.type != "jax":
         return _Base.__new__(cls, *args, device=device, **kwargs)
-    from ..storage.arrays import in_host_memory
-
     content = args[0] if args else kwargs.pop("size", 0)
     if isinstance(content, int):
         return _from_bytes(in_host_memory(lambda: np.zeros(content, np.uint8)))
@@ -31,20 +43,20 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 
 def _from_bytes(content: np.ndarray) -> UntypedStorage:
-    """A Storage on the device over a uint8 array without other writers."""
-    from ..base import torch_private as private
-    from ..storage.transfer import put
-
-    storage = private.make_storage(content.nbytes)
+    """A Storage on the device over a uint8 array that nothing else writes to."""
     array, spec = put(content)
-    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
-    return storage
+    return storage_over(spec.buffer(array, spec))
 
 
-def _nbytes(self: UntypedStorage) -> Any:
-    # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`). A fake tensor's are symbolic, and stay so:
-    # an `int` here would make Dynamo compile anew for each size.
-    buffer = getattr(self, "buffer", None)
+def storage_over(buffer: Buffer) -> UntypedStorage:
+    """A Storage of the true size over a buffer."""
+    return attach(private.make_storage(buffer.spec.nbytes), buffer)
+
+
+def _nbytes(self: UntypedStorage) -> int:
+    # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`). The size of a fake tensor is symbolic and must
+    # stay so: an `int` here would make Dynamo recompile for each size.
+    buffer = attached(self)
     return _Base.nbytes(self) if buffer is None else buffer.spec.nbytes
 
 
@@ -53,27 +65,20 @@ def _len(self: UntypedStorage) -> int:
 
 
 def _clone(self: UntypedStorage) -> UntypedStorage:
-    buffer = getattr(self, "buffer", None)
+    buffer = attached(self)
     if buffer is None:
         return _clone_of_torch(self)
-    from ..base import torch_private as private
-
-    # The array is shared: whoever writes first makes its own (`dispatch.operation`).
-    storage = private.make_storage(buffer.spec.nbytes)
-    storage.buffer = buffer.spec.buffer(buffer.array, buffer.spec)  # type: ignore[attr-defined]
-    return storage
+    # The two share the array until one of them is written, which makes a copy (`programs/atomic.py: own`).
+    return storage_over(buffer.spec.buffer(buffer.array, buffer.spec))
 
 
 _clone_of_torch = UntypedStorage.clone
 
 
 def _cpu(self: UntypedStorage) -> UntypedStorage:
-    buffer = getattr(self, "buffer", None)
+    buffer = attached(self)
     if buffer is None:
         return _cpu_of_torch(self)
-    from ..programs import tracing
-    from ..storage.transfer import host_values
-
     tracing.forbid(buffer.array, "copied to the CPU")
     content = np.array(host_values(buffer.array)).reshape(-1).view(np.uint8)
     return torch.from_numpy(content).untyped_storage()
@@ -82,14 +87,14 @@ def _cpu(self: UntypedStorage) -> UntypedStorage:
 _cpu_of_torch = UntypedStorage.cpu
 
 
-def _getitem(self: UntypedStorage, index: Any) -> Any:
+def _getitem(self: UntypedStorage, index: int | slice) -> int | UntypedStorage:
     return _getitem_of_torch(_cpu(self) if self.device.type == "jax" else self, index)
 
 
 _getitem_of_torch = UntypedStorage.__getitem__
 
 
-def _setitem(self: UntypedStorage, index: Any, value: Any) -> None:
+def _setitem(self: UntypedStorage, index: int | slice, value: int) -> None:
     if self.device.type != "jax":
         _Base.__setitem__(self, index, value)
         return
@@ -100,24 +105,23 @@ def _tolist(self: UntypedStorage) -> list[int]:
     return list(_cpu(self))
 
 
-def _write_file(self: UntypedStorage, *args: Any) -> Any:
-    return _Base._write_file(_cpu(self) if self.device.type == "jax" else self, *args)
+def _write_file(self: UntypedStorage, *args: object) -> None:
+    _Base._write_file(_cpu(self) if self.device.type == "jax" else self, *args)
 
 
-def _set_from_file(self: UntypedStorage, *args: Any) -> UntypedStorage:
+def _set_from_file(self: UntypedStorage, *args: object) -> UntypedStorage:
     if self.device.type != "jax":
         return _Base._set_from_file(self, *args)
-    from ..storage.transfer import put
-
+    buffer = attached(self)
+    assert buffer is not None
     host = UntypedStorage(_nbytes(self))
     _Base._set_from_file(host, *args)
     content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(host).numpy().copy()
-    buffer = self.buffer  # type: ignore[attr-defined]
     buffer.write(*put(content.view(buffer.spec.dtype).reshape(buffer.spec.shape)))
     return self
 
 
-def _resize(self: UntypedStorage, size: int) -> Any:
+def _resize(self: UntypedStorage, size: int) -> UntypedStorage:
     if self.device.type != "jax":
         return _Base.resize_(self, size)
     raise RuntimeError(
@@ -147,22 +151,14 @@ def install() -> None:
         setattr(UntypedStorage, name, method)
 
 
-def adopt(storage: Any, dtype: torch.dtype, shape: Any) -> None:
-    """Give a Storage of bytes the dtype and shape of the first tensor that covers it.
+def adopt(buffer: Buffer, dtype: torch.dtype, shape: Sequence[int]) -> None:
+    """Convert a buffer of bytes to the dtype and shape of the first tensor that covers it.
 
-    A loaded Storage knows neither. Views would reinterpret bytes at each use; the array is converted once instead.
+    A loaded Storage has only bytes. As views, its tensors would reinterpret them at each use.
     """
-    from ..storage.dtypes import to_numpy
-    from ..storage.transfer import host_values, put
-
-    buffer = storage.buffer
-    wanted = to_numpy(dtype)
-    if buffer.spec.dtype != np.uint8 or wanted == np.uint8:
+    new = to_numpy(dtype)
+    if buffer.spec.dtype != np.uint8 or new == np.uint8:
         return
-    count = 1
-    for n in shape:
-        count *= n
-    if count * wanted.itemsize == buffer.spec.nbytes:
-        buffer.write(
-            *put(np.array(host_values(buffer.array)).reshape(-1).view(wanted).reshape(shape))
-        )
+    if math.prod(shape) * new.itemsize == buffer.spec.nbytes:
+        content = np.array(host_values(buffer.array)).reshape(-1).view(new)
+        buffer.write(*put(content.reshape(shape)))

@@ -1,13 +1,11 @@
-"""`torch.unique` and related operators: rows are sorted and numbered, the count is read, then the rows are gathered.
+"""`torch.unique` and related operators: rows are sorted and grouped, the number of groups is read, rows are gathered.
 
-The first program finds the group number of every row (an element, or a slice along a dimension). The second,
-whose size is rounded up as in `dynamic.py`, takes the first row of each group. A NaN equals nothing, so each NaN
-forms its own group, as on the CPU.
+The first program computes the group number of each row (an element, or a slice along a dimension). The second, whose
+size is rounded up as in `dynamic.py`, takes the first row of each group. A NaN equals nothing, so each NaN is a group
+of its own, as on the CPU.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +20,19 @@ Tensor = torch.Tensor
 Triple = tuple[Tensor, Tensor, Tensor]
 
 
-def _lexicographic(rows: Any) -> jax.Array:
-    """The stable order of rows, by one stable sort for each column from the last to the first."""
+def _lexicographic(rows: jax.Array) -> jax.Array:
+    """The stable order of rows: one stable sort by each column, from the last to the first."""
     order = jnp.arange(rows.shape[0], dtype=np.int32)
     columns = rows.shape[1]
 
-    def by_column(i: Any, order: Any) -> Any:
+    def by_column(i: jax.Array, order: jax.Array) -> jax.Array:
         return order[sort_with_index(rows[order, columns - 1 - i], 0)[1]]
 
     return jax.lax.fori_loop(0, columns, by_column, order)
 
 
-def _groups(x: Any, dim: int | None, ordered: bool) -> tuple[Any, ...]:
-    """Rows in order, each one's original index and group, and how many groups there are."""
+def _groups(x: jax.Array, dim: int | None, ordered: bool) -> tuple[jax.Array, ...]:
+    """The rows in order, the original index and the group of each, and the number of groups."""
     rows = x.reshape(-1, 1) if dim is None else jnp.moveaxis(x, dim, 0).reshape(x.shape[dim], -1)
     order = _lexicographic(rows) if ordered else jnp.arange(rows.shape[0], dtype=np.int32)
     rows = rows[order]
@@ -43,8 +41,10 @@ def _groups(x: Any, dim: int | None, ordered: bool) -> tuple[Any, ...]:
     return rows, order, group, group[-1] + 1
 
 
-def _firsts(rows: Any, order: Any, group: Any, size: int) -> tuple[Any, ...]:
-    """The first row of each group, the group of each original row, and the groups' sizes."""
+def _firsts(
+    rows: jax.Array, order: jax.Array, group: jax.Array, size: int
+) -> tuple[jax.Array, ...]:
+    """The first row of each group, the group of each original row, and the size of each group."""
     index = jnp.arange(rows.shape[0], dtype=np.int32)
     first = jnp.full(size, rows.shape[0] - 1, np.int32).at[group].min(index)
     inverse = jnp.zeros(rows.shape[0], np.int64).at[order].set(group.astype(np.int64))
@@ -106,7 +106,7 @@ def unique2(
 def unique(
     self: Tensor, sorted: bool = True, return_inverse: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The same without counts."""
+    """`_unique2` without counts."""
     return _unique(self, None, True, return_inverse, False, "unique")[:2]
 
 
@@ -137,5 +137,5 @@ def unique_consecutive(
 def unique_dim_consecutive(
     self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> Triple:
-    """The same, along a dimension that must be given."""
+    """`unique_consecutive` along a dimension."""
     return _unique(self, dim, False, return_inverse, return_counts, "unique_consecutive")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
+from torch._ops import OpOverload
 
 from ..base import torch_private as private
 from ..dispatch.registry import kernel
@@ -14,28 +16,32 @@ from .factories import set_geometry
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+Views = TypeVar("Views", bound=Tensor | Sequence[Tensor])
 
 
-def view(op: Any, *args: Any, **kwargs: Any) -> Any:
+def view(
+    op: OpOverload, self: Tensor, *args: object, **kwargs: object
+) -> Tensor | Sequence[Tensor]:
     """Any view operator. It reads no data."""
-    return _noted(args[0], private.alias(op, *args, **kwargs), op)
+    views: Tensor | Sequence[Tensor] = private.alias(op, self, *args, **kwargs)
+    return views if op is aten.detach.default else _noted(self, views)
 
 
-def _noted(source: Tensor, views: Any, op: Any = None) -> Any:
-    if tracing.depth and op is not aten.detach.default:
+def _noted(source: Tensor, views: Views) -> Views:
+    """Tell an open trace about views; returns them."""
+    if tracing.depth:
         trace = tracing.current()
         if trace is not None:
             trace.add_views(source, views)
     return views
 
 
-# `alias` is torch's own kernel, in C++: a result that has no Python object yet can become one of a subclass
-# (`as_subclass`). torch's kernels of these two do so as well, and a trace must know of their results.
+# `alias` has no kernel here: torch's, in C++, returns a result without a Python object, which can become one of a
+# subclass (`as_subclass`). So do torch's kernels of the two operators below, but a trace must know about their results.
 
 
 def _same(self: Tensor) -> Tensor:
-    again = private.as_strided(self, self.shape, self.stride(), self.storage_offset())
-    return cast(Tensor, _noted(self, again))
+    return _noted(self, private.as_strided(self, self.shape, self.stride(), self.storage_offset()))
 
 
 @kernel("_conj")
@@ -55,23 +61,29 @@ def neg_view(self: Tensor) -> Tensor:
 
 
 @kernel("as_strided")
-def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-    """A view of any geometry, checked against the buffer: the Storage itself may report 0 bytes."""
+def as_strided(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """A view of any geometry. It is checked against the buffer, because the Storage may report 0 bytes."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
     _check_geometry(self, size, stride, offset)
     return _noted(self, private.as_strided(self, size, stride, offset))
 
 
 @kernel("as_strided_")
-def as_strided_(self: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-    """Another geometry in place, which is all that `transpose_`, `squeeze_` and such do."""
+def as_strided_(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """Change the geometry in place, which is all that `transpose_`, `squeeze_` and the like do."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
     _check_geometry(self, size, stride, offset)
     set_geometry(self, size, stride, offset)
     return self
 
 
-def _check_geometry(self: Tensor, size: Any, stride: Any, offset: Any) -> None:
+def _check_geometry(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
+) -> None:
     reach = offset + 1
     for n, s in zip(size, stride, strict=True):
         if s < 0:

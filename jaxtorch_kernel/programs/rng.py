@@ -145,7 +145,7 @@ class Source(Buffer):
             if self.array is not self._good and not is_traced(self.array):  # a captured program's
                 if has_failed(self.array):
                     self.array = self._good
-                elif self.array.is_ready():
+                elif self.array.is_ready():  # type: ignore[attr-defined]  # of `ArrayImpl`
                     self._good = self.array
             yield
 

@@ -1,17 +1,19 @@
-"""The cell that holds a Storage's data.
+"""Buffers: each holds the data of one torch Storage.
 
 A tensor on the device is a plain `torch.Tensor` with a Storage that owns no memory. The data is attached to that
-Storage as the Python attribute `buffer`: every alias of the tensor (a view, `.data`, `detach()`, autograd's own)
-shares the Storage and thus the Buffer, and so sees every write. A Buffer holds one immutable `jax.Array`; writing
+Storage as the Python attribute `buffer`. Every alias of the tensor (a view, `.data`, `detach()`, what autograd saves)
+shares the Storage, and therefore the Buffer, and sees every write. A Buffer holds one immutable `jax.Array`; a write
 replaces the array. Inside a trace the array may be a tracer; this module treats both alike.
 
-The array holds the Storage's memory in order: it may have any shape whose row-major order is the memory order. A
-tensor that is a whole contiguous array needs no reshape; every other tensor is a view (`layout.py`).
+The array may have any shape whose row-major order is the order of the Storage's memory. A tensor with the dtype, shape
+and order of the array is read without any operation; every other tensor is a view (`layout.py`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from types import CodeType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,13 +22,20 @@ from ..base import torch_private as private
 from . import placement
 from .dtypes import to_numpy, to_torch
 
+if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
+    import jax
+    from jax.sharding import Sharding
+
+# What computed an array: an object with the program's name, and the user's line (`programs/site.py`).
+Origin = tuple[object, CodeType, int]
+
 
 class Spec:
-    """The properties of a buffer that a program is compiled for: dtype, shape, placement. Interned: compare by `is`."""
+    """The properties of a buffer that a program is compiled for: dtype, shape, sharding. Interned: compare by `is`."""
 
     __slots__ = ("buffer", "dtype", "nbytes", "numel", "placement", "shape")
 
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], placement: Any):
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], placement: Sharding):
         self.dtype = dtype
         self.shape = shape
         self.placement = placement
@@ -43,21 +52,19 @@ class Spec:
 
 
 class Geometry:
-    """A tensor's view of its buffer: Spec, dtype, size, stride. Interned, so that a program's key holds one object
-    for each tensor, compared by `is`.
-    """
+    """How a tensor views its buffer: Spec, dtype, size, stride. Interned: a key holds one object for each tensor."""
 
     __slots__ = ("dtype", "size", "spec", "stride")
 
-    def __init__(self, spec: Spec, dtype: torch.dtype, size: Any, stride: Any):
+    def __init__(self, spec: Spec, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...]):
         self.spec, self.dtype, self.size, self.stride = spec, dtype, size, stride
 
 
-_geometries: dict[tuple[Any, ...], Geometry] = {}
-_specs: dict[tuple[np.dtype, tuple[int, ...], Any], Spec] = {}
+_geometries: dict[tuple[Spec, torch.dtype, torch.Size, tuple[int, ...]], Geometry] = {}
+_specs: dict[tuple[np.dtype, tuple[int, ...], Sharding], Spec] = {}
 
 
-def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Any) -> Spec:
+def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Sharding) -> Spec:
     """The one Spec with these fields."""
     key = (dtype, shape, placement)
     spec = _specs.get(key)
@@ -67,9 +74,15 @@ def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Any) -> Spec:
 
 
 class Usage:
-    """Bytes held by large buffers, and their peak. Plain integers: two threads may lose an update of each other.
+    """Bytes held by large buffers, and their peak.
 
-    `peak` is that of a stretch (`insight/memory.py`: a cell), `before` the highest of the stretches before it.
+    The counters are plain integers: if two threads update one at once, an update may be lost.
+
+    Attributes:
+        allocated: bytes held now.
+        peak: the most held since the peak was last reset (`insight/memory.py` resets it before each notebook cell).
+        before: the highest peak before that.
+        uncounted: bytes outside large buffers when the peak was last reset.
     """
 
     __slots__ = ("allocated", "before", "peak", "uncounted")
@@ -78,44 +91,44 @@ class Usage:
         self.allocated = 0
         self.peak = 0
         self.before = 0
-        self.uncounted = 0  # everything else, when the peak was last reset
+        self.uncounted = 0
 
 
 usage = Usage()
 
-# Counting costs half a microsecond a tensor: as much as everything else about a Buffer. Small ones are not counted.
+# Counting takes half a microsecond, as long as the rest of making a Buffer, so smaller ones are not counted.
 LARGE = 32 * 1024  # bytes
 
 
 class Buffer:
     """One Storage's data. Read with `.array`; write with `.write`.
 
-    `origin` tells what computes it: the program and the user's line (`programs/site.py`), or None.
+    `origin` is what computes the array, or None if that is unknown.
     """
 
     __slots__ = ("__weakref__", "array", "origin", "spec")
 
-    def __init__(self, array: Any, spec: Spec, origin: Any = None):
+    def __init__(self, array: jax.Array, spec: Spec, origin: Origin | None = None):
         self.array = array
         self.spec = spec
         self.origin = origin
 
-    def write(self, array: Any, spec: Spec, origin: Any = None) -> None:
+    def write(self, array: jax.Array, spec: Spec, origin: Origin | None = None) -> None:
         """Replace the data. All aliases see it."""
         self.array = array
         self.spec = spec
         self.origin = origin
 
     def failed(self) -> None:
-        """The data turned out to be an error, and takes no memory."""
+        """Stop counting the array: its computation failed, so it takes no memory."""
 
 
 class _Counted(Buffer):
-    """A large buffer, counted in `usage` while it lives."""
+    """A large buffer, counted in `usage` while it exists."""
 
     __slots__ = ("counted",)
 
-    def __init__(self, array: Any, spec: Spec, origin: Any = None):
+    def __init__(self, array: jax.Array, spec: Spec, origin: Origin | None = None):
         self.array = array
         self.spec = spec
         self.origin = origin
@@ -133,8 +146,19 @@ class _Counted(Buffer):
         self.counted = 0
 
 
+def attached(storage: torch.UntypedStorage) -> Buffer | None:
+    """The buffer of a Storage, if it has one."""
+    return getattr(storage, "buffer", None)
+
+
+def attach(storage: torch.UntypedStorage, buffer: Buffer) -> torch.UntypedStorage:
+    """Give a Storage a buffer; returns the Storage."""
+    storage.buffer = buffer  # type: ignore[attr-defined]
+    return storage
+
+
 def buffer_of(tensor: torch.Tensor) -> Buffer:
-    """The buffer behind a tensor of the device; a Storage that has none yet gets zeros of its size.
+    """The buffer of a tensor of the device. A Storage without one gets zeros of its size.
 
     Raises:
         RuntimeError: the tensor is not on the jax device.
@@ -146,32 +170,33 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
         pass
     if tensor.device.type != "jax":
         raise RuntimeError(f"expected a tensor on the jax device, got one on {tensor.device}")
-    from .arrays import in_host_memory, placed  # jax, which `torch.manual_seed` must not import
+    from .arrays import in_host_memory, placed  # imports jax, which `torch.manual_seed` must not
 
-    # A Storage made by torch itself (`torch.UntypedStorage`, an empty result of a C++ kernel).
+    # torch made this Storage itself (`torch.UntypedStorage`, an empty result of a C++ kernel).
     itemsize = tensor.dtype.itemsize
     count = storage.nbytes() // itemsize
     if not count and tensor.numel():
         reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         count = int(tensor.storage_offset()) + reach + 1
     dtype = to_numpy(tensor.dtype)
-    array, where = placed(in_host_memory(lambda: np.zeros(count, dtype)))
-    spec = spec_of(dtype, (count,), where)
-    buffer = storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
+    array, sharding = placed(in_host_memory(lambda: np.zeros(count, dtype)))
+    spec = spec_of(dtype, (count,), sharding)
+    buffer = spec.buffer(array, spec)
+    attach(storage, buffer)
     return buffer
 
 
-def wrap(array: Any, spec: Spec, size: Any, dtype: torch.dtype) -> torch.Tensor:
+def wrap(array: jax.Array, spec: Spec, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A new contiguous tensor of the device over `array`, with its own Storage.
 
-    The Storage reports 0 bytes; `wrap_sized` is for tensors that outlive the moment (parameters, inputs).
+    The Storage reports 0 bytes. Use `wrap_sized` for tensors that live long (parameters, inputs).
     """
     tensor = private.create_empty_tensor(size, dtype)
     tensor.untyped_storage().buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
     return tensor
 
 
-def tensor_over(array: Any, where: Any = None) -> torch.Tensor:
+def tensor_over(array: jax.Array, where: Sharding | None = None) -> torch.Tensor:
     """A new tensor of the device with the shape and dtype of `array`, which may be a tracer.
 
     Args:
@@ -184,23 +209,26 @@ def tensor_over(array: Any, where: Any = None) -> torch.Tensor:
 
 
 def wrap_sized(
-    array: Any, spec: Spec, size: Any, dtype: torch.dtype, stride: Any = None
+    array: jax.Array,
+    spec: Spec,
+    size: tuple[int, ...],
+    dtype: torch.dtype,
+    stride: Sequence[int] | None = None,
 ) -> torch.Tensor:
     """Like `wrap`, with a Storage that reports its true `nbytes` and a unique address (3.5 µs slower).
 
-    `safetensors`, `torch.save` and anything else that looks for shared memory rely on both.
+    `safetensors`, `torch.save` and other code that detects shared memory rely on both.
     """
     tensor = private.create_empty_tensor(size, dtype)
-    storage = private.make_storage(spec.nbytes)
-    storage.buffer = spec.buffer(array, spec)  # type: ignore[attr-defined]
+    storage = attach(private.make_storage(spec.nbytes), spec.buffer(array, spec))
     stride = tensor.stride() if stride is None else stride
     return private.put_on_storage(tensor, storage, 0, size, stride)
 
 
 def geometry(tensor: torch.Tensor, buffer: Buffer) -> Geometry:
-    """The view that `tensor` has of its buffer."""
+    """How `tensor` views its buffer."""
     key = (buffer.spec, tensor.dtype, tensor.shape, tensor.stride())
-    found = _geometries.get(key)
-    if found is None:
-        found = _geometries.setdefault(key, Geometry(*key))
-    return found
+    known = _geometries.get(key)
+    if known is None:
+        known = _geometries.setdefault(key, Geometry(*key))
+    return known

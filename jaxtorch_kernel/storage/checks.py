@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 
-def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
-    """Refuse what the device cannot hold.
+def check_layout(layout: torch.layout | None, pin_memory: bool | None = None) -> None:
+    """Refuse tensors that the device cannot hold.
 
     Raises:
         RuntimeError: a sparse layout, or pinned memory requested for a device tensor.
@@ -22,7 +20,7 @@ def check_layout(layout: Any, pin_memory: bool | None = None) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-def check_index(device: Any) -> None:
+def check_index(device: torch.device | None) -> None:
     """Refuse `jax:1` and above.
 
     Raises:

@@ -1,29 +1,33 @@
 """Placement of new arrays: one JAX device (its sharding), chosen per thread with `torch.jax.device(i)`.
 
-torch sees one device, `jax:0`. The JAX devices behind it are physical placement, and placement is part of a
-buffer's Spec, so that a program compiled for one chip is never called with another's arrays.
+torch sees one device, `jax:0`. Which JAX device holds an array is its sharding, which is part of the buffer's Spec. So
+a program compiled for one chip is never called with the arrays of another.
 """
 
 from __future__ import annotations
 
 import contextvars
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
+    import jax
+    from jax.sharding import Sharding
+
 _index: contextvars.ContextVar[int] = contextvars.ContextVar("jaxtorch_device", default=0)
-_shardings: dict[int, Any] = {}
+_shardings: dict[int, Sharding] = {}
 
 
-def devices() -> list[Any]:
-    """JAX's local devices of its default platform."""
+def devices() -> list[jax.Device]:
+    """The local devices of JAX's default platform."""
     import jax
 
     return jax.local_devices()
 
 
 def index() -> int:
-    """The index of the current device among `devices()`."""
+    """The index of the current device in `devices()`."""
     return _index.get()
 
 
@@ -47,8 +51,8 @@ def restore(token: contextvars.Token[int]) -> None:
     _index.reset(token)
 
 
-def current() -> Any:
-    """The sharding that new arrays get."""
+def current() -> Sharding:
+    """The sharding of new arrays."""
     i = _index.get()
     sharding = _shardings.get(i)
     if sharding is None:
@@ -58,8 +62,8 @@ def current() -> Any:
     return sharding
 
 
-def everywhere(sharding: Any) -> Any:
-    """The sharding of what is whole on each device of another: a number beside an array that is in parts."""
+def replicated(sharding: Sharding) -> Sharding:
+    """The sharding that puts a full copy on each device of another sharding, for numbers beside a sharded array."""
     import jax
 
     if isinstance(sharding, jax.sharding.NamedSharding):
@@ -67,8 +71,8 @@ def everywhere(sharding: Any) -> Any:
     return sharding
 
 
-def index_of(device: Any = None) -> int:
-    """The index among JAX's local devices that `device` (int, str, torch.device, None) means."""
+def index_of(device: int | str | torch.device | None = None) -> int:
+    """The index in `devices()` that `device` names; that of the current device for None."""
     if device is None:
         return index()
     if isinstance(device, int):

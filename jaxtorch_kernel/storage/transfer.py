@@ -1,13 +1,13 @@
-"""Transfers from host memory to device arrays and back. Always copies: neither side sees later writes of the other."""
+"""Copies from host memory to device arrays and back. Neither side sees later writes of the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 import torch
+from jax.sharding import Sharding
 
 from .arrays import in_host_memory, placed
 from .buffer import Spec, spec_of, wrap_sized
@@ -18,40 +18,41 @@ _CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
 _FOREIGN = {row.torch for row in TABLE if row.numpy.isbuiltin != 1}
 
 
-def put(array: np.ndarray, where: Any = None) -> tuple[Any, Spec]:
-    """A NumPy array without other writers, placed as `where` or on the current device. 64-bit dtypes are preserved.
+def put(array: np.ndarray, sharding: Sharding | None = None) -> tuple[jax.Array, Spec]:
+    """Put a NumPy array that nothing else writes to on a sharding, by default that of the current device.
 
-    It is a concrete value inside a trace too: known values are not part of the program.
+    64-bit dtypes are preserved. The result is concrete inside a trace too: known values are not part of the program.
     """
-    result, sharding = placed(array, where)
+    result, sharding = placed(array, sharding)
     return result, spec_of(array.dtype, array.shape, sharding)
 
 
-def zeros(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Spec]:
+def zeros(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array, Spec]:
     """Zeros on the current device."""
     return put(in_host_memory(lambda: np.zeros(shape, dtype)))
 
 
-def wait(array: Any) -> None:
-    """Wait for a `jax.Array`. A forked process, where nothing is ever computed, refuses here (`device/fork.py`).
+def wait(array: jax.Array) -> None:
+    """Wait for an array. In a forked process, which can compute nothing, this raises (`device/fork.py`).
 
     Raises:
-        RuntimeError: what computes the array failed; the message is XLA's.
+        RuntimeError: the computation failed; the message is XLA's.
     """
     array.block_until_ready()
 
 
-def host_values(array: Any) -> np.ndarray:
-    """The values of a `jax.Array`, read-only. Waits for them.
+def host_values(array: jax.Array) -> np.ndarray:
+    """The values of an array, read-only. Waits for them.
 
-    NumPy looks at the memory itself, which ends the process where XLA got none; waiting raises XLA's error.
+    NumPy would read the memory directly, which ends the process if XLA could not allocate it. Waiting first raises
+    XLA's error instead.
     """
     wait(array)
     return np.asarray(array)
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A contiguous NumPy copy of a CPU tensor, with torch's exact dtype."""
+    """A contiguous NumPy copy of a CPU tensor, with the same dtype."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     dtype = to_numpy(tensor.dtype)
     if tensor.dtype in _FOREIGN:
@@ -63,28 +64,28 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
 def to_host(array: np.ndarray, stride: Sequence[int] | None = None) -> torch.Tensor:
     """A CPU tensor with a copy of a NumPy array, contiguous or with dense strides.
 
-    In torch's own memory: what NumPy allocates is not aligned as XLA wants it, and could not be lent to a program
-    without another copy (`operators/borrow.py`).
+    torch allocates it: memory from NumPy is not aligned for XLA, and could not be lent to a program without another
+    copy (`operators/borrow.py`).
     """
     dtype = to_torch(array.dtype)
-    through = dtype
+    carried = dtype
     if dtype in _FOREIGN:
-        through, carrier = _CARRIER[dtype.itemsize]
+        carried, carrier = _CARRIER[dtype.itemsize]
         array = array.view(carrier)
     if stride is None:
-        result = torch.empty(array.shape, dtype=through, device="cpu")
+        result = torch.empty(array.shape, dtype=carried, device="cpu")
     else:
-        result = torch.empty_strided(array.shape, stride, dtype=through, device="cpu")
+        result = torch.empty_strided(array.shape, stride, dtype=carried, device="cpu")
     result.numpy()[...] = array
     return result.view(dtype)
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy of a CPU tensor on the jax device; dtype and shape stay.
+    """A contiguous copy of a CPU tensor on the jax device, with the same dtype and shape.
 
     Raises:
         TypeError: XLA has no such dtype.
-        RuntimeError: the layout is not strided (sparse, mkldnn, quantized), or NumPy has not so many dimensions.
+        RuntimeError: the layout is not strided (sparse, mkldnn, quantized), or NumPy allows fewer dimensions.
     """
     if tensor.dim() > 64:
         raise RuntimeError("only tensors with up to 64 dims are supported")
@@ -97,14 +98,14 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     return wrap_sized(array, spec, tensor.shape, tensor.dtype)
 
 
-def is_traced(array: Any) -> bool:
-    """Whether it represents a value inside a trace."""
+def is_traced(array: object) -> bool:
+    """Whether the array is a tracer."""
     return isinstance(array, jax.core.Tracer)
 
 
-def has_failed(array: Any) -> bool:
-    """Whether it is known that what computes an array failed. Never waits."""
-    if is_traced(array) or array.is_deleted() or not array.is_ready():
+def has_failed(array: jax.Array) -> bool:
+    """Whether the computation of an array is known to have failed. Never waits."""
+    if is_traced(array) or array.is_deleted() or not array.is_ready():  # type: ignore[attr-defined]  # of `ArrayImpl`
         return False
     try:
         array.block_until_ready()

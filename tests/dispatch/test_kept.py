@@ -83,7 +83,7 @@ def test_calls_without_a_compilation_move_nothing() -> None:
     x = torch.ones(8, device="jax")
     for n in range(1, 5):
         x[:n] + x[:n]
-    ready = operation_of(torch.ops.aten.add.Tensor).programs
+    ready = operation_of(torch.ops.aten.add.Tensor).ready
     x[:3] + x[:3]  # may have been set aside: comes back
     key, program = next((k, p) for k, p in ready.items() if k[3].size == (3,))
     for _ in range(2):

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...storage.buffer import Buffer, Spec, buffer_of, wrap
+from ...storage.layout import covers_buffer
 from ..errors import CaptureError
 from .slots import Target
 from .tokens import is_device_tensor
@@ -39,8 +40,8 @@ class Landing:
         self.spec = escaped[self.output][1]
         self.size, self.dtype = tuple(tensor.shape), tensor.dtype
         self.offset = tensor.storage_offset()
-        dense = tensor.is_contiguous() and not self.offset
-        self.stride = None if dense and self.spec.numel == tensor.numel() else tensor.stride()
+        whole = tensor.is_contiguous() and covers_buffer(tensor, self.spec)
+        self.stride = None if whole else tensor.stride()
 
     def __call__(self, array: Any) -> None:
         """Store this run's tensor, whose data is a `jax.Array`."""

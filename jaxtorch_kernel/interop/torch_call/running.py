@@ -22,9 +22,9 @@ import jax
 import torch
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
-from torch.utils.dlpack import from_dlpack
 
 from ...base import torch_private
+from ...operators.dlpack import tensor_over
 from ...storage.transfer import as_numpy
 from .calls import Call
 
@@ -101,7 +101,7 @@ def _host(call: Call, *arrays: Any) -> list[Any]:
         with _own_state("cpu"):
             return [
                 as_numpy(result)
-                for result in _attempted(call, [from_dlpack(array) for array in arrays])
+                for result in _attempted(call, [tensor_over(array) for array in arrays])
             ]
     except BaseException as error:
         raise _told(call, error) from None

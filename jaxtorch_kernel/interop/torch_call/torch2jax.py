@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.dlpack import from_dlpack
 
 from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
+from ...operators.dlpack import tensor_over
 from ...programs.trees import Tree, split_jax
 from ...storage.dtypes import to_numpy
 from .calls import Aval, Call, TorchCall, Traits
@@ -254,7 +254,7 @@ def _examples(arrays: list[Any]) -> list[Tensor] | None:
     """Tensors with the values of the arguments; None where one has none yet."""
     if any(isinstance(a, jax.core.Tracer | jax.ShapeDtypeStruct) for a in arrays):
         return None
-    return [a if isinstance(a, Tensor) else from_dlpack(jnp.asarray(a)) for a in arrays]
+    return [a if isinstance(a, Tensor) else tensor_over(jnp.asarray(a)) for a in arrays]
 
 
 def _without_gradients(args: Any, argnums: int | Sequence[int] | None, mask: Any) -> Any:

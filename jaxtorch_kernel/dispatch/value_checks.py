@@ -1,9 +1,9 @@
 """Checks of values: indices, class targets and probabilities (`config(check="indices")`).
 
-A check is a separate program that runs before the operator and returns two numbers: which requirement fails (0: none),
-and for which value. In eager mode they are read immediately, so nothing has been written when the error is raised.
-Captured code cannot read them: the program notifies the host through a debug callback, and the error is raised at the
-next point that waits for values.
+A check is a separate program that runs before the operator and returns two numbers: the first requirement that fails
+(0: none), and the value that fails it. In eager mode they are read immediately, so nothing has been written when the
+error is raised. Captured code cannot read them: the program notifies the host through a debug callback, and the error
+is raised at the next point that waits for values.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch._ops import OpOverload
 
 from ..base.options import Options
 from ..lowerings.registry import Lowering
@@ -24,73 +25,69 @@ from ..programs.site import user_line
 from ..programs.trees import is_tensor, split_jax
 from ..storage.buffer import buffer_of
 from ..storage.dtypes import to_numpy
-from .schema import short_name
+from .schema import Arguments, Kernel, short_name
 
-# What captured programs complained of, until somebody waits for values.
-_noted: list[Exception] = []
-_captured = False  # whether there is a program that may complain
+# The errors that captured programs reported and that are not raised yet.
+_reported: list[Exception] = []
+_captured = False  # whether a captured program may report errors
 
 
-class Checking:
+class ValueChecks:
     """The check of one operator's values.
 
     Args:
         op: the functional overload.
-        make: makes the operation that runs a lowering for an overload; its class is above this module.
+        make: makes the `Operation` that runs a lowering for an overload.
     """
 
-    def __init__(
-        self,
-        op: torch._ops.OpOverload,
-        make: Callable[[torch._ops.OpOverload, Lowering], Callable[..., Any]],
-    ):
+    def __init__(self, op: OpOverload, make: Callable[[OpOverload, Lowering], Kernel]):
         name = short_name(op)
         self.always = name in ALWAYS
         self.requirements = CHECKS[name]
         self.run = make(op, Lowering(self._first_failure, meta=False))
 
     def wanted(self, options: Options) -> bool:
-        """Whether these options ask for it, of a call that is made now."""
+        """Whether these options request the check for a call made now."""
         return options.check == "indices" or (self.always and not tracing.active())
 
     def wanted_eagerly(self, options: Options) -> bool:
-        """Whether these options ask for it outside of traces."""
+        """Whether these options request the check outside of traces."""
         return options.check == "indices" or self.always
 
-    def check(self, args: tuple[Any, ...]) -> None:
-        """Raise the CPU's error for values that it does not take; in captured code let the program note it."""
+    def check(self, args: Arguments) -> None:
+        """Raise the CPU's error for values that it refuses; in captured code let the program report it."""
         global _captured
         with torch.no_grad():
-            found = self.run(*args)
-        array = buffer_of(found[0] if isinstance(found, tuple) else found).array
+            result = self.run(*args)
+        array = buffer_of(result[0] if isinstance(result, tuple) else result).array
         line = user_line()
         if isinstance(array, jax.core.Tracer):
             conditions = self._conditions(args)
             _captured = True
-            jax.debug.callback(lambda values: _note(_error(conditions, values, line)), array)
+            jax.debug.callback(lambda failure: _report(_error(conditions, failure, line)), array)
             return
-        found = np.asarray(array)
-        if found[0] and (error := _error(self._conditions(args), found, line)) is not None:
+        failure = np.asarray(array)
+        if failure[0] and (error := _error(self._conditions(args), failure, line)) is not None:
             raise error
 
     def _first_failure(self, *args: Any) -> jax.Array:
-        """The number, from 1 on, of the first requirement that does not hold, or 0; and the value."""
+        """The number (from 1) of the first requirement that fails, or 0, and the value that fails it."""
         result = jnp.zeros(2, np.float64)
         for number, condition in reversed(list(enumerate(self.requirements(*args), 1))):
             if condition.holds.size:
                 failed = ~condition.holds.reshape(-1)
                 value = condition.values.reshape(-1)[jnp.argmax(failed)].astype(np.float64)
-                found = jnp.stack([jnp.full((), number, np.float64), value])
-                result = jnp.where(failed.any(), found, result)
+                failure = jnp.stack([jnp.full((), number, np.float64), value])
+                result = jnp.where(failed.any(), failure, result)
         return result
 
-    def _conditions(self, args: tuple[Any, ...]) -> list[Condition]:
-        """The requirements, without values."""
+    def _conditions(self, args: Arguments) -> list[Condition]:
+        """The requirements, with abstract values."""
         tensors, tree = split_jax(args, is_tensor)
         shapes = [jax.ShapeDtypeStruct(t.shape, to_numpy(t.dtype)) for t in tensors]
         conditions: list[Condition] = []
 
-        def run(*arrays: Any) -> None:
+        def run(*arrays: jax.Array) -> None:
             conditions.extend(self.requirements(*tree.filled(arrays)))
 
         with jax.enable_x64(True):
@@ -98,8 +95,8 @@ class Checking:
         return conditions
 
 
-def _error(conditions: list[Condition], found: Any, line: str) -> Exception | None:
-    number, value = int(found[0]), float(found[1])
+def _error(conditions: list[Condition], failure: np.ndarray, line: str) -> Exception | None:
+    number, value = int(failure[0]), float(failure[1])
     if not number:
         return None
     condition = conditions[number - 1]
@@ -107,16 +104,16 @@ def _error(conditions: list[Condition], found: Any, line: str) -> Exception | No
     return condition.error(condition.text.replace("{value}", str(shown)) + line)
 
 
-def _note(error: Exception | None) -> None:
+def _report(error: Exception | None) -> None:
     if error is not None:
-        _noted.append(error)
+        _reported.append(error)
 
 
-def raise_noted() -> None:
-    """Raise what a captured program complained of. For those who wait for values."""
+def raise_reported() -> None:
+    """Raise the first error that a captured program reported. Called wherever values are waited for."""
     if _captured:
         jax.effects_barrier()
-        if _noted:
-            error = _noted[0]
-            _noted.clear()
+        if _reported:
+            error = _reported[0]
+            _reported.clear()
             raise error

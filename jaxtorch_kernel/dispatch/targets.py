@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
@@ -14,8 +14,8 @@ Tensor = torch.Tensor
 Type = tuple[tuple[int, ...], torch.dtype]  # size and dtype of a result
 
 
-def check_in_place(metas: Any, targets: list[Any]) -> None:
-    """Refuse an in-place operator whose result has another size, or a dtype of a higher category.
+def check_in_place(metas: object, targets: Sequence[object]) -> None:
+    """Refuse an in-place operator whose result has another size than the target, or a dtype of a higher category.
 
     Raises:
         RuntimeError: torch's own.
@@ -30,7 +30,7 @@ def check_in_place(metas: Any, targets: list[Any]) -> None:
         _check_cast(meta.dtype, target.dtype)
 
 
-def check_devices(outs: list[Any], name: str) -> None:
+def check_devices(outs: Sequence[Tensor | None], name: str) -> None:
     """Refuse an `out=` on another device."""
     if any(o is None or o.device.type != "jax" for o in outs):
         devices = ", ".join(str(o.device) for o in outs if o is not None)
@@ -40,8 +40,8 @@ def check_devices(outs: list[Any], name: str) -> None:
         )
 
 
-def resize(outs: list[Tensor], types: list[Type]) -> bool:
-    """Give `out=` tensors of another size the result's, as torch does; True if one changed.
+def resize(outs: Sequence[Tensor], types: Sequence[Type]) -> bool:
+    """Resize `out=` tensors to the results, as torch does; True if one changed.
 
     Raises:
         RuntimeError: the result's dtype is of a higher category than the tensor's.
@@ -70,8 +70,7 @@ def _type_name(dtype: torch.dtype) -> str:
     return str(dtype) if row is None else row.name
 
 
-def _warn_resize(old: Any, new: Any) -> None:
-
+def _warn_resize(old: Sequence[int], new: Sequence[int]) -> None:
     warnings.warn(
         f"An output with one or more elements was resized since it had shape {list(old)}, which does not "
         f"match the required output shape {list(new)}. This behavior is deprecated, and in a future "
@@ -79,3 +78,10 @@ def _warn_resize(old: Any, new: Any) -> None:
         "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
         stacklevel=4,
     )
+
+
+def write_out(out: Tensor, result: Tensor) -> Tensor:
+    """Copy a result into an `out=` tensor, which is resized to fit; returns the tensor."""
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

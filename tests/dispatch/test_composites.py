@@ -1,4 +1,4 @@
-"""Composites kept whole: programs, gradients of every order, and whoever wants to see the parts instead."""
+"""Composites as one JAX function: programs, gradients of every order, and the decomposition where it is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jaxtorch.lowerings.promote import cast
-from jaxtorch.operators.whole import Whole
+from jaxtorch.operators.composite import Composite
 from jaxtorch.programs import stats
 
 
@@ -20,7 +20,7 @@ def _moments(xs: Any, weight: Any, power: Any, axis: int) -> Any:
     return jnp.sin(scaled), scaled.sum(axis), jnp.argmax(x, axis)
 
 
-def _moments_by_parts(
+def _moments_decomposed(
     xs: list[torch.Tensor], weight: torch.Tensor, power: float, axis: int
 ) -> tuple[torch.Tensor, ...]:
     x = xs[0] * xs[1]
@@ -29,8 +29,8 @@ def _moments_by_parts(
 
 
 @pytest.fixture
-def moments() -> Whole:
-    return Whole(_moments, name="moments", parts=_moments_by_parts)
+def moments() -> Composite:
+    return Composite(_moments, name="moments", decomposition=_moments_decomposed)
 
 
 def inputs(device: str) -> list[torch.Tensor]:
@@ -45,7 +45,7 @@ def compiled(before: int) -> list[str]:
     return [c.name for c in stats.compiled[before:] if c.name.startswith("moments")]
 
 
-def test_results_and_gradients_are_a_program_each(moments: Whole) -> None:
+def test_results_and_gradients_are_a_program_each(moments: Composite) -> None:
     a, b, w = inputs("jax")
     before = len(stats.compiled)
     sines, sums, places = moments([a, b], w, 1.5, 0)
@@ -54,7 +54,7 @@ def test_results_and_gradients_are_a_program_each(moments: Whole) -> None:
     assert sums.requires_grad
     assert not places.requires_grad
     x, y, v = inputs("cpu")
-    expected = _moments_by_parts([x, y], v, 1.5, 0)
+    expected = _moments_decomposed([x, y], v, 1.5, 0)
     weights = [e.detach() for e in expected[:2]]
     for r, e in zip((sines, sums, places), expected, strict=True):
         torch.testing.assert_close(r.cpu(), e)
@@ -62,7 +62,7 @@ def test_results_and_gradients_are_a_program_each(moments: Whole) -> None:
         torch.testing.assert_close(g.cpu(), e)
 
 
-def test_a_number_that_changes_compiles_nothing(moments: Whole) -> None:
+def test_a_number_that_changes_compiles_nothing(moments: Composite) -> None:
     a, b, w = inputs("jax")
     before = len(stats.compiled)
     for power in (1.5, 2.5, 3.5):
@@ -72,7 +72,7 @@ def test_a_number_that_changes_compiles_nothing(moments: Whole) -> None:
     assert compiled(before)[2:] == ["moments"]
 
 
-def test_gradients_of_any_order(moments: Whole) -> None:
+def test_gradients_of_any_order(moments: Composite) -> None:
     given = inputs("jax")
 
     def sines(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> Any:
@@ -83,7 +83,7 @@ def test_gradients_of_any_order(moments: Whole) -> None:
     results = []
     for device in ("jax", "cpu"):
         a, b, w = inputs(device)
-        function = moments if device == "jax" else _moments_by_parts
+        function = moments if device == "jax" else _moments_decomposed
         y = function([a, b], w, 1.5, 0)[0].sum()
         for _ in range(3):
             (y,) = torch.autograd.grad(y.sum(), b, create_graph=True)
@@ -91,9 +91,9 @@ def test_gradients_of_any_order(moments: Whole) -> None:
     torch.testing.assert_close(*results)
 
 
-def test_one_tensor_in_two_places(moments: Whole) -> None:
+def test_one_tensor_in_two_places(moments: Composite) -> None:
     grads = []
-    for device, function in (("jax", moments), ("cpu", _moments_by_parts)):
+    for device, function in (("jax", moments), ("cpu", _moments_decomposed)):
         a, _, w = inputs(device)
         (grad,) = torch.autograd.grad(function([a, a], w, 1.5, 0)[0].sum(), a)
         grads.append(grad.cpu())
@@ -101,9 +101,9 @@ def test_one_tensor_in_two_places(moments: Whole) -> None:
 
 
 @pytest.mark.parametrize("dependent", [False, True], ids=["leaves", "one of another"])
-def test_batched_gradients_run_the_parts(moments: Whole, dependent: bool) -> None:
+def test_batched_gradients_run_the_decomposition(moments: Composite, dependent: bool) -> None:
     grads = []
-    for device, function in (("jax", moments), ("cpu", _moments_by_parts)):
+    for device, function in (("jax", moments), ("cpu", _moments_decomposed)):
         a, b, w = inputs(device)
         out = function([a, a.sin() if dependent else b], w, 1.5, 0)[1]
         cotangents = torch.eye(4, dtype=out.dtype).to(device)
@@ -112,7 +112,7 @@ def test_batched_gradients_run_the_parts(moments: Whole, dependent: bool) -> Non
         torch.testing.assert_close(ours.cpu(), theirs)
 
 
-def test_transforms_run_the_parts(moments: Whole) -> None:
+def test_transforms_run_the_decomposition(moments: Composite) -> None:
     a, b, w = (x.detach() for x in inputs("jax"))
     before = len(stats.compiled)
     torch.func.vmap(torch.func.grad(lambda r, s: moments([r, s], w, 1.5, 0)[0].sum()))(a, b)
@@ -120,7 +120,7 @@ def test_transforms_run_the_parts(moments: Whole) -> None:
     assert compiled(before) == []
 
 
-def test_a_dispatch_mode_sees_the_parts(moments: Whole) -> None:
+def test_a_dispatch_mode_sees_the_decomposition(moments: Composite) -> None:
     seen = []
 
     class Record(TorchDispatchMode):
@@ -137,19 +137,19 @@ def test_a_dispatch_mode_sees_the_parts(moments: Whole) -> None:
 
 
 def test_lazy_bits_are_resolved() -> None:
-    double = Whole(lambda x: x * 2, name="double", parts=lambda x: x * 2)
+    double = Composite(lambda x: x * 2, name="double", decomposition=lambda x: x * 2)
     x = torch.tensor([1 + 2j], device="jax").conj()
     assert double(x).tolist() == [2 - 4j]
 
 
 def test_gradients_of_complex_numbers_are_torchs() -> None:
-    square = Whole(lambda x: x * x, name="square", parts=lambda x: x * x)
+    square = Composite(lambda x: x * x, name="square", decomposition=lambda x: x * x)
     x = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128, device="jax", requires_grad=True)
     assert torch.autograd.gradcheck(square, (x,))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(moments: Whole, mode: Any) -> None:
+def test_without_gradients(moments: Composite, mode: Any) -> None:
     a, b, w = inputs("jax")
     with mode():
         sines, _, _ = moments([a, b], w, 1.5, 0)

@@ -1,0 +1,233 @@
+"""The run-time operands of a program: which there are, how views read them, and the operands met before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import Sharding
+
+from ..lowerings.promote import convert
+from ..storage import placement
+from ..storage.buffer import Buffer
+from ..storage.dtypes import to_numpy
+from ..storage.layout import Plan, Starts, plan
+from ..storage.transfer import put
+from .call import first_positions
+from .numbers import KINDS, KindedNumber, Scalar, check_bounds, number_operands
+from .schema import Arguments
+from .template import Template
+
+Tensor = torch.Tensor
+Operand = jax.Array | np.ndarray
+
+
+class Inputs(NamedTuple):
+    """The operands of one run, as the lowering needs them.
+
+    Attributes:
+        key: the random key, if the lowering draws random numbers.
+        bases: the array of each tensor's buffer.
+        arrays: the values of each tensor.
+        starts: of each tensor's view; None for a tensor that is its buffer's array.
+        numbers: the numbers of each kind.
+    """
+
+    key: Any
+    bases: list[jax.Array]
+    arrays: list[jax.Array]
+    starts: list[Starts | None]
+    numbers: dict[str, jax.Array]
+
+
+class Operands:
+    """What a program takes, in this order: random key, buffers, starts of the views, numbers.
+
+    Attributes:
+        random: whether there is a random key.
+        specs: the spec of each tensor's buffer.
+        sharding: of everything except the buffers.
+        unique: the first tensor of each distinct buffer. If the program writes, each buffer is one operand, because a
+            donated array must not be passed twice; otherwise each tensor has an operand.
+        operand_of: for each tensor, the index of its buffer in `unique`.
+        written: indices of the tensors that the program writes.
+        plans: how each tensor views its buffer; None for a tensor that is its buffer's array.
+        views: the index and the plan of each tensor whose plan takes starts. (A plan without starts covers its buffer.)
+        number_kinds: the kinds of numbers, sorted; there is one operand for each.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        buffers: Sequence[Buffer],
+        numbers: Sequence[KindedNumber],
+        written: Sequence[int],
+        random: bool,
+        gather: bool,
+    ):
+        self.random = random
+        self.specs = [b.spec for b in buffers]
+        self.sharding: Sharding = self.specs[0].placement if self.specs else placement.current()
+        first = first_positions(buffers) if written else list(range(len(buffers)))
+        self.unique = sorted(set(first))
+        position = {tensor: i for i, tensor in enumerate(self.unique)}
+        self.operand_of = [position[i] for i in first]
+        self.written = list(written)
+        self.plans: list[Plan | None] = []
+        for t, spec in zip(tensors, self.specs, strict=True):
+            p = plan(spec, t.dtype, tuple(t.shape), t.stride())
+            self.plans.append(p.fallback if p is not None and gather else p)
+        self.views = [(i, p) for i, p in enumerate(self.plans) if p is not None and p.count]
+        self._number_counts = Counter(kind for kind, _ in numbers)
+        self.number_kinds = sorted(self._number_counts)
+        self._sizes = [tuple(t.shape) for t in tensors]
+        self._dtypes = [to_numpy(t.dtype) for t in tensors]
+        self._known_starts: dict[tuple[int | torch.SymInt, ...], Operand] = {}
+        self._known_numbers: dict[Scalar, Operand] = {}
+
+    # -- inside the program ----------------------------------------------------------------------------------------
+
+    def avals(self) -> list[jax.ShapeDtypeStruct]:
+        """Shape, dtype and sharding of each operand."""
+        avals = []
+        if self.random:
+            avals.append(jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.sharding))
+        for i in self.unique:
+            spec = self.specs[i]
+            avals.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement))
+        if self.views:
+            count = sum(p.count for _, p in self.views)
+            avals.append(jax.ShapeDtypeStruct((count,), np.int32))
+        for kind in self.number_kinds:
+            avals.append(jax.ShapeDtypeStruct((self._number_counts[kind],), KINDS[kind]))
+        return avals
+
+    def donated(self) -> tuple[int, ...]:
+        """The operands whose memory the program may reuse: the buffers that it writes."""
+        return tuple(i + int(self.random) for i in self._written_operands())
+
+    def targets(self) -> list[int]:
+        """The first tensor of each buffer that the program writes."""
+        return [self.operand_of.index(i) for i in self._written_operands()]
+
+    def _written_operands(self) -> list[int]:
+        return sorted({self.operand_of[i] for i in self.written})
+
+    def read(self, operands: Sequence[Any]) -> Inputs:
+        """Take the operands apart and read the views."""
+        rest = iter(operands)
+        key = next(rest) if self.random else None
+        buffers = [next(rest) for _ in self.unique]
+        all_starts: Starts = next(rest) if self.views else ()
+        numbers = {kind: next(rest) for kind in self.number_kinds}
+        bases = [buffers[i] for i in self.operand_of]
+        starts: list[Starts | None] = []
+        arrays = []
+        position = 0
+        for base, p in zip(bases, self.plans, strict=True):
+            if p is None:
+                starts.append(None)
+                arrays.append(base)
+                continue
+            of_view = all_starts[position : position + p.count]
+            position += p.count
+            starts.append(of_view)
+            arrays.append(p.read(base, of_view))
+        return Inputs(key, bases, arrays, starts, numbers)
+
+    def write(self, inputs: Inputs, values: Iterable[Any]) -> list[jax.Array]:
+        """The array of each written buffer after `values` are written, one for each index in `written`."""
+        current = list(inputs.bases)
+        for i, value in zip(self.written, values, strict=True):
+            first = self.operand_of.index(self.operand_of[i])
+            value = jnp.broadcast_to(convert(value, self._dtypes[i]), self._sizes[i])
+            p, starts = self.plans[i], inputs.starts[i]
+            if p is None or starts is None:
+                current[first] = value
+            else:
+                current[first] = p.write(current[first], value, starts)
+        return [current[i] for i in self.targets()]
+
+    # -- at a call -------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        operands: list[Operand],
+        tensors: Sequence[Tensor],
+        numbers: Sequence[KindedNumber],
+        template: Template,
+    ) -> bool:
+        """Append the starts and the numbers of a call; False if a plan does not apply to an offset."""
+        if self.views:
+            starts = self.starts(tensors)
+            if starts is None:
+                return False
+            operands.append(starts)
+        if numbers:
+            if template.bounds:
+                check_bounds(template.bounds, numbers)
+            operands += number_operands(self.number_kinds, numbers, self.sharding)
+        return True
+
+    def new_starts(self, tensors: Sequence[Tensor]) -> np.ndarray | None:
+        """The starts of the call's views (int32), or None if a plan does not apply to an offset."""
+        starts: tuple[int, ...] = ()
+        for i, p in self.views:
+            of_view = p.starts(int(tensors[i].storage_offset()))
+            if of_view is None:
+                return None
+            starts += of_view
+        return np.array(starts, np.int32)
+
+    def starts(self, tensors: Sequence[Tensor]) -> Operand | None:
+        """As `new_starts`, and cached.
+
+        The result is a NumPy array when offsets first occur, and a device array from then on. A transfer takes six
+        times as long as XLA takes to read a NumPy argument, so it pays only for offsets that occur again.
+        """
+        offsets = tuple([tensors[i].storage_offset() for i, _ in self.views])
+        starts = self._known_starts.get(offsets)
+        if starts is None:
+            starts = self.new_starts(tensors)
+            if starts is None:
+                return None
+            if len(self._known_starts) >= 4096:
+                self._known_starts.clear()
+            self._known_starts[offsets] = starts
+            if not self.written:
+                return starts
+        # XLA reads a NumPy argument in Python, where Ctrl-C could come between a donation and its result.
+        if type(starts) is np.ndarray:
+            starts = self._known_starts[offsets] = put(starts, self.sharding)[0]
+        return starts
+
+    def remember(self, number: Scalar, operand: Operand) -> None:
+        """Cache the operand of a call's only number, unless it is zero or NaN: 0.0 == -0.0 and NaN != NaN.
+
+        The cache is small, because a number that changes at every step adds an operand at every step.
+        """
+        if number and number == number:
+            if len(self._known_numbers) >= 16:
+                self._known_numbers.clear()
+            self._known_numbers[number] = operand
+
+    def add_known(self, operands: list[Operand], args: Arguments) -> bool:
+        """Append the starts and the last argument, a number, from the caches; False if one is not cached."""
+        if self.views:
+            starts = self._known_starts.get(
+                tuple([args[i].storage_offset() for i, _ in self.views])
+            )
+            if starts is None or type(starts) is np.ndarray:  # `starts` moves it to the device
+                return False
+            operands.append(starts)
+        if self.number_kinds:
+            number = self._known_numbers.get(args[-1])
+            if number is None:
+                return False
+            operands.append(number)
+        return True

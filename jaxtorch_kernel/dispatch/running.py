@@ -1,0 +1,122 @@
+"""Running a program on the values of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
+
+from ..programs import rng, watching
+from ..programs.atomic import TAKEN, own, replaced, run_into
+from ..programs.errors import explain_call
+from ..programs.site import origin
+from ..storage.buffer import Buffer
+from . import executable
+from .call import Call
+from .operands import Operand
+from .program import Program
+from .schema import GENERATOR
+
+if TYPE_CHECKING:
+    from .operation import Operation
+
+
+def run_plain(operation: Operation, program: Program, call: Call) -> object:
+    """A call that only returns new tensors."""
+    operands: list[Operand] = [b.array for b in call.buffers]
+    program = _with_operands(operation, program, call, operands)
+    execute = program.executable.call or program.compiled()
+    watching.launching(program.executable.record)
+    try:
+        outputs = execute(*operands)
+    except TAKEN as error:
+        if replaced(call.buffers, operands):
+            return operation.run(call)
+        if not isinstance(error, jax.errors.JaxRuntimeError):
+            raise
+        raise explain_call(error, program.name, call.buffers) from None
+    return program.results.wrap(outputs, call.tensors)
+
+
+def run_special(operation: Operation, program: Program, call: Call) -> object:
+    """A call that writes, draws random numbers, or has no tensor that determines its sharding."""
+    targets = [call.buffers[i] for i in program.targets]
+    for buffer in targets:
+        own(buffer)
+    sources = [call.buffers[i] for i in program.operands.unique]
+    operands: list[Operand] = [buffer.array for buffer in sources]
+    program = _with_operands(operation, program, call, operands)
+    try:
+        if program.lowering.random:
+            with random_source(operation.kinds, call, program).drawing() as key:
+                outputs = _run_into(program, call, [key, *operands], targets)
+        else:
+            outputs = _run_into(program, call, operands, targets)
+    except TAKEN:
+        if not replaced(sources, operands):
+            raise
+        return run_special(operation, program, call)
+    for buffer in targets:
+        buffer.origin = origin(program.origin)
+        if watching.watcher is not None:
+            watching.watcher.made(buffer)
+    return program.results.wrap(outputs, call.tensors)
+
+
+def random_source(kinds: Sequence[int], call: Call, program: Program) -> rng.Source:
+    """The random key of a call: that of its generator argument, or the device's."""
+    generators = (a for kind, a in zip(kinds, call.args, strict=False) if kind == GENERATOR)
+    return rng.source(next(generators, None), program.operands.sharding)
+
+
+def _with_operands(
+    operation: Operation, program: Program, call: Call, operands: list[Operand]
+) -> Program:
+    """Add the views' starts and the numbers to the operands; returns the program to run.
+
+    It is another program if a plan of this one does not apply to an offset.
+    """
+    inputs = program.operands
+    if not (inputs.views or call.numbers):
+        return program
+    if not inputs.add(operands, call.tensors, call.numbers, program.template):
+        call.key.append("gather")
+        return _with_operands(operation, operation.program(call, gather=True), call, operands)
+    if program.quick and len(call.numbers) == 1:
+        inputs.remember(call.numbers[0][1], operands[-1])
+    return program
+
+
+def _run_into(
+    program: Program, call: Call, operands: list[Operand], targets: list[Buffer]
+) -> list[jax.Array]:
+    """Run the program and store its outputs in the buffers that it writes; returns the new results.
+
+    The specs are set before the run, and restored if it does not happen (`programs/atomic.py`).
+    """
+    execute = program.executable.call or program.compiled()
+    record = program.executable.record
+    watching.launching(record)
+    fresh = [_receiver() for leaf in program.results.leaves if leaf is not None]
+    # The next random key comes last. It is dropped: it is lost if the program fails (`rng.Source.drawing`).
+    dropped = [_receiver()] if program.lowering.random else []
+    old = [(b, b.array, b.spec) for b in targets]
+    try:
+        for buffer, spec in zip(targets, program.new_specs, strict=True):
+            buffer.spec = spec
+        run_into(execute, operands, [*fresh, *targets, *dropped])
+        if targets and executable.counting and record is not None:
+            record.calls += 1
+    except jax.errors.JaxRuntimeError as error:
+        raise explain_call(error, program.name, call.buffers) from None
+    finally:
+        for buffer, array, spec in old:
+            if buffer.array is array:
+                buffer.spec = spec
+    return [b.array for b in fresh]
+
+
+def _receiver() -> Buffer:
+    """A buffer that receives one output of a program; nothing reads its spec."""
+    return Buffer(None, None)  # type: ignore[arg-type]

@@ -1,0 +1,134 @@
+"""The template of a call: the arguments of its lowering, with a slot for each tensor and each number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..lowerings.types import Number
+from ..storage.dtypes import to_numpy
+from .call import kind_of_tensor, number_kind
+from .numbers import Bound, limits
+from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
+
+Tensor = torch.Tensor
+
+
+class Slot:
+    """The tensor with this index among the tensors of the call."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+class NumberSlot:
+    """One number of the call.
+
+    Attributes:
+        kind: its kind.
+        index: its index among the numbers of its kind.
+        position: its index among all numbers.
+        dtype: that of a 0-dim CPU tensor; None for a Python number.
+        scalar: whether it is a Scalar argument, which must fit the dtype it is cast to; an operand wraps instead.
+    """
+
+    __slots__ = ("dtype", "index", "kind", "position", "scalar")
+
+    def __init__(self, kind: str, index: int, position: int, dtype: np.dtype | None, scalar: bool):
+        self.kind, self.index, self.position = kind, index, position
+        self.dtype, self.scalar = dtype, scalar
+
+
+class Template:
+    """The arguments of a lowering, in the order of the schema.
+
+    Attributes:
+        entries: one for each argument: a slot, a list of entries, or the argument itself.
+        bounds: the range that each Scalar must be in. Filling the template finds them, because the lowering decides
+            which dtypes a Scalar is cast to.
+    """
+
+    __slots__ = ("bounds", "entries")
+
+    def __init__(self, entries: list[object]):
+        self.entries = entries
+        self.bounds: set[Bound] = set()
+
+    def fill(self, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]) -> list[object]:
+        """The arguments, given an array for each tensor and one for each kind of number."""
+        return [self._filled(entry, arrays, numbers) for entry in self.entries]
+
+    def _filled(
+        self, entry: object, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]
+    ) -> object:
+        if isinstance(entry, Slot):
+            return arrays[entry.index]
+        if isinstance(entry, list):
+            return [self._filled(item, arrays, numbers) for item in entry]
+        if not isinstance(entry, NumberSlot):
+            return entry
+        slot = entry
+
+        def note_cast(dtype: np.dtype) -> None:
+            limit = limits(dtype)
+            if limit is not None:
+                self.bounds.add((slot.position, *limit))
+
+        value = numbers[slot.kind][slot.index]
+        return Number(value, slot.kind, slot.dtype, note_cast if slot.scalar else None)
+
+
+class _Slots:
+    """Numbers the slots in the order in which `call.describe` found the tensors and numbers."""
+
+    def __init__(self) -> None:
+        self.tensors = 0
+        self.numbers = {"f": 0, "i": 0, "c": 0}
+
+    def entry(self, kind: int, a: Any) -> object:
+        """The entry of one argument."""
+        if a is None:
+            return None
+        if kind == TENSOR and isinstance(a, Tensor):
+            if a.device.type == "cpu" and a.dim() == 0:
+                return self._number(kind_of_tensor(a), to_numpy(a.dtype), scalar=False)
+            self.tensors += 1
+            return Slot(self.tensors - 1)
+        if kind <= NUMBER:
+            letter = number_kind(type(a))
+            return self._number(letter, None, scalar=kind == NUMBER) if letter else a
+        if kind in (TENSORS, NUMBERS):
+            item_kind = TENSOR if kind == TENSORS else NUMBER
+            return [self.entry(item_kind, item) for item in a]
+        return a
+
+    def _number(self, kind: str, dtype: np.dtype | None, scalar: bool) -> NumberSlot:
+        slot = NumberSlot(kind, self.numbers[kind], sum(self.numbers.values()), dtype, scalar)
+        self.numbers[kind] += 1
+        return slot
+
+
+def template_of(
+    args: Sequence[Any], kinds: Sequence[int], given: int, omitted: Iterable[int] = ()
+) -> Template:
+    """The template of a call.
+
+    Args:
+        args: all arguments.
+        kinds: the kind of each.
+        given: how many were passed. An argument left at its default is static: the key shows that it was left out.
+        omitted: arguments that the lowering does not take (generators, `out=`).
+    """
+    slots = _Slots()
+    entries = [
+        slots.entry(kind if i < given else STATIC, a)
+        for i, (kind, a) in enumerate(zip(kinds, args, strict=True))
+    ]
+    left_out = set(omitted)
+    return Template([entry for i, entry in enumerate(entries) if i not in left_out])
