@@ -20,6 +20,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
 from .replaced import Replaced
+from .version import supported
 
 _HOOKS = {
     "torch._C._acc.create_empty_tensor": "creates a tensor on the device",
@@ -72,7 +73,7 @@ def check() -> None:
             raise ImportError(
                 f"jaxtorch needs torch's private hook `{path}` ({purpose}), which torch "
                 f"{torch.__version__} does not have. Install a supported version: "
-                "pip install 'torch>=2.13,<2.14'."
+                f"pip install '{supported('torch')}'."
             ) from None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..base import torch_private as private
+from ..base.version import supported
 from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
 from ..dispatch.schema import Signature, short_name
@@ -74,7 +75,7 @@ def _register(library: Any) -> None:
         if op is None:
             raise ImportError(
                 f"jaxtorch has a lowering for aten::{name}, which torch {torch.__version__} does not know. "
-                "Install a supported version: pip install 'torch>=2.13,<2.14'."
+                f"Install a supported version: pip install '{supported('torch')}'."
             )
         for overload in (op, *_siblings(op)):
             _register_one(library, overload)
