@@ -82,9 +82,12 @@ SAMPLES = {
         "tests/capture/test_scan.py",
         "tests/capture/test_compile.py",
         "tests/capture/test_control_flow.py",
-        "tests/capture/test_random.py",
     ],
-    "magics": ["tests/magics/test_pure_cells.py", "tests/magics/test_subcommands.py"],
+    "magics": [
+        "tests/magics/test_on_off.py",
+        "tests/magics/test_jit_cells.py",
+        "tests/magics/test_subcommands.py",
+    ],
     "conformance": ["tests/conformance/test_sample.py", "-k", "forward or backward"],
 }
 TEST_SECONDS = 300
@@ -104,11 +107,9 @@ def main() -> int:
         folders = [arguments.folder] if arguments.folder else list(FOLDERS)
         for number, environment in enumerate(chosen, 1):
             print(f"[{number}/{len(chosen)}] {environment}", flush=True)
-            try:
-                run(environment, folders, arguments.sample)
-            finally:
-                if not arguments.keep:
-                    shutil.rmtree(environment.folder, ignore_errors=True)
+            run(environment, folders, arguments.sample)
+            if not arguments.keep:
+                shutil.rmtree(environment.folder, ignore_errors=True)
     PAGE.write_text(page())
     print(PAGE.relative_to(ROOT))
     results = [r for environment in load().values() for r in environment.values()]
@@ -167,16 +168,18 @@ def export() -> str:
 
 def install(environment: Environment, python: str) -> None:
     """Make the virtual environment, with the package and the libraries of its tests."""
-    shutil.rmtree(environment.folder, ignore_errors=True)
-    subprocess.run([python, "-m", "venv", environment.folder], check=True)
     pip = [environment.interpreter, "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-    pins = (SOURCE / "requirements" / "test.txt").read_text()
-    constraints = WORK / "constraints.txt"
-    constraints.write_text(re.sub(r"^(torch|jax|jaxlib)==.*\n", "", pins, flags=re.MULTILINE))
-    varied = [f"torch=={environment.torch}", f"jax=={environment.jax}"]
-    subprocess.run([*pip, "--constraint", constraints, *varied, *libraries()], check=True)
+    has_libraries = environment.folder / "has_libraries"  # an interrupted run left them
+    if not has_libraries.exists():
+        subprocess.run([python, "-m", "venv", "--clear", environment.folder], check=True)
+        pins = (SOURCE / "requirements" / "test.txt").read_text()
+        constraints = WORK / "constraints.txt"
+        constraints.write_text(re.sub(r"^(torch|jax|jaxlib)==.*\n", "", pins, flags=re.MULTILINE))
+        varied = [f"torch=={environment.torch}", f"jax=={environment.jax}"]
+        subprocess.run([*pip, "--constraint", constraints, *varied, *libraries()], check=True)
+        has_libraries.touch()
     # Without its requirements, which may not allow these versions yet.
-    subprocess.run([*pip, "--no-deps", SOURCE], check=True)
+    subprocess.run([*pip, "--no-deps", "--force-reinstall", SOURCE], check=True)
 
 
 def libraries() -> Iterator[str]:
