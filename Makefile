@@ -20,7 +20,7 @@ QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz docs bench soak clean FORCE
+.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz versions docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 
 changes: .venv/test.stamp ## every change between two runs of captured code, through every front door
 	$(CACHE) JAXTORCH_CHANGES=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/capture/changes -n 2 --dist worksteal
+
+VERSIONS ?=
+versions: ## test beside each supported Python, torch and jax, into docs/versions.md (hours; VERSIONS=--sample for a sample)
+	$(CACHE) OMP_NUM_THREADS=1 $(PYTHON) scripts/versions.py $(VERSIONS)
 
 docs: .venv/docs.stamp ## the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 JAX_PLATFORMS=cpu $(BIN)/mkdocs build --quiet

@@ -7,6 +7,7 @@ unrelated place. `tests/device/test_private_hooks.py` pins what each hook does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
 from .replaced import Replaced
+from .version import supported
 
 _HOOKS = {
     "torch._C._acc.create_empty_tensor": "creates a tensor on the device",
@@ -35,7 +37,6 @@ _HOOKS = {
     "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
     "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` decompose operators without a rule",
     "torch._C._len_torch_dispatch_stack": "reports whether a dispatch mode is active",
-    "torch._opaque_base.OpaqueBaseMeta": "is the metaclass of `torch.Generator`, which creates generators",
     "torch._library.opaque_object._OPAQUE_TYPES": "lists the objects that are opaque to Dynamo",
     "torch.autograd.forward_ad._current_level": "reports whether forward-mode AD is active",
     "torch._C._dynamo.guards.TensorGuards": "compares tensors with those of an earlier call",
@@ -72,7 +73,7 @@ def check() -> None:
             raise ImportError(
                 f"jaxtorch needs torch's private hook `{path}` ({purpose}), which torch "
                 f"{torch.__version__} does not have. Install a supported version: "
-                "pip install 'torch>=2.13,<2.14'."
+                f"pip install '{supported('torch')}'."
             ) from None
 
 
@@ -253,12 +254,11 @@ def not_opaque(cls: type) -> None:
     So it does for `torch.Generator` itself. A subclass would count as a kind of object that is made fake, and fake
     generators draw nothing.
     """
-    from torch._library.opaque_object import _OPAQUE_TYPES, _OpaqueTypeInfo
+    from torch._library.opaque_object import _OPAQUE_TYPES
 
-    no_guards: Any = None
-    _OPAQUE_TYPES[cls] = _OpaqueTypeInfo(
-        f"{cls.__name__} (not opaque)", "reference", no_guards, {}, False, None
-    )
+    # A name that is not registered: torch then finds that the class is not opaque.
+    base = _OPAQUE_TYPES[torch.Generator]
+    _OPAQUE_TYPES[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
 
 
 def run_without_dynamo(codes: Iterable[CodeType]) -> None:

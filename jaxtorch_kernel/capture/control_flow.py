@@ -175,9 +175,17 @@ def _scan_step(function: Callable[..., Any], count: int, carry: Any, xs: Any) ->
 
 
 def map_operator(
-    function: Callable[..., Any], xs: Sequence[Tensor], pos_args: Sequence[Any]
+    function: Callable[..., Any],
+    xs: Sequence[Tensor],
+    pos_args: Sequence[Any],
+    mutated_arg_indices: str = "",
 ) -> Any:
-    """`torch._higher_order_ops.map`: flat outputs."""
+    """`torch._higher_order_ops.map`: flat outputs. From torch 2.15 on, graphs list the arguments that are written."""
+    if mutated_arg_indices:
+        raise CaptureError(
+            "the function of a map writes to its arguments",
+            "Return the new values instead.",
+        )
     return scan(functools.partial(_map_step, function), list(pos_args), list(xs))[1]
 
 

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.library import Library
 
 from ..base import torch_private as private
+from ..base.version import supported
 from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
@@ -74,7 +75,7 @@ def _register(library: Library) -> None:
         if op is None:
             raise ImportError(
                 f"jaxtorch has a lowering for aten::{name}, which torch {torch.__version__} does not know. "
-                "Install a supported version: pip install 'torch>=2.13,<2.14'."
+                f"Install a supported version: pip install '{supported('torch')}'."
             )
         for overload in (op, *_siblings(op)):
             _register_one(library, overload)

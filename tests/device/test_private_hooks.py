@@ -65,8 +65,11 @@ def test_the_memory_format_is_read_off_the_strides() -> None:
 
 def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed")
-    with pytest.raises(ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"):
+    with pytest.raises(
+        ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"
+    ) as raised:
         torch_private.check()
+    assert "pip install 'torch>=" in str(raised.value) or "pip install 'torch<" in str(raised.value)
 
 
 def test_dynamo_can_be_told_not_to_look_into_a_package() -> None:
@@ -395,7 +398,7 @@ def test_a_trace_without_its_lowering_is_another_to_jax() -> None:
 
 def test_the_class_of_generators_decides_what_a_call_of_it_makes() -> None:
     kind = type(torch.Generator)
-    assert kind.__name__ == "OpaqueBaseMeta"
+    assert kind.__module__.startswith("torch._"), "a class written in Python, which can change"
     assert "__call__" in vars(kind), "ours: torch has none there"
     assert type(torch.Generator()) is torch.Generator
 
@@ -411,10 +414,12 @@ def test_a_generator_keeps_its_identity_on_the_way_to_a_kernel() -> None:
 
 
 def test_dynamo_takes_our_generators_for_plain_objects() -> None:
-    from torch._library.opaque_object import is_opaque_type
+    from torch._library import opaque_object
 
-    assert is_opaque_type(torch.Generator)
-    assert not is_opaque_type(type(torch.Generator("jax")))
+    # Named `is_opaque_type` until torch 2.14.
+    is_opaque = getattr(opaque_object, "is_custom_class", None) or opaque_object.is_opaque_type
+    assert is_opaque(torch.Generator)
+    assert not is_opaque(type(torch.Generator("jax")))
 
 
 def test_what_autograd_saves_may_go_through_hooks() -> None:
