@@ -3,17 +3,16 @@
 Device, stream and index work through the device guard. Synchronization, memory and capability raise "Backend doesn't
 support ..." for every backend written in Python. torch looks up each of these functions by name in `torch._C` when it
 is called, so they are replaced there. Once the spare backend is registered it *is* the accelerator, so no other
-device's functions are lost. The replacements look up `torch.jax` when called, because `import torch` runs this module.
+device's functions are lost.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from . import module
 
 
 def _capability(index: int = 0) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def _capability(index: int = 0) -> dict[str, Any]:
 
 
 def _ask(name: str) -> Callable[..., Any]:
-    return lambda index=0: getattr(module, name)()
+    return lambda index=0: getattr(sys.modules["torch.jax"], name)()
 
 
 def _stats(index: int = 0) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import warnings
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._device import DeviceContext
 
 started = False  # jax runs in this process
 forked = False  # this process was forked from one where jax ran
@@ -55,6 +54,8 @@ def _in_child() -> None:
     global forked
     _show_warning()
     forked = True
+    from torch.utils._device import DeviceContext
+
     from ..base import options
     from ..dispatch import building, read
     from ..storage import placement, transfer

@@ -3,7 +3,8 @@
 torch sees one device, `jax:0`. `torch.jax.device(i)` and `torch.jax.set_device(i)` choose which of JAX's local devices
 holds new arrays; `device_count` and `current_device` refer to torch's one device. `import torch` imports this module,
 so it imports little itself: most names are loaded from their own modules on first access, and jax is imported by the
-functions that need it.
+functions that need it. A program that asks for any of this is about to use the device, so torch is extended then
+(`extensions.py`), except for what `torch.manual_seed` asks of every backend.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib
 from typing import Any
 
 import torch
+
+from .seeds import manual_seed_all
 
 _ELSEWHERE = {
     ".memory": """
@@ -23,8 +26,7 @@ _ELSEWHERE = {
     """,
     ".properties": "DeviceProperties",
     ".random": """
-        get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all set_rng_state
-        set_rng_state_all
+        get_rng_state get_rng_state_all initial_seed manual_seed seed seed_all set_rng_state set_rng_state_all
     """,
     ".streams": "Event Stream current_stream default_stream set_stream stream synchronize",
 }
@@ -39,6 +41,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "manual_seed_all",
     *_HOME,
 ]
 
@@ -48,6 +51,7 @@ def __getattr__(name: str) -> Any:
         return is_initialized()
     if name not in _HOME:
         raise AttributeError(f"module 'torch.jax' has no attribute {name!r}")
+    _extend_torch()
     value = globals()[name] = getattr(importlib.import_module(_HOME[name], __package__), name)
     return value
 
@@ -56,8 +60,15 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
 
 
+def _extend_torch() -> None:
+    from .extensions import extend_torch
+
+    extend_torch()
+
+
 def is_available() -> bool:
     """Whether the device can be used in this process."""
+    _extend_torch()  # `torch.accelerator.is_available` calls this, and its other functions come next
     return not _is_in_bad_fork()
 
 
@@ -80,11 +91,13 @@ _lazy_init = init
 
 def device_count() -> int:
     """1: torch sees one jax device, however many JAX devices there are."""
+    _extend_torch()
     return 1
 
 
 def current_device() -> int:
     """0, the index of torch's one jax device. `get_device_name()` names the JAX device in use."""
+    _extend_torch()
     return 0
 
 

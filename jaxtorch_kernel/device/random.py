@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from ..programs.rng import default, fresh_seed, is_tracing, seed_all_sources
+from . import seeds
 
 
-def manual_seed_all(seed: int) -> None:
-    """Seed the source of every JAX device. `torch.manual_seed` and `torch.seed` call this."""
-    if is_tracing() and sys._getframe(2).f_code is torch.random.seed.__code__:
+def follow_torch(seed: int) -> None:
+    """Seed the source of every JAX device, as `torch.manual_seed` and `torch.seed` ask."""
+    # On the stack: `seeds.manual_seed_all`, torch's call of it, and `torch.manual_seed` or `torch.seed`.
+    if is_tracing() and sys._getframe(3).f_code is torch.random.seed.__code__:
         fresh_seed()  # which refuses
-    seed_all_sources(int(seed))
+    seed_all_sources(seed)
 
 
 def manual_seed(seed: int) -> None:
@@ -62,3 +64,6 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
     """Restore the states from `get_rng_state_all`."""
     (state,) = new_states
     default().set_state(state)
+
+
+seeds.seed_by(follow_torch)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
-from . import start
-
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
@@ -45,6 +43,9 @@ def name_device() -> None:
     backend_registration._setup_privateuseone_for_python_backend(
         "jax", module, _Hooks(), guard.Guard()
     )
+    backend_registration.generate_methods_for_privateuse1_backend(
+        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
+    )
     sys.modules["torch.jax"] = module
 
 
@@ -75,56 +76,3 @@ def check_engine() -> None:
             "Restart Python and import jaxtorch first (or leave TORCH_DEVICE_BACKEND_AUTOLOAD enabled: `import torch` "
             "then loads it)."
         ) from error
-
-
-def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(n, device="jax")`, which `torch.load` calls, may be the first use of the device."""
-    if device is not None:
-        kwargs["device"] = device
-        if torch.device(device).type == "jax":
-            start.first_use()  # puts another `__new__` into this one's place
-            return torch.UntypedStorage(*args, **kwargs)
-    return _new_of_torch(cls, *args, **kwargs)
-
-
-_new_of_torch: Any = torch._C.StorageBase.__new__
-
-
-def _to_dlpack(tensor: torch.Tensor) -> Any:
-    """A capsule of a tensor's memory, for the other library's `from_dlpack`.
-
-    A program may import it before it uses the device. torch's own looks for the data at an address, and a tensor of the
-    device has none.
-    """
-    return tensor.__dlpack__() if tensor.device.type == "jax" else torch._C._to_dlpack(tensor)
-
-
-def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
-
-    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's
-    and cannot change; the class of that class is Python's, and has no `__call__` of its own.
-    """
-    if cls is torch.Generator:
-        device = args[0] if args else kwargs.get("device")
-        if device is not None and torch.device(device).type == "jax":
-            start.first_use()
-            from ..operators.generator import JaxGenerator
-
-            return JaxGenerator()
-    return type.__call__(cls, *args, **kwargs)
-
-
-def install(library: Any) -> None:
-    """Register everything that torch needs before the first tensor on the device; `library` receives the kernels."""
-    from ..operators import pinning
-    from . import accelerator
-
-    accelerator.install()
-    torch.utils.dlpack.to_dlpack = _to_dlpack  # type: ignore[attr-defined, assignment]  # ours
-    pinning.install(library)
-    torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
-    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign,assignment]
-    backend_registration.generate_methods_for_privateuse1_backend(
-        for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
-    )

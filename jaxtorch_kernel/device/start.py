@@ -48,13 +48,15 @@ def first_use() -> Callable[..., Any]:
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import amp, fork, guard, interrupts, processes
+            from . import amp, extensions, fork, guard, interrupts, processes
+            from . import random as random  # seeds with what `torch.manual_seed` was given before
 
             # First what may fail for want of a library, registering nothing: the next try fails with the same words.
             placement.devices()
             run = install_operators()
             fork.start()
             guard.stop_asking_python()
+            extensions.extend_torch()
             amp.install()
             methods.install()
             processes.install()

@@ -52,15 +52,13 @@ print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
     )
     packages, modules = map(eval, out.splitlines()[-2:])
     assert packages == ["jaxtorch", "torch"]  # of torch, `torch.jax`
-    device = ("accelerator", "guard", "module", "registration", "start")
+    device = ("guard", "module", "registration", "seeds")
     assert modules == [
         "jaxtorch.autoload",
         "jaxtorch.base",
         "jaxtorch.base.version",
         "jaxtorch.device",
         *(f"jaxtorch.device.{name}" for name in device),
-        "jaxtorch.operators",
-        "jaxtorch.operators.pinning",
     ]
 
 

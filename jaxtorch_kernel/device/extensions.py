@@ -1,0 +1,78 @@
+"""What the device changes in torch itself. Nothing of it happens at `import torch`.
+
+`import torch` only names the device (`registration.py`): a program that never uses it finds torch as it is without
+this package. The changes here follow when a program asks for `torch.jax`, whose functions call `extend_torch`. They
+import no jax. The rest comes with the first tensor (`start.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from . import accelerator, pinning
+
+_extended = False
+_new_of_torch: Any = torch._C.StorageBase.__new__
+_to_dlpack_of_torch: Any = torch._C._to_dlpack
+
+
+def extend_torch() -> None:
+    """Make the changes, once."""
+    global _extended
+    if _extended:
+        return
+    _extended = True
+    accelerator.install()
+    pinning.install()
+    torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
+    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign,assignment]
+    _export_through_capsules()
+
+
+def _start() -> None:
+    sys.modules["torch.jax"].init()
+
+
+def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(n, device="jax")`, which `torch.load` calls, may be the first use of the device."""
+    if device is not None:
+        kwargs["device"] = device
+        if torch.device(device).type == "jax":
+            _start()  # puts another `__new__` into this one's place
+            return torch.UntypedStorage(*args, **kwargs)
+    return _new_of_torch(cls, *args, **kwargs)
+
+
+def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
+
+    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's
+    and cannot change; the class of that class is Python's, and has no `__call__` of its own.
+    """
+    if cls is torch.Generator:
+        device = args[0] if args else kwargs.get("device")
+        if device is not None and torch.device(device).type == "jax":
+            _start()
+            from ..operators.generator import JaxGenerator
+
+            return JaxGenerator()
+    return type.__call__(cls, *args, **kwargs)
+
+
+def _to_dlpack(tensor: torch.Tensor) -> Any:
+    """A capsule of a tensor's memory, for the other library's `from_dlpack`.
+
+    torch's own looks for the data at an address, and a tensor of the device has none.
+    """
+    return tensor.__dlpack__() if tensor.device.type == "jax" else _to_dlpack_of_torch(tensor)
+
+
+def _export_through_capsules() -> None:
+    """Replace torch's `to_dlpack`, also where a program has imported it by name."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        if module is not torch._C and names.get("to_dlpack") is _to_dlpack_of_torch:
+            names["to_dlpack"] = _to_dlpack
