@@ -17,7 +17,7 @@ import torch
 from ..base import torch_private as private
 from ..base.options import config
 from ..programs import tracing
-from ..programs.atomic import TAKEN, replaced
+from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import geometry
@@ -79,10 +79,10 @@ def hot_path(find: Callable[[], Any]) -> Callable[..., Any]:
             return general(*args)
         try:
             (out,) = program._call(*operands)  # type: ignore[misc]  # compiled, because it is quick
-        except TAKEN as error:
+        except DONATED_ERRORS as error:
             tensors = (a for a in args if isinstance(a, torch.Tensor))
             held = [t.untyped_storage().buffer for t in tensors]  # type: ignore[attr-defined]  # we set `buffer`
-            if replaced(held, operands):
+            if was_replaced(held, operands):
                 return kernel(*args)
             if not isinstance(error, jax.errors.JaxRuntimeError):
                 raise

@@ -16,10 +16,10 @@ from ..base import ambient
 from ..base.options import Options
 from ..lowerings.checked import CHECKS
 from ..lowerings.registry import Lowering
-from ..programs import kept, rng, tracing, watching
-from ..programs.atomic import TAKEN, own, replaced, run_into
+from ..programs import program_cache, rng, tracing, watching
+from ..programs.atomic import DONATED_ERRORS, ensure_unshared, run_into, was_replaced
 from ..programs.errors import explain_call
-from ..programs.kept import Programs
+from ..programs.program_cache import ProgramCache
 from ..programs.site import origin, printing
 from ..storage import placement
 from ..storage.buffer import Buffer, geometry
@@ -75,8 +75,8 @@ class Operation:
         self.copy_cpu = copy_cpu
         self.signature = Signature(op) if op is not None else None
         self.name = name or (short_name(op) if op is not None else "")
-        self.kept = Programs()
-        self.programs = self.kept.ready
+        self.cache = ProgramCache()
+        self.programs = self.cache.ready
         kinds = list(self.signature.kinds) if self.signature is not None else []
         names = self.signature.names if self.signature is not None else ()
         for i, argument in enumerate(names):
@@ -149,8 +149,8 @@ class Operation:
         watching.launching(program.record)
         try:
             outputs = execute(*operands)
-        except TAKEN as error:
-            if replaced(call.buffers, operands):
+        except DONATED_ERRORS as error:
+            if was_replaced(call.buffers, operands):
                 return self.run_now(call)
             if not isinstance(error, jax.errors.JaxRuntimeError):
                 raise
@@ -169,7 +169,7 @@ class Operation:
                 self.overlaps.check(self.op, self.signature, call)
         if self.lowering.random or not buffers:
             key.append(placement.current())
-        return self.kept.find(tuple(key))
+        return self.cache.find(tuple(key))
 
     def _described(self, args: tuple[Any, ...]) -> Call:
         # Tensors and numbers in line, which saves the commonest arguments a call of `describe` each.
@@ -199,7 +199,7 @@ class Operation:
         """A call that writes, draws random numbers, or has no tensor to take its placement from."""
         targets = [call.buffers[i] for i in program.targets]
         for buffer in targets:
-            own(buffer)
+            ensure_unshared(buffer)
         sources = [call.buffers[i] for i in program.unique]
         operands = [buffer.array for buffer in sources]
         program = self.prepare(program, call, operands)
@@ -207,17 +207,17 @@ class Operation:
             if not self.lowering.random:
                 fresh = self._run_into(program, call, operands, targets)
             else:
-                source = self.source(call, program)
+                source = self.random_key(call, program)
                 with source.drawing() as key:
                     fresh = self._run_into(program, call, [key, *operands], targets)
-        except TAKEN:
-            if not replaced(sources, operands):
+        except DONATED_ERRORS:
+            if not was_replaced(sources, operands):
                 raise
             return self.run_special(program, call)
         for buffer in targets:
             buffer.origin = origin(program.writes)
             if watching.watcher is not None:
-                watching.watcher.made(buffer)
+                watching.watcher.add_result(buffer)
         return results_of(program, fresh, call.tensors)
 
     def _run_into(
@@ -235,7 +235,7 @@ class Operation:
         try:
             for buffer, spec in zip(targets, program.new_specs, strict=True):
                 buffer.spec = spec
-            # The next key, which comes last, is dropped: it fails where the program does (`rng.Source.drawing`).
+            # The next key, which comes last, is dropped: it fails where the program does (`rng.RandomKey.drawing`).
             run_into(execute, operands, [*fresh, *targets, *dropped])
             if program.written and program_module.counting:
                 program.record.calls += 1  # type: ignore[union-attr]  # it is compiled
@@ -247,9 +247,9 @@ class Operation:
                     buffer.spec = old_spec
         return [b.array for b in fresh]
 
-    def source(self, call: Call, program: Program) -> rng.Source:
+    def random_key(self, call: Call, program: Program) -> rng.RandomKey:
         """The source of a random call's key."""
-        return rng.source(_generator_in(self.kinds, call.args), program.where)
+        return rng.key_for(_generator_in(self.kinds, call.args), program.where)
 
     def on_cpu(self, args: tuple[Any, ...]) -> Any:
         """The CPU's kernel, unannounced: for torch's formatting of a tensor."""
@@ -286,7 +286,7 @@ class Operation:
     def build(self, call: Call, keep: bool = True, gather: bool = False) -> Program:
         with build_lock:
             frozen = tuple(call.key)
-            program = self.kept.find(frozen)
+            program = self.cache.find(frozen)
             if program is not None:
                 return program
             options: Options = call.key[0]
@@ -329,7 +329,7 @@ class Operation:
             program = make() if self.lowering.decomposed else self._checked(make, args)
             program.by_hot_path = self.checking is None or not self.checking.wanted_eagerly(options)
             if keep:
-                self.kept.add(frozen, program)
+                self.cache.add(frozen, program)
             return program
 
     def _checked(self, make: Callable[[], Program], args: tuple[Any, ...]) -> Program:
@@ -389,4 +389,4 @@ def _generator_in(kinds: tuple[int, ...], args: tuple[Any, ...]) -> Any:
 def forget_programs() -> None:
     """Drop every operator's programs: the next call of each recompiles."""
     with build_lock:
-        kept.forget()
+        program_cache.clear()

@@ -27,9 +27,9 @@ import torch
 
 from ..lowerings.promote import Number, convert
 from ..lowerings.registry import Lowering
-from ..programs import kept
+from ..programs import program_cache
 from ..programs.compiling import finish, phase
-from ..programs.stats import Compiled as Record
+from ..programs.stats import ProgramRecord
 from ..storage import placement
 from ..storage.buffer import Buffer, Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
@@ -47,7 +47,7 @@ class Program:
 
     Attributes:
         nbytes: what it takes, about.
-        round: when it was last set aside (`programs/kept.py`).
+        round: when it was last set aside (`programs/program_cache.py`).
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Program:
         self.plain = False  # ... no starts and no numbers
         self.only: Any = None
         self.writes = Written(name)
-        self.nbytes, self.round = kept.TRACED, 0  # of `programs/kept.py`
+        self.nbytes, self.round = program_cache.TRACED_BYTES, 0  # of `programs/program_cache.py`
         self.targets: list[int] = []
         self._call: Callable[..., Any] | None = None
-        self.record: Record | None = None
+        self.record: ProgramRecord | None = None
         self.sizes = [tuple(t.shape) for t in tensors]
         self.dtypes = [t.dtype for t in tensors]
         self._trace_outputs()
@@ -347,7 +347,7 @@ class Program:
                     self._traced, self.name, self.trace_seconds, self._avals()
                 )
                 self._traced = None  # type: ignore[assignment]  # what views need of it hangs on the call
-                kept.compiled(self, self._call.program.executable)  # type: ignore[attr-defined]  # `finish` put it there
+                program_cache.count_executable(self, self._call.program.executable)  # type: ignore[attr-defined]  # `finish` put it there
                 _compiled.add(self)
                 if counting:
                     self._count(True)

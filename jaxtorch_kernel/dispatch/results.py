@@ -49,7 +49,7 @@ def wrap_result(leaf: Fresh, array: Any, maker: Any) -> Tensor:
     buffer = spec.buffer(array, spec, origin(maker))
     result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]  # ours, hung on it
     if watching.watcher is not None:
-        watching.watcher.made(buffer)
+        watching.watcher.add_result(buffer)
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 
 

@@ -46,7 +46,7 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> Any:
     source = None
     operands = _operands(program, call, trace)
     if operation.lowering.random:
-        source = operation.source(call, program)
+        source = operation.random_key(call, program)
         operands.insert(0, trace.read(source))
     if program.views:
         starts = program.starts_for(call.tensors, True)
@@ -94,7 +94,7 @@ def _run_fresh(operation: Operation, call: Call, trace: Trace) -> Any:
 
 def _forget(cell: Any, trace: Trace) -> None:
     """Turn the value that was read from a cell into a separate constant: from now on the cell holds another value."""
-    place = trace.place.pop(id(cell), None)
+    place = trace.constant_index.pop(id(cell), None)
     if place is not None and trace.captured[place][0]() is cell:
         trace.captured[place] = (lambda: None), trace.captured[place][1]
 
@@ -104,7 +104,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
     operands = []
     for position, first in enumerate(program.unique):
         array = trace.read(call.buffers[first])
-        trace.read_cells.add(id(call.buffers[first]))
+        trace.read_buffers.add(id(call.buffers[first]))
         readers = [
             t for t, o in zip(call.tensors, program.operand_of, strict=True) if o == position
         ]
@@ -113,7 +113,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Any]:
         operands.append(array)
     for t in call.tensors:
         if t.requires_grad:
-            if not trace.made(t.untyped_storage().buffer):  # type: ignore[attr-defined]
+            if not trace.created(t.untyped_storage().buffer):  # type: ignore[attr-defined]
                 if t.is_leaf:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(t.grad_fn) < trace.root.first_node:
@@ -137,7 +137,7 @@ def _born(results: Any, call: Call, trace: Trace) -> Any:
     for t in _tensors(results):
         buffer = t.untyped_storage().buffer  # type: ignore[attr-defined]  # a result of ours has one
         if id(buffer) not in known:
-            trace.add_born(buffer)
+            trace.add_created(buffer)
     return results
 
 

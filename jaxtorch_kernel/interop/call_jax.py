@@ -23,7 +23,7 @@ from ..capture.signature import by_value
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import tracing
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from ..programs.trees import Tree, is_tensor, split_jax
 from ..storage import placement
 from ..storage.buffer import buffer_of
@@ -136,7 +136,7 @@ def _weakly(function: Any) -> bool:
 def _key(tree: Tree, arrays: list[Any]) -> Any:
     statics = tuple(map(by_value, tree.statics))
     looks = tuple((a.shape, a.dtype, a.sharding) for a in arrays)
-    return of_jax(), tree.structure, tuple(tree.places), statics, looks
+    return of_jax(), tree.structure, tuple(tree.indices), statics, looks
 
 
 def _make(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> _Call:
@@ -190,7 +190,7 @@ def _bridge(
     where = placement.current()
     if arrays and not isinstance(arrays[0], jax.core.Tracer):
         where = arrays[0].sharding
-    return Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), where)
+    return Bridge(CompiledFunction(flat, avals_of(arrays), inputs, name=name), where)
 
 
 def _rebuild(out_tree: Any, outputs: Sequence[Tensor], others: list[Any], bridge: Bridge) -> Any:

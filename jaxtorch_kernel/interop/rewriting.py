@@ -21,10 +21,10 @@ from ..operators.borrow import borrowed
 from ..operators.bridge import avals_of
 from ..operators.sharing import tensor_of
 from ..programs import tracing
-from ..programs.atomic import own, run_into, store
+from ..programs.atomic import ensure_unshared, run_into, store
 from ..programs.compiled import build
 from ..programs.errors import explain
-from ..programs.stats import Source, Trace
+from ..programs.stats import FunctionRecord, TraceRecord
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 from ..storage.layout import plan
 
@@ -42,7 +42,7 @@ class Rewriting:
     def __init__(self, name: str):
         self.name = name
         self._programs: dict[Any, Callable[..., Any]] = {}
-        self._cause = Trace(Source(name, "call_jax"))
+        self._cause = TraceRecord(FunctionRecord(name, "call_jax"))
 
     def __call__(
         self,
@@ -86,7 +86,7 @@ class Rewriting:
         cells = _whole_cells(written)
         for cell in cells:
             if cell is not None:
-                own(cell)
+                ensure_unshared(cell)
         operands = [_operand(t) for t in written] + [_operand(t) for t in read]
         donated = [i for i, cell in enumerate(cells) if cell is not None]
         taken = {id(operands[i]) for i in donated}
@@ -178,5 +178,5 @@ def _write_traced(tensor: Tensor, result: Any) -> None:
         return
     spec = spec_of(cell.spec.dtype, tuple(tensor.shape), cell.spec.placement)
     new = wrap(result, spec, tensor.shape, tensor.dtype)
-    trace.add_born(buffer_of(new))
+    trace.add_created(buffer_of(new))
     tensor.copy_(new)

@@ -20,7 +20,7 @@ from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing, watching
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from ..programs.errors import explain
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
@@ -37,7 +37,7 @@ def result_leaf(array: Any, where: Any) -> Fresh:
 
 
 class Bridge:
-    """A `Compiled` with tensors as its inputs and outputs.
+    """A `CompiledFunction` with tensors as its inputs and outputs.
 
     Args:
         compiled: the JAX function for one signature.
@@ -50,7 +50,7 @@ class Bridge:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledFunction,
         where: Any,
         layouts: Layouts | None = None,
         flow: Sequence[frozenset[int]] | None = None,
@@ -108,7 +108,7 @@ class Bridge:
         tensor = wrap_result(result_leaf(array, self.where), array, self)
         trace = tracing.current()
         if trace is not None:
-            trace.add_born(tensor.untyped_storage().buffer)  # type: ignore[attr-defined]
+            trace.add_created(tensor.untyped_storage().buffer)  # type: ignore[attr-defined]
         return tensor
 
     def wrap_all(self, arrays: Sequence[Any]) -> list[Tensor]:
@@ -151,7 +151,7 @@ class Bridge:
                 *(jax.ShapeDtypeStruct(x.size, x.spec.dtype) for x in self.leaves),
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
-            second = Compiled(
+            second = CompiledFunction(
                 function, avals, inputs, name=f"{self.name} (pullback)", cause=first.cause
             )
             self._pullback = Bridge(second, self.where, self.layouts)
@@ -168,7 +168,7 @@ class Bridge:
         return [need and i in reached for i, need in enumerate(needed)]
 
 
-def _forward(compiled: Compiled, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _forward(compiled: CompiledFunction, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
     """(differentiable outputs, pullback, others)."""
     primals = [arrays[i] for i in compiled.inputs]
     return jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)

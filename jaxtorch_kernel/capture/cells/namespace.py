@@ -44,7 +44,7 @@ class Before:
                 for b in m._buffers.values()
                 if b is not None and b.device.type == "jax" and not is_lazy(b)
             ]
-            cells = [*buffers, *rng._sources.values()]
+            cells = [*buffers, *rng._keys.values()]
             self.cells = [(c, c.array, c.spec) for c in cells]
 
     def code_runs(self) -> None:

@@ -377,4 +377,4 @@ def _is_traced(tensor: Tensor) -> bool:
 
 
 def _made_in(trace: tracing.Trace, tensor: Tensor) -> bool:
-    return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
+    return tensor.device.type == "jax" and trace.created_here(buffer_of(tensor))

@@ -39,7 +39,7 @@ class Gradients:
             return False
         if now is None:
             return self.are_used()
-        if now.device.type != "jax" or self.trace is None or self.trace.made(buffer_of(now)):
+        if now.device.type != "jax" or self.trace is None or self.trace.created(buffer_of(now)):
             return True
         known = [t for _, reference in notes.tensors.values() if (t := reference()) is not None]
         known += [g for _, g in notes.gradients.values() if g is not None]

@@ -179,7 +179,7 @@ class Notes:
             and any(
                 isinstance(leaf, Tensor)
                 and leaf.device.type == "jax"
-                and trace.made(buffer_of(leaf))
+                and trace.created(buffer_of(leaf))
                 for leaf in parts[0]
             )
         )
@@ -270,7 +270,7 @@ class Notes:
             raise MakesParameters(path, *self.line)
         if private.is_wrapped(value):  # a transform's, put there by `functional_call`
             return
-        if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
+        if value.device.type == "jax" and trace is not None and trace.created(buffer_of(value)):
             return
         if id(value) not in self.tensors:
             self.effects.watch(path, value)

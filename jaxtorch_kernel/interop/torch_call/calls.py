@@ -1,7 +1,8 @@
 """Torch functions over flat tensors, and the functions that JAX's transforms derive from them.
 
-`TorchCall` is the user's function f. Its derivative at some operands is a linear map J, from changes of some operands
-(`wrt`) to changes of some results (`outs`). Applying J and its transpose are calls themselves:
+A `TorchCall` is what one `torch_call` equation runs. `UserFunction` is the user's function f. Its derivative at some
+operands is a linear map J, from changes of some operands (`wrt`) to changes of some results (`outs`). Applying J or its
+transpose is a call too:
 
     Pushforward(f, wrt, outs):  operands of f, tangents of wrt    -> J @ tangents      (jax.jvp)
     Pullback(f, wrt, outs):     operands of f, cotangents of outs -> cotangents @ J    (jax.vjp)
@@ -55,7 +56,7 @@ class Traits:
     told: bool = False
 
 
-class Call(ABC):
+class TorchCall(ABC):
     """A torch function of flat tensors.
 
     Attributes:
@@ -79,11 +80,11 @@ class Call(ABC):
         """The results. `nested` where a transform of `torch.func` is around the call."""
 
     @abstractmethod
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         """The call whose results are the tangents of the inexact ones, and which operands it takes before tangents."""
 
     @abstractmethod
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         """The call from cotangents of `outs` to those of `wrt`, counted from `linear_from`."""
 
     @property
@@ -99,7 +100,7 @@ def has_tangent(aval: Any) -> bool:
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
-class TorchCall(Call):
+class UserFunction(TorchCall):
     """The user's function.
 
     Args:
@@ -150,17 +151,17 @@ class TorchCall(Call):
             )
         return result.to(dtype)  # 64 bits, where JAX has 32
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         raise NotImplementedError("a torch function is not linear")
 
 
-class _Linear(Call):
+class _Linear(TorchCall):
     """The derivative of `inner`: a linear map from changes of operands `wrt` to changes of results `outs`."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
         self.inner, self.wrt, self.through = inner, wrt, outs
         self.traits = inner.traits
         self.linear_from = len(inner.ins)
@@ -181,21 +182,21 @@ class _Linear(Call):
 
         return function
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         first = self.linear_from
         if wrt[0] >= first:  # linear in all of them: its own derivative
             return self.along(tuple(i - first for i in wrt)), tuple(range(first))
         return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
     @abstractmethod
-    def along(self, which: tuple[int, ...]) -> Call:
+    def along(self, which: tuple[int, ...]) -> TorchCall:
         """The same map, restricted to these of its linear operands."""
 
 
 class Pushforward(_Linear):
     """`J @ tangents`."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
         super().__init__(inner, wrt, outs)
         self.ins, self.outs = inner.ins + self.source, self.target
 
@@ -235,10 +236,10 @@ class Pushforward(_Linear):
                 pulled, cotangents, list(tangents), create_graph=_is_recorded([*primals, *tangents])
             )
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         return derived(Pullback, self.inner, _pick(self.wrt, wrt), _pick(self.through, outs))
 
-    def along(self, which: tuple[int, ...]) -> Call:
+    def along(self, which: tuple[int, ...]) -> TorchCall:
         return derived(Pushforward, self.inner, _pick(self.wrt, which), self.through)
 
     def __repr__(self) -> str:
@@ -248,7 +249,7 @@ class Pushforward(_Linear):
 class Pullback(_Linear):
     """`cotangents @ J`, as JAX defines it: torch conjugates complex derivatives, JAX does not."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
         super().__init__(inner, wrt, outs)
         self.ins, self.outs = inner.ins + self.target, self.source
 
@@ -265,20 +266,20 @@ class Pullback(_Linear):
                 pulled = _grad(function(*xs), xs, cotangents, create_graph=_is_recorded(operands))
         return [t.conj() for t in pulled]
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         return derived(Pushforward, self.inner, _pick(self.wrt, outs), _pick(self.through, wrt))
 
-    def along(self, which: tuple[int, ...]) -> Call:
+    def along(self, which: tuple[int, ...]) -> TorchCall:
         return derived(Pullback, self.inner, self.wrt, _pick(self.through, which))
 
     def __repr__(self) -> str:
         return f"vjp({self.inner!r})"
 
 
-class Batch(Call):
+class Batch(TorchCall):
     """A call over a leading axis of its results and of the operands that are marked."""
 
-    def __init__(self, inner: Call, size: int, marked: tuple[bool, ...]):
+    def __init__(self, inner: TorchCall, size: int, marked: tuple[bool, ...]):
         self.inner, self.size, self.marked = inner, size, marked
         self.traits, self.linear_from, self.is_derivative = (
             inner.traits,
@@ -319,12 +320,12 @@ class Batch(Call):
         ]
         return [torch.stack(results) for results in zip(*one_by_one, strict=True)]
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         inner, kept = self.inner.tangent(wrt)
         marked = tuple(self.marked[i] for i in kept) + (True,) * len(wrt)
         return derived(Batch, inner, self.size, marked), kept
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         marked = self.marked[: self.linear_from] + (True,) * len(outs)
         return derived(Batch, self.inner.transpose(wrt, outs), self.size, marked)
 
@@ -332,9 +333,9 @@ class Batch(Call):
         return f"vmap({self.inner!r})"
 
 
-def derived(kind: Callable[..., Call], inner: Call, *arguments: Any) -> Call:
+def derived(kind: Callable[..., TorchCall], inner: TorchCall, *arguments: Any) -> TorchCall:
     """`kind(inner, *arguments)`: one for each, which lives as long as `inner`, and so is compiled once."""
-    known: dict[Any, Call] = inner.__dict__.setdefault("_derived", {})
+    known: dict[Any, TorchCall] = inner.__dict__.setdefault("_derived", {})
     key = (kind, *arguments)
     if key not in known:
         known[key] = kind(inner, *arguments)

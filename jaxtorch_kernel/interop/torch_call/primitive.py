@@ -1,6 +1,6 @@
 """The primitive of a torch call, with JAX's rules for it.
 
-An equation's parameter is a `Call`. Its rules create other calls (`calls.py`), so every JAX transform reduces to
+An equation's parameter is a `TorchCall`. Its rules create other calls (`calls.py`), so every JAX transform reduces to
 equations of this one primitive, which a program runs in a callback on XLA's own buffers.
 """
 
@@ -15,23 +15,23 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ...base import jax_private as private
-from .calls import Batch, Call, derived, has_tangent
+from .calls import Batch, TorchCall, derived, has_tangent
 from .running import Caught, on_cpu, on_gpu, on_host
 
 torch_call_p = Primitive("torch_call")
 torch_call_p.multiple_results = True
 
 
-def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
+def bind(call: TorchCall, operands: Sequence[Any]) -> list[Any]:
     """The results of a call, as JAX arrays or tracers."""
     return torch_call_p.bind(*private.equally_varying(operands), call=call)
 
 
-def _abstract(*avals: Any, call: Call) -> list[Any]:
+def _abstract(*avals: Any, call: TorchCall) -> list[Any]:
     return [private.aval_like(avals, out.shape, out.dtype) for out in call.outs]
 
 
-def _eager(*arrays: Any, call: Call) -> list[Any]:
+def _eager(*arrays: Any, call: TorchCall) -> list[Any]:
     """A separate program, which is waited for, so that an error in torch code is raised as that error."""
     program, caught = call.__dict__.get("_program") or _make_program(call)
     try:
@@ -41,7 +41,7 @@ def _eager(*arrays: Any, call: Call) -> list[Any]:
     raise found
 
 
-def _make_program(call: Call) -> tuple[Callable[..., Any], Caught]:
+def _make_program(call: TorchCall) -> tuple[Callable[..., Any], Caught]:
     watched = copy.copy(call)
     watched.caught = Caught()
     made = call.__dict__["_program"] = (
@@ -51,7 +51,7 @@ def _make_program(call: Call) -> tuple[Callable[..., Any], Caught]:
     return made
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: TorchCall) -> Any:
     results = bind(call, primals)
     wrt = tuple(
         i for i, t in enumerate(tangents) if type(t) is not ad.Zero and has_tangent(call.ins[i])
@@ -73,7 +73,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: Call) -> Any:
     ]
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, call: TorchCall) -> list[Any]:
     asked = [i for i, x in enumerate(operands) if ad.is_undefined_primal(x)]
     outs = tuple(i for i, ct in enumerate(cotangents) if type(ct) is not ad.Zero)
     if not outs:
@@ -84,7 +84,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, call: Call) -> list[An
     return [next(pulled) if ad.is_undefined_primal(x) else None for x in operands]
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> Any:
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: TorchCall) -> Any:
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     moved, marked = [], []
     for i, (x, d) in enumerate(zip(operands, dims, strict=True)):
@@ -97,8 +97,8 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, call: Call) -> Any:
     return results, [0] * len(results)
 
 
-def _lowering(run: Callable[[Call, Sequence[Any]], Any]) -> Callable[..., Any]:
-    def lower(ctx: Any, *operands: Any, call: Call) -> Any:
+def _lowering(run: Callable[[TorchCall, Sequence[Any]], Any]) -> Callable[..., Any]:
+    def lower(ctx: Any, *operands: Any, call: TorchCall) -> Any:
         return mlir.lower_fun(lambda *xs: run(call, xs), multiple_results=True)(ctx, *operands)
 
     return lower

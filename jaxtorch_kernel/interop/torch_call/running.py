@@ -26,7 +26,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ...base import torch_private
 from ...storage.transfer import as_numpy
-from .calls import Call
+from .calls import TorchCall
 
 Tensor = torch.Tensor
 Borrow = Callable[[Any], Tensor]
@@ -37,19 +37,19 @@ class TorchCallError(RuntimeError):
     """An error of torch code in a JAX program, with torch's traceback, because XLA passes on only the message."""
 
 
-def on_cpu(call: Call, operands: Sequence[Any]) -> Any:
+def on_cpu(call: TorchCall, operands: Sequence[Any]) -> Any:
     """The call in a JAX program on the CPU, over XLA's own buffers."""
     return buffer_callback(functools.partial(_fill, call, "cpu", _on_cpu), list(call.outs))(
         *operands
     )
 
 
-def on_gpu(call: Call, operands: Sequence[Any]) -> Any:
+def on_gpu(call: TorchCall, operands: Sequence[Any]) -> Any:
     """The call in a JAX program on a GPU, over XLA's own buffers and on its stream."""
     return buffer_callback(functools.partial(_fill_on_stream, call), list(call.outs))(*operands)
 
 
-def on_host(call: Call, operands: Sequence[Any]) -> Any:
+def on_host(call: TorchCall, operands: Sequence[Any]) -> Any:
     """The call in a JAX program on a device that torch has no kernels for."""
     warnings.warn(
         f"{call!r} runs on the host, because torch has no kernels for {jax.default_backend()}: its inputs and outputs "
@@ -59,19 +59,19 @@ def on_host(call: Call, operands: Sequence[Any]) -> Any:
     return jax.pure_callback(functools.partial(_host, call), list(call.outs), *operands)
 
 
-def in_order(call: Call, operands: Sequence[Any]) -> Any:
+def in_order(call: TorchCall, operands: Sequence[Any]) -> Any:
     """The call as an effect, once for each time that the program comes to it, in the program's order."""
     return io_callback(functools.partial(_host, call), list(call.outs), *operands, ordered=True)
 
 
-def _fill_on_stream(call: Call, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
+def _fill_on_stream(call: TorchCall, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
     """Torch's launches are ordered after XLA's earlier ones and before its later ones, without waiting."""
     with torch.cuda.stream(torch.cuda.ExternalStream(ctx.stream)):
         _fill(call, "cuda", torch.from_dlpack, ctx, out, *buffers)  # type: ignore[attr-defined]  # not in its stubs
 
 
 def _fill(
-    call: Call, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
+    call: TorchCall, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
 ) -> None:
     try:
         if _is_own_state():
@@ -83,7 +83,7 @@ def _fill(
         raise _told(call, error) from None
 
 
-def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[Any]) -> None:
+def _run_into(call: TorchCall, borrow: Borrow, out: Sequence[Any], buffers: Sequence[Any]) -> None:
     operands = [borrow(buffer) for buffer in buffers]
     lent = [tensor.untyped_storage() for tensor in operands]
     results = _attempted(call, operands)
@@ -96,7 +96,7 @@ def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[
             raise RuntimeError(_kept(call, i))
 
 
-def _host(call: Call, *arrays: Any) -> list[Any]:
+def _host(call: TorchCall, *arrays: Any) -> list[Any]:
     try:
         with _own_state("cpu"):
             return [
@@ -128,7 +128,7 @@ def _own_state(device: str) -> Iterator[None]:
         yield
 
 
-def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
+def _attempted(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
         torch_private.refuse_writes(tensor)
     copied = call.traits.copies  # before the run: another thread may learn it meanwhile
@@ -141,7 +141,7 @@ def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return _attempted(call, operands)
 
 
-def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
+def _watched(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
     """Run a derivative, and say so if it is not the one of the value that was computed before."""
     if call.traits.seeded or call.traits.told:
         return call.run(operands, nested=False)
@@ -157,14 +157,14 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return results
 
 
-def _kept(call: Call, i: int) -> str:
+def _kept(call: TorchCall, i: int) -> str:
     return (
         f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) beyond the call, itself, a "
         "view of it or a graph that needs it. Its memory is JAX's and will hold something else: keep argument.clone()."
     )
 
 
-def _told(call: Call, error: BaseException) -> TorchCallError:
+def _told(call: TorchCall, error: BaseException) -> TorchCallError:
     """An error in words: torch's traceback, without the frames of jaxtorch and JAX around it."""
     told = traceback.TracebackException.from_exception(error, compact=True)
     own = [i for i, frame in enumerate(told.stack) if frame.filename.startswith(_OWN)]

@@ -19,7 +19,7 @@ from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
 from ...programs.trees import Tree, split_jax
 from ...storage.dtypes import to_numpy
-from .calls import Aval, Call, TorchCall, Traits
+from .calls import Aval, TorchCall, Traits, UserFunction
 from .outputs import declared, inferred
 from .primitive import bind
 from .running import in_order
@@ -132,7 +132,7 @@ torch2jax_with_vjp = torch2jax_without_vjp = torch2jax_auto = torch2jax
 
 
 class _Wrapped:
-    """A torch function, and a `Call` for each signature that it was called with."""
+    """A torch function, and a `TorchCall` for each signature that it was called with."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Wrapped:
             output_shapes,
             call,
         )
-        self._calls: dict[Any, tuple[Call, Any]] = {}
+        self._calls: dict[Any, tuple[TorchCall, Any]] = {}
         self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -164,10 +164,10 @@ class _Wrapped:
         }
         self._find(tree, operands)
 
-    def _find(self, tree: Tree, arrays: list[Any]) -> tuple[Call, Any]:
+    def _find(self, tree: Tree, arrays: list[Any]) -> tuple[TorchCall, Any]:
         ins = tuple((tuple(a.shape), _dtype(a)) for a in arrays)
         statics = tuple((type(leaf), leaf) for leaf in tree.statics)
-        key = (tree.structure, tuple(tree.places), statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
+        key = (tree.structure, tuple(tree.indices), statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
         try:
             found = self._calls.get(key)
         except TypeError:
@@ -181,18 +181,18 @@ class _Wrapped:
             found = self._calls[key] = self._make(tree, avals, arrays)
         return found
 
-    def _make(self, tree: Tree, ins: list[Aval], arrays: list[Any]) -> tuple[Call, Any]:
+    def _make(self, tree: Tree, ins: list[Aval], arrays: list[Any]) -> tuple[TorchCall, Any]:
         flat, structure = self._flat(tree)
         if self.output_shapes is None:
             outs = inferred(flat, ins, self.traits, functools.partial(_examples, arrays))
         else:
             outs, structure[0] = declared(self.output_shapes, ins)
-        return TorchCall(flat, ins, outs, self.traits), list(structure)
+        return UserFunction(flat, ins, outs, self.traits), list(structure)
 
     def _flat(self, tree: Tree) -> tuple[Callable[..., list[Any]], list[Any]]:
         """The function over flat tensors, and where it notes the tree of its results."""
         function, structure, long = self.function, [_LEAF], self._long.get(tree.structure, ())
-        count = len(tree.places)
+        count = len(tree.indices)
         plain = tree.structure == jax.tree.structure(((0,) * count, {})) and not long
 
         def flat(*tensors: Tensor) -> list[Any]:
