@@ -149,9 +149,8 @@ class RandomKey(Buffer):
         from ..storage.transfer import has_failed, is_traced
 
         with self.lock:
-            if self.array is not self._good and not is_traced(
-                self.array
-            ):  # from a captured program
+            # A key other than the last valid one comes from a captured program, which may have failed.
+            if self.array is not self._good and not is_traced(self.array):
                 if has_failed(self.array):
                     self.array = self._good
                 elif self.array.is_ready():
@@ -250,9 +249,8 @@ def default_key(where: Sharding | None = None) -> RandomKey:
     where = placement.current() if where is None else where
     key = _keys.get(where)
     if key is None:
-        key = _keys.setdefault(
-            where, RandomKey(_default_seed, where)
-        )  # another thread may be first
+        # `setdefault`, because another thread may have added one in the meantime.
+        key = _keys.setdefault(where, RandomKey(_default_seed, where))
     return key
 
 

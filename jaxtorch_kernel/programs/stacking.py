@@ -3,7 +3,7 @@
 A loop over layers reads each layer's parameters from stacked arrays. If the loop's program did the stacking, it would
 have an input and a gradient for each parameter of each layer, and XLA needs tens of milliseconds to compile each. So
 two small programs do it outside, for a few layers at a time: `put` writes rows of the stacked arrays, `take` reads
-them. Neither depends on which rows it handles.
+them. The index of the rows is an operand, so one program serves them all.
 """
 
 from __future__ import annotations
