@@ -10,7 +10,7 @@ import os
 import torch
 
 import jaxtorch
-from jaxtorch.programs import kept, stats
+from jaxtorch.programs import program_cache, stats
 
 from .soak import Progress
 
@@ -34,7 +34,7 @@ def run(scale: float = 1.0) -> None:
         if n % 100 == 0:
             assert torch.equal(y.cpu(), torch.full((n,), 3.0)), f"a wrong value for size {n}"
             limit = jaxtorch.config.program_memory
-            assert limit is None or kept.held() <= limit
+            assert limit is None or program_cache.total_bytes() <= limit
         progress.at(n)
     grown = progress.settled() - before
     print(

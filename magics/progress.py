@@ -16,7 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxtorch.programs import compiling
-from jaxtorch.programs.compiling import Phase, outermost
+from jaxtorch.programs.compiling import Phase, outermost_phase
 from jaxtorch.widgets.hosts import host
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Progress:
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
-            if outermost() is phase:  # otherwise the cell may be over and its line removed
+            if outermost_phase() is phase:  # otherwise the cell may be over and its line removed
                 self._shown = True
                 self.sink.show(line)
 
@@ -114,7 +114,7 @@ class Progress:
             done: set[int] = set()
             while True:
                 now = time.monotonic()
-                phase = outermost()
+                phase = outermost_phase()
                 if phase is not None:
                     seen = now
                     done.add(id(phase))
@@ -151,7 +151,7 @@ def start(shell: InteractiveShell) -> None:
     sink = _sink(shell)
     if sink is not None:
         _progress = Progress(sink)
-        compiling.opened = _progress.begin
+        compiling.on_phase = _progress.begin
 
 
 def settle() -> None:
@@ -164,7 +164,7 @@ def stop() -> None:
     """Stop showing progress."""
     global _progress
     settle()
-    _progress = compiling.opened = None
+    _progress = compiling.on_phase = None
 
 
 def _sink(shell: InteractiveShell) -> Sink | None:

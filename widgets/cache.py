@@ -108,7 +108,7 @@ class CacheView(View):
         now = time.monotonic()
         # New programs show at once, call counts once a second: drawing takes milliseconds.
         if now - self._looked > _PERIOD:
-            sources = {id(r.cause.source): r.cause.source for r in known}
+            sources = {id(r.cause.function): r.cause.function for r in known}
             hits = sum(source.hits for source in sources.values())
             self._looked, self._counts = now, (sum(r.calls for r in known), hits)
         return len(known), sum(r.cleared for r in known), kept_count(), stats.evicted, self._counts

@@ -23,7 +23,7 @@ from ..dispatch import pausing
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import rng, tracing
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from ..programs.trees import Tree, split
 from ..storage import placement
 from ..storage.buffer import buffer_of
@@ -97,7 +97,7 @@ def trace_body(
 
     def run(key: Any, *arrays: Any) -> list[Any]:
         with tracing.tracing(trace):
-            source = rng.default()
+            source = rng.default_key()
             trace.touch(source)
             source.array = key
             own = {id(buffer_of(t)): t for t in cells}
@@ -119,7 +119,7 @@ def trace_body(
                 flow, outside = _flow(tensors, edges, trace.readers.values())
                 del inputs, edges, tensors
                 written = [cell for cell in trace.written() if cell is not source]
-                if any(isinstance(cell, rng.Source) for cell in written):
+                if any(isinstance(cell, rng.RandomKey) for cell in written):
                     raise _generator_refused(what)
                 if any(id(cell) not in own for cell in written):
                     raise _write_refused(what)
@@ -160,7 +160,7 @@ def call_bodies(
     closure = {id(t): t for body in bodies for _, t in body.closure}
     tensors = [*operands, *closure.values()]
     draws = any(body.draws for body in bodies)
-    source = rng.default()
+    source = rng.default_key()
     arrays = [read(t) for t in tensors]
     if draws:
         arrays.append(trace.read(source))
@@ -175,7 +175,7 @@ def call_bodies(
         return first, [*rest, key]
 
     inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
-    compiled = Compiled(flat, avals_of(arrays), inputs, name=name)
+    compiled = CompiledFunction(flat, avals_of(arrays), inputs, name=name)
     places = [(i, id(tensors[i])) for i in inputs]
     reached: list[frozenset[int]] = [
         frozenset(k for k, (i, key) in enumerate(places) if i in own.operands or key in own.closure)

@@ -23,7 +23,7 @@ from ..base.torch_private import transformed
 from ..programs import tracing
 from ..programs.compiling import phase
 from ..programs.site import origin, site_of
-from ..programs.stats import Reason, Source, Trace, tracing_as
+from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
 from .named import Named
@@ -82,7 +82,7 @@ class Cached(ABC, Generic[R]):
         self._parts: dict[
             Any, set[int]
         ] = {}  # structure -> arguments whose place in their memory counts
-        self.source = Source(name, self.kind)  # of its programs, and counts its calls
+        self.source = FunctionRecord(name, self.kind)  # of its programs, and counts its calls
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
@@ -205,12 +205,12 @@ class Cached(ABC, Generic[R]):
     def _count(self) -> int:
         return sum(map(len, self._programs.values()))
 
-    def _opened(self, arguments: Arguments, previous: R | None) -> Trace:
+    def _opened(self, arguments: Arguments, previous: R | None) -> TraceRecord:
         """Record the start of a trace and the reasons for it."""
         source, function = self.source, cast(Any, self._function)
         found = origin(None)
         state = state_of(function, arguments)
-        trace = Trace(source, None if found is None else site_of(found), state)
+        trace = TraceRecord(source, None if found is None else site_of(found), state)
         if hasattr(function, "site"):  # it knows better, as a cell does
             trace.site = function.site()
         if previous is not None and previous.provisional and not Replay.changes(previous):

@@ -192,7 +192,8 @@ def _run(
         # A cell with a new value must be an input, though nothing read it.
         finals = [cell.array for cell in session.written]
         session.escaped = trace.escaped()
-        born = [reference().array for reference, _ in session.escaped]
+        alive = [reference() for reference, _ in session.escaped]
+        born = [buffer.array for buffer in alive if buffer is not None]
     return [*read, *finals, *born]
 
 
@@ -217,4 +218,4 @@ def _find_leaves(outputs: list[Tensor], session: Session) -> None:
 
 
 def _is_made(tensor: Tensor, trace: tracing.Trace) -> bool:
-    return tensor.device.type == "jax" and trace.bore(buffer_of(tensor))
+    return tensor.device.type == "jax" and trace.created_here(buffer_of(tensor))

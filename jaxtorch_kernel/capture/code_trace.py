@@ -45,7 +45,7 @@ class CodeTrace(Trace):
         dtype has none.
         """
         tensor = tensor_over(array)
-        self.add_born(buffer_of(tensor))
+        self.add_created(buffer_of(tensor))
         differentiable = tensor.is_floating_point() or tensor.is_complex()
         if differentiable and torch.is_grad_enabled():
             return tensor.requires_grad_().clone()

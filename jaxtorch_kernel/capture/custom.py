@@ -130,7 +130,7 @@ class CustomCall:
 
     def _backward(self, given: Given, tensors: tuple[Tensor, ...]) -> list[Any]:
         context = self.context
-        count = len(self.kept.places)
+        count = len(self.kept.indices)
         context.saved_tensors, attributes = self.kept.filled(tensors[:count])
         context.set(attributes)
         del attributes

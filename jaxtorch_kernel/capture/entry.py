@@ -11,8 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..operators.bridge import Bridge, layouts
-from ..programs.atomic import TAKEN, mark_donated, own, replaced, store
-from ..programs.rng import Source
+from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, store, was_replaced
+from ..programs.rng import RandomKey
 from ..storage.buffer import Spec, buffer_of
 from ..storage.layout import covers_buffer
 from . import hoisting
@@ -84,19 +84,19 @@ class Entry(Replay):
             # Where another thread has just written to an input, the way below waits for it.
             try:
                 return bridge.wrap_other(bridge.run(operands)[1], 0)
-            except TAKEN:
+            except DONATED_ERRORS:
                 pass
         buffers = [leaves[place].untyped_storage().buffer for place in self.places]
         tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
         while True:
             for i in bridge.compiled.donated:
-                own(buffers[i])
+                ensure_unshared(buffers[i])
             operands = list(map(_array_of, (*buffers, *cells)))
             try:
                 ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
                 break
-            except TAKEN:
-                if not replaced((*buffers, *cells), operands):
+            except DONATED_ERRORS:
+                if not was_replaced((*buffers, *cells), operands):
                     raise
         outputs, others = ran
         for i in bridge.compiled.donated:
@@ -141,7 +141,7 @@ def trace_entry(
         asks = recorder.uses_gradients()
         if asks:
             _guard_gradients(recorder)
-        record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+        record = Record(recorder, session.trace.created_here, captured.leaves, captured.escaped)
         if asks:
             record.tie(arguments.own, recorder)
         return _entry(arguments, leaves, captured, session, record, name, donated)
@@ -216,7 +216,7 @@ def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
     allowed = record.module_buffers()
     for i in captured.written:
         cell = captured.cells[i]()
-        if i < arguments or (not isinstance(cell, Source) and id(cell) not in allowed):
+        if i < arguments or (not isinstance(cell, RandomKey) and id(cell) not in allowed):
             raise written("an argument" if i < arguments else "a tensor")
     # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
     for binding in record.bindings:

@@ -139,7 +139,7 @@ def export(
     avals: list[Any] = [None] * len(
         tree.statics
     )  # what is no tensor is no argument of the artifact
-    for place, tensor in zip(tree.places, tensors, strict=True):
+    for place, tensor in zip(tree.indices, tensors, strict=True):
         avals[place] = _aval(tensor)
     shapes, named_shapes = jax.tree.unflatten(tree.structure, avals)
     if not weights:

@@ -69,14 +69,14 @@ def _register_traced(self: Tensor, hook: Any) -> Any:
     if not _differentiable() or trace is None or not is_ours(self):
         return _register_hook(self, hook)
     cell = buffer_of(self)
-    if not trace.bore(cell):
+    if not trace.created_here(cell):
         what, advice = "created outside it", "Register it once, outside the captured code."
     elif not covers_buffer(self):
         what, advice = (
             "that is a view of another",
             "Register it on y = x.clone() and use y instead.",
         )
-    elif id(cell) in trace.read_cells:
+    elif id(cell) in trace.read_buffers:
         what, advice = "that has already been used", "Register it right after creating the tensor."
     else:
         return _hook_by_jax(self, hook, cell)

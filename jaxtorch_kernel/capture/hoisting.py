@@ -17,8 +17,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Literal, Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
-from ..programs.compiled import Compiled
-from ..programs.stacking import Stacked, Stacks, stackable, stacked_aval
+from ..programs.compiled import CompiledFunction
+from ..programs.stacking import StackedFunction, Stacks, stackable, stacked_aval
 from .captured import Captured
 
 Array = Any
@@ -78,7 +78,7 @@ batching.primitive_batchers[_stack_p] = _batched
 
 def compiled(
     captured: Captured, inputs: Sequence[int], donated: Sequence[int], name: str
-) -> Compiled:
+) -> CompiledFunction:
     """The programs of what was captured, their stacks hoisted.
 
     Args:
@@ -89,8 +89,8 @@ def compiled(
     """
     stacks = _hoisted(captured, inputs, donated)
     if stacks is None:
-        return Compiled(captured.function, captured.avals, inputs, donated, name)
-    return Stacked(captured.function, captured.avals, inputs, donated, name, stacks)
+        return CompiledFunction(captured.function, captured.avals, inputs, donated, name)
+    return StackedFunction(captured.function, captured.avals, inputs, donated, name, stacks)
 
 
 def _hoisted(captured: Captured, inputs: Sequence[int], donated: Sequence[int]) -> Stacks | None:

@@ -23,8 +23,8 @@ import torch
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
-from ..programs.local import Local
-from ..programs.rng import Source
+from ..programs.rng import RandomKey
+from ..programs.traced_buffer import TracedBuffer
 from ..storage.buffer import buffer_of
 from .code_trace import CodeTrace
 from .errors import CaptureError, explained
@@ -98,9 +98,9 @@ class ViewTrace(CodeTrace):
 
     def read(self, cell: Any) -> Any:
         """The value of the cell; values from before the call are constants."""
-        if self.bore(cell) or self._touched(cell):
+        if self.created_here(cell) or self._touched(cell):
             return cell.array
-        if not isinstance(cell, Source):
+        if not isinstance(cell, RandomKey):
             return super().read(cell)
         if self.key is None:
             raise CaptureError(
@@ -115,9 +115,9 @@ class ViewTrace(CodeTrace):
         """What the cell holds, to be placed where the arrays of the call are."""
         return uncommitted(super().constant_of(cell))
 
-    def touch(self, cell: Any) -> Local | None:
+    def touch(self, cell: Any) -> TracedBuffer | None:
         """Keep what the cell holds from now on in this trace, unless it was made here."""
-        return None if self.bore(cell) else super().touch(cell)
+        return None if self.created_here(cell) else super().touch(cell)
 
     def overwrite(self, cell: Any, array: Any) -> None:
         """Give a cell a value that does not depend on the one before: a seed needs no key."""
@@ -126,7 +126,7 @@ class ViewTrace(CodeTrace):
 
     def _touched(self, cell: Any) -> bool:
         known = self.locals.get(id(cell))
-        return known is not None and known.cell() is cell
+        return known is not None and known.buffer() is cell
 
     def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
         """Refuse what a JAX function cannot do.
@@ -137,7 +137,7 @@ class ViewTrace(CodeTrace):
         Raises:
             CaptureError: if a tensor that existed before the call, or its `.grad`, has changed.
         """
-        changed: list[Any] = [cell for cell in self.written() if not isinstance(cell, Source)]
+        changed: list[Any] = [cell for cell in self.written() if not isinstance(cell, RandomKey)]
         for tensor, gradient in gradients:
             if not tensor.is_leaf:  # a write gave it a history
                 tensor.detach_()

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax import export
 
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from .tpu import compile_elsewhere
 from .tpu_worker import describe
 
@@ -115,7 +115,7 @@ class Executable:
         return dict(self._memory)
 
 
-def forward_of(compiled: Compiled, target: str | None) -> Lowered:
+def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
     """The forward program of a captured signature."""
 
     def forward(*arrays: Any) -> list[Any]:
@@ -125,7 +125,7 @@ def forward_of(compiled: Compiled, target: str | None) -> Lowered:
     return Lowered(forward, compiled.avals, compiled.name, target)
 
 
-def with_gradients_of(compiled: Compiled, target: str | None) -> Lowered:
+def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered:
     """Forward and backward as one program from all inputs and cotangents to the outputs and gradients."""
     if not compiled.inputs:
         raise ValueError(

@@ -18,7 +18,7 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from ..operators.bridge import Bridge, avals_of
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from ..storage import placement
 from .bodies import Body, aval_of, read, trace_body
 from .custom import is_ours
@@ -118,7 +118,7 @@ def _identity(tensors: list[Tensor], pull_back: Any, constants: Any) -> Any:
 
     same.defvjp(lambda constants, arrays: (arrays, constants), pull_back)
     arrays = [read(t) for t in tensors]
-    compiled = Compiled(
+    compiled = CompiledFunction(
         lambda *own: (same(constants, list(own)), []),
         avals_of(arrays),
         range(len(arrays)),

@@ -17,7 +17,7 @@ from ..base import torch_private as private
 from ..base.ambient import ambient
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing
-from ..programs.atomic import TAKEN
+from ..programs.atomic import DONATED_ERRORS
 from ..storage.buffer import Spec, buffer_of
 from .signature import Arguments
 
@@ -91,7 +91,12 @@ def run_of(
         leaf, maker: what `wrap_result` takes.
     """
     names: dict[str, Any] = {f"s{i}": spec for i, spec in enumerate(specs)}
-    names |= {"STALE": STALE, "TAKEN": TAKEN, "tracing": tracing, "wrap_result": wrap_result}
+    names |= {
+        "STALE": STALE,
+        "DONATED_ERRORS": DONATED_ERRORS,
+        "tracing": tracing,
+        "wrap_result": wrap_result,
+    }
     names |= {"forward": forward, "record": record, "leaf": leaf, "maker": maker}
     count = range(len(specs))
     differs = ["tracing.depth"]  # somebody traces or watches, maybe in another thread
@@ -105,7 +110,7 @@ def run_of(
         f"    if {' or '.join(differs)}: return STALE",
         # The general way says why, or waits for a thread that writes to an argument.
         f"    try: done = forward({', '.join(f'b{i}.array' for i in count)})",
-        "    except TAKEN: return STALE",
+        "    except DONATED_ERRORS: return STALE",
         "    record.calls += 1",
         "    return wrap_result(leaf, done[0], maker)",
     ]

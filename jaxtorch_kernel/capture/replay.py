@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch.utils import _pytree as pytree
 
-from ..programs.rng import Source
+from ..programs.rng import RandomKey
 from ..storage import moves
 from ..storage.buffer import Spec
 from .captured import Captured
@@ -93,7 +93,7 @@ class Replay(ABC):
         written = [i for i in (*captured.written, *given) if i < len(alive)]
         self.sharing = Sharing(alive, places, written, record)
         self.reflagged, self.rebound = record.reflagged, record.rebound
-        self.sources = [c for r in self.references if isinstance(c := r(), Source)]
+        self.sources = [c for r in self.references if isinstance(c := r(), RandomKey)]
 
     def _cells(self) -> list[Any]:
         """The cells of the tensors that are read by name. Raises AttributeError where one is gone."""
@@ -236,7 +236,7 @@ class Replay(ABC):
             return self._run(leaves, cells, call)
         with ExitStack() as stack:
             for source in self.sources:  # two threads must not draw from the same key
-                stack.enter_context(source.held())
+                stack.enter_context(source.locked())
             return self._run(leaves, cells, call)
 
     @abstractmethod

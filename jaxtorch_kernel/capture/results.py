@@ -123,7 +123,7 @@ class Results:
 
     def _leaf(self, leaf: Tensor, trace: Trace) -> Output | Part | Alias:
         buffer = buffer_of(leaf)
-        if not trace.made(buffer):
+        if not trace.created(buffer):
             return self._alias(leaf) or self._output(leaf)
         for other in self._bases(leaf):
             if (view := _view(leaf, other)) is not None:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ..base.ambient import NAMES, ambient
 from ..base.options import config
 from ..programs.site import describe, origin, site_of
-from ..programs.stats import Reason, Source
+from ..programs.stats import FunctionRecord, Reason
 from .dependencies.guard import Change
 from .dependencies.tokens import Identity, Structure, look, token
 from .reasons import State, changes, distance, outermost, reasons
@@ -67,7 +67,7 @@ def _static(leaf: Any) -> Any:
     return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Identity) else known
 
 
-def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
+def why(source: FunctionRecord, state: State, kept: list[Any]) -> list[Reason]:
     """What differs from the trace of the source that is most like this one; nothing for its first.
 
     Args:
@@ -84,13 +84,13 @@ def why(source: Source, state: State, kept: list[Any]) -> list[Reason]:
     return reasons(near)
 
 
-def forget_old_states(source: Source) -> None:
+def forget_old_states(source: FunctionRecord) -> None:
     """Keep only what the next trace is compared with."""
     for trace in list(source.history)[:-_MOST_STATES]:
         trace.state = None
 
 
-def warn_if_often(source: Source) -> None:
+def warn_if_often(source: FunctionRecord) -> None:
     """Warn once of a source that was traced more often than `jaxtorch.config.max_traces`."""
     limit = config.max_traces
     if limit is None or source.warned or source.traces <= limit or source.kind not in _KINDS:

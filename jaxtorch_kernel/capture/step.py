@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
-from ..programs.atomic import TAKEN, mark_donated, own, replaced, run_into
-from ..programs.compiled import Compiled
+from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, run_into, was_replaced
+from ..programs.compiled import CompiledFunction
 from ..programs.tracing import Untraceable
 from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Session, capture, placement_of
@@ -127,7 +127,7 @@ class Step(Replay):
         self.reads_nothing &= not (self.grads or self.optimizers.known)
         self._had = [grad.had for grad in self.grads]
         self._is_hooked = any(grad.hooks for grad in self.grads)
-        self.compiled = Compiled(
+        self.compiled = CompiledFunction(
             captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
         )
 
@@ -190,14 +190,14 @@ class Step(Replay):
         targets = [*fresh, *written, *born]
         while True:
             for i in self._owned:
-                own(inputs[i])
+                ensure_unshared(inputs[i])
             operands = [cell.array for cell in inputs]
             operands += [constant.value for constant in self.constants]
             try:
                 run_into(execute, operands, targets)
                 break
-            except TAKEN:
-                if not replaced(inputs, operands):
+            except DONATED_ERRORS:
+                if not was_replaced(inputs, operands):
                     raise
         self.compiled.records[""].calls += 1
         if self._respecified:
@@ -258,7 +258,7 @@ def trace_step(
                 known=lambda: [*arguments.known(given), *recorder.notes.known()],
             )
             optimizers.check(session.written)
-            record = Record(recorder, session.trace.bore, captured.leaves, captured.escaped)
+            record = Record(recorder, session.trace.created_here, captured.leaves, captured.escaped)
             if recorder.uses_gradients():
                 record.tie(arguments.own, recorder)
             step = _step(arguments, captured, session, record, optimizers, recorder, name)
@@ -335,7 +335,7 @@ def _in_order(
     """The inputs sorted: arguments (with their places), cells, first values of what the code made."""
     cells = [reference() for reference in captured.cells]
     own = [place.get(id(cell)) for cell in cells]
-    born = [trace.bore(cell) for cell in cells]
+    born = [trace.created_here(cell) for cell in cells]
     order = sorted(
         range(len(own)),
         key=lambda i: (born[i], own[i] is None, own[i] or 0, not record.is_named(cells[i])),

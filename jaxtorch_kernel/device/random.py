@@ -7,27 +7,27 @@ from typing import Any
 
 import torch
 
-from ..programs.rng import default, fresh_seed, is_tracing, seed_all_sources
+from ..programs.rng import default_key, fresh_seed, is_tracing, seed_all_keys
 from . import seeds
 
 
 def follow_torch(seed: int) -> None:
-    """Seed the source of every JAX device, as `torch.manual_seed` and `torch.seed` ask."""
+    """Seed the key of every JAX device, as `torch.manual_seed` and `torch.seed` ask."""
     # On the stack: `seeds.manual_seed_all`, torch's call of it, and `torch.manual_seed` or `torch.seed`.
     if is_tracing() and sys._getframe(3).f_code is torch.random.seed.__code__:
         fresh_seed()  # which refuses
-    seed_all_sources(seed)
+    seed_all_keys(seed)
 
 
 def manual_seed(seed: int) -> None:
     """Seed the random numbers of the jax device."""
-    seed_all_sources(int(seed))
+    seed_all_keys(int(seed))
 
 
 def seed() -> int:
     """Seed from the operating system; returns the seed."""
     value = fresh_seed()
-    seed_all_sources(value)
+    seed_all_keys(value)
     return value
 
 
@@ -37,18 +37,18 @@ def seed_all() -> int:
 
 
 def initial_seed() -> int:
-    """The seed that the current source started from."""
-    return default().initial_seed
+    """The seed that the current key started from."""
+    return default_key().initial_seed
 
 
 def get_rng_state(device: Any = "jax") -> torch.Tensor:
     """The state of the current source, a ByteTensor on the CPU."""
-    return default().state()
+    return default_key().state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """`[get_rng_state()]`: torch sees one jax device."""
-    return [default().state()]
+    return [default_key().state()]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
@@ -57,13 +57,13 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
     Raises:
         RuntimeError: the state is invalid.
     """
-    default().set_state(new_state)
+    default_key().set_state(new_state)
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
     """Restore the states from `get_rng_state_all`."""
     (state,) = new_states
-    default().set_state(state)
+    default_key().set_state(state)
 
 
 seeds.seed_by(follow_torch)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from ..programs.compiling import Handle, finish
-from ..programs.stats import Compiled as Record
+from ..programs.stats import ProgramRecord
 
 # Runs a program on flat arrays.
 Run = Callable[..., Sequence[jax.Array]]
@@ -50,7 +50,7 @@ class Executable:
         self._traced: jax.stages.Traced | None = traced
         self.counted_by_caller = counted_by_caller
         self.call: Run | None = None
-        self.record: Record | None = None
+        self.record: ProgramRecord | None = None
 
     def compile(self) -> jax.stages.Compiled:
         """Compile the trace and release it. Sets `call` and `record`."""

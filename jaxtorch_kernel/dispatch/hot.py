@@ -17,7 +17,7 @@ import torch
 from ..base import torch_private as private
 from ..base.options import config
 from ..programs import tracing
-from ..programs.atomic import TAKEN, replaced
+from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import buffer_of, geometry
@@ -85,9 +85,9 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
             return general(*args)
         try:
             (out,) = program.executable.call(*operands)  # type: ignore[misc]  # compiled, because it is quick
-        except TAKEN as error:
+        except DONATED_ERRORS as error:
             buffers = [buffer_of(a) for a in args if isinstance(a, torch.Tensor)]
-            if replaced(buffers, operands):
+            if was_replaced(buffers, operands):
                 return kernel(*args)
             if not isinstance(error, jax.errors.JaxRuntimeError):
                 raise

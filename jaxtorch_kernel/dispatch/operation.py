@@ -9,8 +9,8 @@ from torch._ops import OpOverload
 
 from ..lowerings.registry import Lowering
 from ..lowerings.value_checks import CHECKS
-from ..programs import kept, tracing
-from ..programs.kept import Programs
+from ..programs import program_cache, tracing
+from ..programs.program_cache import ProgramCache
 from ..programs.site import printing
 from ..storage import placement
 from . import overlap
@@ -68,7 +68,7 @@ class Operation:
         self.name = name or (short_name(op) if op is not None else "")
         self.copy_cpu = copy_cpu
         self.kinds = _kinds(self.signature, lowering)
-        self.programs = Programs()
+        self.programs = ProgramCache()
         self.ready = self.programs.ready
         self.numeric = frozenset(i for i, kind in enumerate(self.kinds) if kind <= NUMBER)
         factory = TENSOR not in self.kinds and TENSORS not in self.kinds
@@ -177,4 +177,4 @@ def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
 def forget_programs() -> None:
     """Drop every operator's programs: the next call of each recompiles."""
     with build_lock:
-        kept.forget()
+        program_cache.clear()

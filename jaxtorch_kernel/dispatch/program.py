@@ -24,7 +24,7 @@ import torch
 
 from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
-from ..programs import kept
+from ..programs import program_cache
 from ..programs.compiling import phase
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
@@ -50,8 +50,8 @@ class Program:
         only: the one result of a quick program.
         by_hot_path: no check of values has to run before it.
         origin: recorded in the buffers that it writes.
-        nbytes: its estimated size (`programs/kept.py`).
-        round: when it was last set aside (`programs/kept.py`).
+        nbytes: its estimated size (`programs/program_cache.py`).
+        round: when it was last set aside (`programs/program_cache.py`).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Program:
         self.only: Fresh = None  # type: ignore[assignment]  # set with `quick`
         self.by_hot_path = True
         self.origin = Written(name)
-        self.nbytes, self.round = kept.TRACED, 0
+        self.nbytes, self.round = program_cache.TRACED_BYTES, 0
         self._precision = precision
         self._metas = None if metas is None else flatten(metas)
         self.executable = self._traced()
@@ -181,7 +181,7 @@ class Program:
         """What runs the program. The first call that is not inside a trace compiles it."""
         with build_lock:
             if self.executable.call is None:
-                kept.compiled(self, self.executable.compile())
+                program_cache.count_executable(self, self.executable.compile())
                 only = self.results.only()
                 if only is not None and self.by_hot_path and not self.operands.written:
                     self.only = only

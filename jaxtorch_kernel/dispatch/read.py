@@ -8,7 +8,7 @@ import torch
 
 from ..lowerings.registry import Lowering
 from ..programs import tracing, watching
-from ..programs.atomic import TAKEN, replaced
+from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_buffer
 from ..storage.buffer import buffer_of
 from ..storage.layout import is_array
@@ -70,8 +70,8 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
         result = host_values(array) if watching.watcher is None else watching.fetched(array)
         raise_reported()
         return result
-    except TAKEN as error:
-        if array is not None and replaced([buffer_of(tensor)], [array]):
+    except DONATED_ERRORS as error:
+        if array is not None and was_replaced([buffer_of(tensor)], [array]):
             return host_array(tensor, what)
         if isinstance(error, jax.errors.JaxRuntimeError):
             raise explain_buffer(error, buffer_of(tensor)) from None

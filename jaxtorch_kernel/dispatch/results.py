@@ -11,7 +11,7 @@ import torch
 from ..base import torch_private as private
 from ..programs import watching
 from ..programs.site import origin
-from ..storage.buffer import Spec
+from ..storage.buffer import Named, Spec
 from .schema import Signature
 
 Tensor = torch.Tensor
@@ -57,14 +57,14 @@ def flatten(tree: object) -> list[Any]:
     return [tree]
 
 
-def wrap_result(leaf: Fresh, array: jax.Array, maker: object) -> Tensor:
+def wrap_result(leaf: Fresh, array: jax.Array, maker: Named) -> Tensor:
     """A tensor over one output of a program. `maker` is recorded as what computed it, and has a name."""
     result = _empty(leaf.size, leaf.dtype)
     spec = leaf.spec
     buffer = spec.buffer(array, spec, origin(maker))
     result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]
     if watching.watcher is not None:
-        watching.watcher.made(buffer)
+        watching.watcher.add_result(buffer)
     return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..programs import rng, watching
-from ..programs.atomic import TAKEN, own, replaced, run_into
+from ..programs.atomic import DONATED_ERRORS, ensure_unshared, run_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import Buffer
@@ -30,8 +30,8 @@ def run_plain(operation: Operation, program: Program, call: Call) -> object:
     watching.launching(program.executable.record)
     try:
         outputs = execute(*operands)
-    except TAKEN as error:
-        if replaced(call.buffers, operands):
+    except DONATED_ERRORS as error:
+        if was_replaced(call.buffers, operands):
             return operation.run(call)
         if not isinstance(error, jax.errors.JaxRuntimeError):
             raise
@@ -43,31 +43,31 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
     """A call that writes, draws random numbers, or has no tensor that determines its sharding."""
     targets = [call.buffers[i] for i in program.targets]
     for buffer in targets:
-        own(buffer)
+        ensure_unshared(buffer)
     sources = [call.buffers[i] for i in program.operands.unique]
     operands: list[Operand] = [buffer.array for buffer in sources]
     program = _with_operands(operation, program, call, operands)
     try:
         if program.lowering.random:
-            with random_source(operation.kinds, call, program).drawing() as key:
+            with random_key(operation.kinds, call, program).drawing() as key:
                 outputs = _run_into(program, call, [key, *operands], targets)
         else:
             outputs = _run_into(program, call, operands, targets)
-    except TAKEN:
-        if not replaced(sources, operands):
+    except DONATED_ERRORS:
+        if not was_replaced(sources, operands):
             raise
         return run_special(operation, program, call)
     for buffer in targets:
         buffer.origin = origin(program.origin)
         if watching.watcher is not None:
-            watching.watcher.made(buffer)
+            watching.watcher.add_result(buffer)
     return program.results.wrap(outputs, call.tensors)
 
 
-def random_source(kinds: Sequence[int], call: Call, program: Program) -> rng.Source:
+def random_key(kinds: Sequence[int], call: Call, program: Program) -> rng.RandomKey:
     """The random key of a call: that of its generator argument, or the device's."""
     generators = (a for kind, a in zip(kinds, call.args, strict=False) if kind == GENERATOR)
-    return rng.source(next(generators, None), program.operands.sharding)
+    return rng.key_for(next(generators, None), program.operands.sharding)
 
 
 def _with_operands(
@@ -99,7 +99,7 @@ def _run_into(
     record = program.executable.record
     watching.launching(record)
     fresh = [_receiver() for leaf in program.results.leaves if leaf is not None]
-    # The next random key comes last. It is dropped: it is lost if the program fails (`rng.Source.drawing`).
+    # The next random key comes last. It is dropped: it is lost if the program fails (`rng.RandomKey.drawing`).
     dropped = [_receiver()] if program.lowering.random else []
     old = [(b, b.array, b.spec) for b in targets]
     try:

@@ -22,7 +22,7 @@ from . import pausing
 from .call import Call
 from .numbers import check_bounds, number_constants
 from .operands import Operand
-from .running import random_source
+from .running import random_key
 
 if TYPE_CHECKING:
     from .operation import Operation
@@ -49,7 +49,7 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     source = None
     operands = _operands(program, call, trace)
     if operation.lowering.random:
-        source = random_source(operation.kinds, call, program)
+        source = random_key(operation.kinds, call, program)
         operands.insert(0, trace.read(source))
     if program.operands.views:
         starts = program.operands.new_starts(call.tensors)
@@ -96,7 +96,7 @@ def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:
 
 def _forget(buffer: Buffer, trace: Trace) -> None:
     """Make the value that was read from a buffer a separate constant: from now on the buffer holds another value."""
-    index = trace.place.pop(id(buffer), None)
+    index = trace.constant_index.pop(id(buffer), None)
     if index is not None and trace.captured[index][0]() is buffer:
         trace.captured[index] = (lambda: None), trace.captured[index][1]
 
@@ -106,7 +106,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
     operands: list[Operand] = []
     for i, first in enumerate(program.operands.unique):
         array = trace.read(call.buffers[first])
-        trace.read_cells.add(id(call.buffers[first]))
+        trace.read_buffers.add(id(call.buffers[first]))
         readers = [
             t for t, o in zip(call.tensors, program.operands.operand_of, strict=True) if o == i
         ]
@@ -115,7 +115,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
         operands.append(array)
     for t in call.tensors:
         if t.requires_grad:
-            if not trace.made(buffer_of(t)):
+            if not trace.created(buffer_of(t)):
                 if t.is_leaf:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(t.grad_fn) < trace.root.first_node:
@@ -139,7 +139,7 @@ def _note_made(results: object, call: Call, trace: Trace) -> object:
     for t in _tensors(results):
         buffer = buffer_of(t)
         if id(buffer) not in known:
-            trace.add_born(buffer)
+            trace.add_created(buffer)
     return results
 
 

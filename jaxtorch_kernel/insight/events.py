@@ -29,7 +29,7 @@ from ..base.jax_private import LiveTrace, find_executable, lowered_jaxpr, newest
 from ..dispatch import executable
 from ..programs import compiling, stats
 from ..programs.compiling import Handle
-from ..programs.site import origin, own_first, site_of
+from ..programs.site import called_by_engine, origin, site_of
 
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 _STEPS = {
@@ -110,20 +110,20 @@ def _safely(listener: Callable[..., None], *arguments: Any) -> None:
 
 
 def _cached(found: bool) -> None:
-    phase = compiling.here()
+    phase = compiling.current_phase()
     if phase is None:
         _pending.found = found
     elif phase.step == "XLA":
-        phase.found = found
+        phase.cached = found
 
 
 def _compiled(step: str, seconds: float, name: str) -> None:
-    if compiling.here() is not None:
+    if compiling.current_phase() is not None:
         return
     inner = _NAME.match(name)
     name = inner[1] if inner else name
     _pending.seconds[step, name] = seconds
-    compiling.hear(name, _NEXT[step])
+    compiling.on_step_end(name, _NEXT[step])
     if step == "lowering" and (jaxpr := lowered_jaxpr()) is not None:
         _pending.jaxpr = name, weakref.ref(jaxpr)
     if step != "XLA":
@@ -132,18 +132,18 @@ def _compiled(step: str, seconds: float, name: str) -> None:
     known, found, lowered = _pending.seconds, _pending.found, _pending.jaxpr
     _pending.seconds, _pending.found, _pending.jaxpr = {}, None, None
     place = origin(None)
-    kind = "engine" if own_first() else "jax.jit"
+    kind = "engine" if called_by_engine() else "jax.jit"
     site = None if place is None else site_of(place)
     source = _source(name, kind, site)
     source.traces += ("trace", name) in known
     fingerprint, avals = newest_executable(name) or (None, [])
     stats.compiled.append(
-        stats.Compiled(
+        stats.ProgramRecord(
             name,
             known.get(("trace", name), 0.0),
             seconds,
             known.get(("lowering", name), 0.0),
-            stats.Trace(source, site),
+            stats.TraceRecord(source, site),
             site=site,
             avals=avals,
             persistent_hit=found,
@@ -163,9 +163,9 @@ def _handle(fingerprint: Any, name: str, jaxpr: weakref.ref[Any] | None) -> Hand
     return Handle(found, None if traced is None else LiveTrace(traced, name))
 
 
-_sources: dict[tuple[str, str, Any], stats.Source] = {}
+_sources: dict[tuple[str, str, Any], stats.FunctionRecord] = {}
 
 
-def _source(name: str, kind: str, site: Any) -> stats.Source:
+def _source(name: str, kind: str, site: Any) -> stats.FunctionRecord:
     """JAX reports only a function's name: functions with one name called from one line count as one."""
-    return _sources.setdefault((name, kind, site), stats.Source(name, kind))
+    return _sources.setdefault((name, kind, site), stats.FunctionRecord(name, kind))

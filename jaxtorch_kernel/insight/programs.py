@@ -258,8 +258,8 @@ def kept_count() -> int:
     return len(_kept)
 
 
-def _info(record: stats.Compiled) -> ProgramInfo:
-    source = record.cause.source
+def _info(record: stats.ProgramRecord) -> ProgramInfo:
+    source = record.cause.function
     return ProgramInfo(
         record.id,
         record.name,
@@ -290,7 +290,7 @@ def _shown(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _of_handle(record: stats.Compiled, ask: Callable[[Any], Any]) -> Any:
+def _of_handle(record: stats.ProgramRecord, ask: Callable[[Any], Any]) -> Any:
     handle = record.handle()
     return None if handle is None else ask(handle)
 
@@ -298,7 +298,7 @@ def _of_handle(record: stats.Compiled, ask: Callable[[Any], Any]) -> Any:
 _answers: dict[tuple[Any, str], Any] = {}
 
 
-def _asked(record: stats.Compiled, question: str, ask: Callable[[Any], Any]) -> Any:
+def _asked(record: stats.ProgramRecord, question: str, ask: Callable[[Any], Any]) -> Any:
     """Like `_of_handle`, with a cached answer: a live view requests it ten times a second."""
     key = record, question
     if key not in _answers:
@@ -314,7 +314,7 @@ def _lowered(handle: Any) -> Any:
         return without_lowering(handle.traced).lower()  # not kept after use
 
 
-def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
+def _hlo(record: stats.ProgramRecord, handle: Any) -> bytes | None:
     """The HLO with the source lines of its own trace, and with the id of the running module."""
     running = hlo_proto(handle.executable)
     mine = record.persistent_hit is False or handle.traced is None
@@ -326,7 +326,7 @@ def _hlo(record: stats.Compiled, handle: Any) -> bytes | None:
             known[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
     own = known[record]
     # A `jax.jit` program is lowered again from its jaxpr alone, and may differ from the running one.
-    if own is None or (record.cause.source.kind == "jax.jit" and not _alike(own, running)):
+    if own is None or (record.cause.function.kind == "jax.jit" and not _alike(own, running)):
         return running
     number = module_id(running)
     # If a message has a scalar field twice, the last value counts.

@@ -131,7 +131,7 @@ def clear(functions: Iterable[FunctionInfo]) -> None:
         for info in function.programs:
             info._record.cleared = True
             release(info)
-        source: stats.Source = function.programs[0]._record.cause.source
+        source: stats.FunctionRecord = function.programs[0]._record.cause.function
         for cache in list(source.caches):
             cache.clear_cache()
         if function.kind == "eager":
@@ -215,7 +215,7 @@ def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
 
 
 def _function(group: list[ProgramInfo]) -> FunctionInfo:
-    source: stats.Source = group[0]._record.cause.source
+    source: stats.FunctionRecord = group[0]._record.cause.function
     retraces = []
     first = source.traces - len(source.history)
     for i, trace in enumerate(source.history, first + 1):

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import torch
 
-from ..programs.rng import Source
+from ..programs.rng import RandomKey
 from ..programs.site import is_user_file
 from ..storage.buffer import Buffer
 
@@ -149,7 +149,7 @@ class _Search:
                     f"{name}{rest}, a local variable of {code.co_name}() ({code.co_filename})"
                 )
             return None
-        if isinstance(holder, Source):
+        if isinstance(holder, RandomKey):
             self._say("the device's random number generator: it is its key")
             return None
         if isinstance(holder, Buffer | types.ModuleType):

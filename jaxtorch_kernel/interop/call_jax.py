@@ -1,6 +1,6 @@
 """JAX functions in torch code: `call_jax` and `torch_view`.
 
-In eager mode the function is one compiled program per signature, as under `jax.jit`, and a node of torch's autograd
+In eager mode the function is one compiled program per signature, as under `jax.jit`, and one node of torch's autograd
 graph. Globals and attributes that its Python code reads are guarded, as in captured code: if one has changed, the
 function is retraced. Inside captured code it is traced together with the code around it.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
 import torch
+from jax.tree_util import PyTreeDef
 
 from ..base.ambient import of_jax
 from ..capture.dependencies.guards import Guards
@@ -23,32 +24,41 @@ from ..capture.signature import by_value
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import tracing
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction, FlatFunction
 from ..programs.trees import Tree, is_tensor, split_jax
 from ..storage import placement
 from ..storage.buffer import buffer_of
 
+P = ParamSpec("P")
 Tensor = torch.Tensor
-_MOST = 8  # programs of one signature, which differ in what they read
+Array = jax.Array
+_MOST = 8  # specializations of one signature, which differ in the values that the function read
 
 
-class _Call(NamedTuple):
-    """A function with one signature.
+class _Results:
+    """The structure of a function's results and which of them are differentiable, known once it has been traced."""
+
+    structure: PyTreeDef
+    differentiable: list[bool]
+
+
+class _Specialization(NamedTuple):
+    """A function specialized to one signature, and to the values that its Python code read.
 
     Attributes:
-        bridge: runs it.
-        out_tree: structure of its results, and which of them are differentiable; known when it has been traced.
-        guards: what else its Python read; None inside captured code, which has its own.
-        arrays: the tensors that it read by name, and the arrays that they had, which are constants of its program.
+        bridge: runs the function.
+        results: describes its results.
+        guards: other values that its Python code read; None inside captured code, which has guards of its own.
+        arrays: the tensors that it read by name, with their arrays at that time, which are constants of its program.
     """
 
     bridge: Bridge
-    out_tree: list[Any]
+    results: _Results
     guards: Guards | None = None
-    arrays: Sequence[tuple[weakref.ref[Tensor], Any]] = ()
+    arrays: Sequence[tuple[weakref.ref[Tensor], Array]] = ()
 
     def holds(self) -> bool:
-        """Whether what it read is as it was."""
+        """Whether all values that it read are unchanged."""
         for reference, array in self.arrays:
             tensor = reference()
             if tensor is None or buffer_of(tensor).array is not array:
@@ -56,10 +66,11 @@ class _Call(NamedTuple):
         return self.guards is None or self.guards.hold()
 
 
-_calls: weakref.WeakKeyDictionary[Any, dict[Any, list[_Call]]] = weakref.WeakKeyDictionary()
+_Cache = dict[Hashable, list[_Specialization]]
+_caches: weakref.WeakKeyDictionary[Callable[..., object], _Cache] = weakref.WeakKeyDictionary()
 
 
-def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call a JAX function with torch tensors of the jax device, without a copy.
 
     Args:
@@ -92,21 +103,20 @@ def call_jax(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
     if tracing.active():
-        bridge, out_tree, *_ = _make(function, tree, arrays, inputs)
+        call = _inlined(function, tree, arrays, inputs)
     else:
-        key = _key(tree, arrays)
-        known = _calls.setdefault(function, {}) if _weakly(function) else {}
-        kept = known.setdefault(key, [])
-        found = next((call for call in kept if call.holds()), None)
-        if found is None:
-            found = _traced(function, tree, arrays, inputs)
-            kept[:] = [found, *kept][:_MOST]
-        bridge, out_tree = found.bridge, found.out_tree
-    outputs, others = bridge([tensors[i] for i in inputs], arrays)
-    return _rebuild(out_tree[0], outputs, others, bridge)
+        cache = _caches.setdefault(function, {}) if _is_cacheable(function) else {}
+        known = cache.setdefault(_key(tree, arrays), [])
+        valid = next((specialization for specialization in known if specialization.holds()), None)
+        if valid is None:
+            valid = _traced(function, tree, arrays, inputs)
+            known[:] = [valid, *known][:_MOST]
+        call = valid
+    outputs, others = call.bridge([tensors[i] for i in inputs], arrays)
+    return _rebuild(call, outputs, others)
 
 
-def torch_view(function: Callable[..., Any]) -> Callable[..., Any]:
+def torch_view(function: Callable[P, object]) -> Callable[P, Any]:
     """A JAX function as a torch function: `torch_view(f)(*args)` is `call_jax(f, *args)`.
 
     Example:
@@ -118,84 +128,91 @@ def torch_view(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function, updated=())
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> object:
         return call_jax(function, *args, **kwargs)
 
     return wrapper
 
 
-def _weakly(function: Any) -> bool:
+def _is_cacheable(function: Callable[..., object]) -> bool:
+    """Whether a function can be the key of a cache: hashable, and weakly referenced."""
     try:
         hash(function)
-        _calls.setdefault(function, {})
+        _caches.setdefault(function, {})
     except TypeError:
         return False
     return True
 
 
-def _key(tree: Tree, arrays: list[Any]) -> Any:
+def _key(tree: Tree, arrays: list[Array]) -> Hashable:
     statics = tuple(map(by_value, tree.statics))
-    looks = tuple((a.shape, a.dtype, a.sharding) for a in arrays)
-    return of_jax(), tree.structure, tuple(tree.places), statics, looks
+    signatures = tuple((a.shape, a.dtype, a.sharding) for a in arrays)
+    return of_jax(), tree.structure, tuple(tree.indices), statics, signatures
 
 
-def _make(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> _Call:
-    """A call whose function is traced where its programs are compiled."""
-    flat, out_tree = _flattened(function, tree)
-    return _Call(_bridge(function, flat, arrays, inputs), out_tree)
+def _inlined(
+    function: Callable[..., object], tree: Tree, arrays: list[Array], inputs: list[int]
+) -> _Specialization:
+    """The function for the open trace, of which it becomes a part."""
+    flat, results = _flattened(function, tree)
+    return _Specialization(_bridge(function, flat, arrays, inputs), results)
 
 
-def _traced(function: Any, tree: Tree, arrays: list[Any], inputs: list[int]) -> _Call:
-    """A call whose function is traced now, once for all of its programs, and watched."""
+def _traced(
+    function: Callable[..., object], tree: Tree, arrays: list[Array], inputs: list[int]
+) -> _Specialization:
+    """The function, traced once for all of its programs, while the values that it reads are recorded."""
     recorder = Recorder(function)
-    flat, out_tree = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), tree)
+    flat, results = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), tree)
     with jax.enable_x64(True):
         jaxpr = jax.make_jaxpr(flat)(*avals_of(arrays))
-    _, differentiable = out_tree[0]
+    count = sum(results.differentiable)
 
-    def again(*operands: Any) -> tuple[list[Any], list[Any]]:
-        results = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *operands)
-        return results[: sum(differentiable)], results[sum(differentiable) :]
+    def replay(*operands: Array) -> tuple[list[Array], list[Array]]:
+        outputs = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *operands)
+        return outputs[:count], outputs[count:]
 
-    read = [reference for _, reference in recorder.tensors.values() if reference() is not None]
-    known = [(reference, buffer_of(cast(Tensor, reference())).array) for reference in read]
-    return _Call(
-        _bridge(function, again, arrays, inputs), out_tree, recorder.notes.build_guards(), known
-    )
+    read = [
+        (reference, buffer_of(tensor).array)
+        for _, reference in recorder.tensors.values()
+        if (tensor := reference()) is not None
+    ]
+    bridge = _bridge(function, replay, arrays, inputs)
+    return _Specialization(bridge, results, recorder.notes.build_guards(), read)
 
 
-def _flattened(
-    function: Any, tree: Tree
-) -> tuple[Callable[..., tuple[list[Any], list[Any]]], list[Any]]:
-    """The function of the arrays alone, and a box for the structure of its results."""
-    out_tree: list[Any] = [None]
+def _flattened(function: Callable[..., object], tree: Tree) -> tuple[FlatFunction, _Results]:
+    """The function of the arrays alone, and the description of its results, which each of its runs fills in."""
+    described = _Results()
 
-    def flat(*operands: Any) -> tuple[list[Any], list[Any]]:
+    def flat(*operands: Array) -> tuple[list[Array], list[Array]]:
         args, kwargs = tree.filled(operands)
         with users_only():
-            results, structure = jax.tree.flatten(function(*args, **kwargs))
-        results = [jnp.asarray(r) for r in results]
-        differentiable = [jnp.issubdtype(r.dtype, jnp.inexact) for r in results]
-        out_tree[0] = structure, differentiable
+            leaves, structure = jax.tree.flatten(function(*args, **kwargs))
+        results = [jnp.asarray(leaf) for leaf in leaves]
+        differentiable = [bool(jnp.issubdtype(r.dtype, jnp.inexact)) for r in results]
+        described.structure, described.differentiable = structure, differentiable
         return (
             [r for r, s in zip(results, differentiable, strict=True) if s],
             [r for r, s in zip(results, differentiable, strict=True) if not s],
         )
 
-    return flat, out_tree
+    return flat, described
 
 
 def _bridge(
-    function: Any, flat: Callable[..., Any], arrays: list[Any], inputs: list[int]
+    function: Callable[..., object], flat: FlatFunction, arrays: list[Array], inputs: list[int]
 ) -> Bridge:
     name = getattr(function, "__name__", type(function).__name__)
     where = placement.current()
     if arrays and not isinstance(arrays[0], jax.core.Tracer):
         where = arrays[0].sharding
-    return Bridge(Compiled(flat, avals_of(arrays), inputs, name=name), where)
+    return Bridge(CompiledFunction(flat, avals_of(arrays), inputs, name=name), where)
 
 
-def _rebuild(out_tree: Any, outputs: Sequence[Tensor], others: list[Any], bridge: Bridge) -> Any:
-    structure, differentiable = out_tree
-    first, second = iter(outputs), (bridge.wrap(o) for o in others)
-    return jax.tree.unflatten(structure, [next(first if s else second) for s in differentiable])
+def _rebuild(call: _Specialization, outputs: Sequence[Tensor], others: Sequence[Array]) -> object:
+    """The function's result, with tensors for its arrays."""
+    results = call.results
+    first, second = iter(outputs), map(call.bridge.wrap, others)
+    leaves = [next(first if d else second) for d in results.differentiable]
+    return jax.tree.unflatten(results.structure, leaves)

@@ -1,7 +1,7 @@
 """An optax transformation as a `torch.optim.Optimizer`.
 
 torch sees an ordinary optimizer, with groups, hooks, schedulers and `state_dict`. optax does the computation, with one
-`Rewriting` per group: one program takes parameters, gradients and state, and returns parameters and state.
+`TensorUpdate` per group: one program takes parameters, gradients and state, and returns parameters and state.
 
 * **State** is optax's pytree with a tensor on the jax device for each leaf, by name, in `optimizer.state["optax"]`: one
   dictionary per group. It is not stored per parameter, because parts of it (a count) belong to all parameters, and
@@ -16,23 +16,24 @@ torch sees an ordinary optimizer, with groups, hooks, schedulers and `state_dict
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Never, SupportsIndex
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 from .optax_rule import Rule
-from .rewriting import assign
+from .tensor_update import assign
 
 if TYPE_CHECKING:
     import optax
 
 Tensor = torch.Tensor
-_KEY: Any = "optax"  # of the state
+_KEY: Any = "optax"  # in `state`, whose keys torch declares as tensors
 
 
 def optax_optimizer(
-    transformation: optax.GradientTransformation, params: Iterable[Any]
+    transformation: optax.GradientTransformation, params: ParamsT
 ) -> OptaxOptimizer:
     """A torch optimizer that applies an optax transformation.
 
@@ -77,7 +78,7 @@ class OptaxOptimizer(torch.optim.Optimizer):
 
     takes_tensor_rate = True  # captured code gives `lr` as a tensor (`capture/optimizers.py`)
 
-    def __init__(self, transformation: Any, params: Iterable[Any]):
+    def __init__(self, transformation: optax.GradientTransformation, params: ParamsT):
         self._transformation = _checked(transformation)
         self._rules: list[Rule] = []
         super().__init__(params, {})
@@ -88,7 +89,7 @@ class OptaxOptimizer(torch.optim.Optimizer):
         transformation = _checked(group.pop("transformation", self._transformation))
         super().add_param_group(group)
         try:
-            # An empty group is no mistake: all that decays, say, where nothing does. It has its settings all the same.
+            # An empty group is valid (one for parameters with weight decay, in a model without any) and has settings.
             params = group["params"] or [torch.zeros((), device="jax")]
             rule = Rule(transformation, len(params), group.get("param_names"))
             state = rule.begin(params)
@@ -99,7 +100,7 @@ class OptaxOptimizer(torch.optim.Optimizer):
         self._rules.append(rule)
         self.state.setdefault(_KEY, []).append(state)
 
-    def step(self, closure: Callable[[], Any] | None = None, **extra: Any) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, **extra: object) -> Any:
         """Update the parameters that have a gradient.
 
         Args:
@@ -122,33 +123,33 @@ class OptaxOptimizer(torch.optim.Optimizer):
         return self.state[_KEY]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """`load_state_dict` ends here: the values go into the tensors that are there, of all groups or none."""
+        """The last step of `load_state_dict`: assigns the values to the existing tensors, of all groups or none."""
         saved = state["state"].get(_KEY)
         if saved is None or len(saved) != len(self._rules):
             raise ValueError(
                 "the loaded state dict is not from an optax optimizer with the same number of groups"
             )
-        own = self._states()
-        new = [t for now, then in zip(own, saved, strict=True) for t in _fitting(then, now)]
+        current = self._states()
+        new = [t for now, then in zip(current, saved, strict=True) for t in _fitting(then, now)]
         groups = [
             _Group({name: old[name] for name in rule.hyperparameters} | new)
             for rule, old, new in zip(
                 self._rules, self.param_groups, state["param_groups"], strict=True
             )
         ]
-        assign([t for tensors in own for t in tensors.values()], new)
+        assign([t for tensors in current for t in tensors.values()], new)
         super().__setstate__({"param_groups": groups})
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> OptaxOptimizer:
+    def __deepcopy__(self, memo: dict[int, object]) -> OptaxOptimizer:
         new = memo[id(self)] = type(self).__new__(type(self))
         rules, transformation = self._rules, self._transformation
-        own = {k: v for k, v in vars(self).items() if k not in ("_rules", "_transformation")}
+        attributes = {k: v for k, v in vars(self).items() if k not in ("_rules", "_transformation")}
         vars(new).update(
-            copy.deepcopy(own, memo), _transformation=transformation, _rules=list(rules)
+            copy.deepcopy(attributes, memo), _transformation=transformation, _rules=list(rules)
         )
         return new
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Never:
         raise TypeError(
             "an optax transformation consists of closures, which cannot be pickled: save optimizer.state_dict(), and "
             "load it into a new optimizer from jaxtorch.optax_optimizer"
@@ -163,7 +164,7 @@ class _NoRate(KeyError):
 class _Group(dict[str, Any]):
     """A parameter group that explains why it has no learning rate."""
 
-    def __missing__(self, key: str) -> Any:
+    def __missing__(self, key: str) -> Never:
         if key != "lr":
             raise KeyError(key)
         raise _NoRate(
@@ -173,7 +174,8 @@ class _Group(dict[str, Any]):
         )
 
 
-def _checked(transformation: Any) -> Any:
+def _checked(transformation: object) -> optax.GradientTransformation:
+    """The argument, if it is an optax transformation."""
     try:
         import optax
     except ImportError:
@@ -189,21 +191,21 @@ def _checked(transformation: Any) -> Any:
     )
 
 
-def _fitting(saved: dict[str, Any], own: dict[str, Tensor]) -> list[Tensor]:
-    """The tensors of a saved state, in the order of this one.
+def _fitting(saved: dict[str, Tensor], current: dict[str, Tensor]) -> list[Tensor]:
+    """The tensors of a saved state, in the order of the current one.
 
     Raises:
-        ValueError: it is of another transformation, or of other parameters.
+        ValueError: the saved state belongs to a different transformation, or to different parameters.
     """
-    if saved.keys() != own.keys():
-        lacks, has = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+    if saved.keys() != current.keys():
+        lacks, has = sorted(current.keys() - saved.keys()), sorted(saved.keys() - current.keys())
         raise ValueError(
             f"the loaded state is from a different optax transformation: missing {lacks[:3]}, unexpected {has[:3]}"
         )
-    for name, tensor in own.items():
+    for name, tensor in current.items():
         if saved[name].shape != tensor.shape:
             raise ValueError(
                 f"the loaded state is from different parameters: {name} has shape {list(saved[name].shape)}, not "
                 f"{list(tensor.shape)}"
             )
-    return [saved[name] for name in own]
+    return [saved[name] for name in current]

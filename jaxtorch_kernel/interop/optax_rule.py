@@ -1,20 +1,22 @@
-"""An optax transformation applied to the parameters of one group of `optax.py`: its state, its step.
+"""An optax transformation for one parameter group of `optax.py`: its state and its step.
 
-This module flattens optax's pytrees: the parameters are a list or a dictionary by name, the state is a set of leaves
-named by their paths. A random key in the state is stored as its data, because torch has no such dtype.
+This module flattens optax's pytrees. optax sees the parameters as a list, or as a dictionary by name; its state becomes
+a dictionary of leaves, named by their paths. A random key in the state is stored as its data, because torch has no
+dtype for keys.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Sharding
+from jax.tree_util import PyTreeDef
 
 from ..dispatch.read import contiguous_array
 from ..operators.borrow import borrowed
@@ -25,32 +27,36 @@ from ..programs.compiled import build
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_numpy, to_torch
+from ..storage.placement import replicated
 from ..storage.transfer import host_values, put
-from .rewriting import Rewriting
+from .tensor_update import TensorUpdate
 
+if TYPE_CHECKING:
+    import optax
+
+T = TypeVar("T")
 Tensor = torch.Tensor
-_OPERANDS = (
-    Tensor,
-    jax.Array,
-    np.ndarray,
-    float,
-)  # among what a step hands to optax; the rest is static
+Array = jax.Array
+Aval = jax.ShapeDtypeStruct
+_OPERANDS = (Tensor, Array, np.ndarray, float)  # in a step's extra arguments; all others are static
 _TORCH_NAME = {"learning_rate": "lr"}
 
 
 class Rule:
-    """A transformation over the parameters of one group.
+    """A transformation for the parameters of one group.
 
     Args:
-        transformation: optax's.
-        count: of the parameters.
-        names: of the parameters, or None.
+        transformation: optax's transformation.
+        count: the number of parameters.
+        names: the names of the parameters, or None.
 
     Attributes:
-        hyperparameters: torch's name of each -> its place among the leaves of the state.
+        hyperparameters: by torch's name, the index of each hyperparameter among the leaves of the state.
     """
 
-    def __init__(self, transformation: Any, count: int, names: list[str] | None):
+    def __init__(
+        self, transformation: optax.GradientTransformation, count: int, names: list[str] | None
+    ):
         import optax
 
         self.hyperparameters: dict[str, int] = {}
@@ -58,16 +64,17 @@ class Rule:
         self._count = count
         self._names = names
         self._wide = False  # whether optax computes in 64 bits
-        self._keys: dict[int, Any] = {}  # leaves that are random keys, and of which kind
-        self._structure: Any = None
+        self._key_impls: dict[int, object] = {}  # by leaf: the implementation of a random key
+        self._structure: PyTreeDef = jax.tree.structure(None)
         self._paths: list[str] = []
-        self._step = Rewriting("optax step")
+        self._step = TensorUpdate("optax step")
 
     # -- the state ------------------------------------------------------------------------------------------------
 
     def begin(self, params: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The state before the first step: a tensor for each of its leaves, by name."""
-        # As by itself, optax computes in 32 bits where no parameter has more. Captured code is traced with 64.
+        """The state before the first step: a tensor for each leaf, by name."""
+        # optax computes in 32 bits unless a parameter has 64, as it does outside jaxtorch. Captured code is traced with
+        # 64-bit dtypes enabled.
         self._wide = any(p.dtype.to_real().itemsize > 4 for p in params)
         with torch.no_grad():
             detached = [p.detach() for p in params]
@@ -77,55 +84,58 @@ class Rule:
         for array in arrays:
             tracing.forbid(array, "passed to a new optimizer (create the optimizer outside)")
 
-        def init(*arrays: Any) -> list[Any]:
+        def init(*arrays: Array) -> list[Array]:
             with jax.enable_x64(self._wide):
                 state = self._transformation.init(self._tree(arrays))
-                found, self._structure = jax.tree.flatten_with_path(state)
+                leaves, self._structure = jax.tree.flatten_with_path(state)
                 self._paths = [
-                    jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found
+                    jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves
                 ]
-                return [self._plain(i, jnp.asarray(leaf)) for i, (_, leaf) in enumerate(found)]
+                return [self._plain(i, jnp.asarray(leaf)) for i, (_, leaf) in enumerate(leaves)]
 
         avals = avals_of(arrays)
-        places = self._places(jax.eval_shape(init, *avals), arrays)
-        leaves = build(init, avals, name="optax init", out=places).call(*arrays)
+        shardings = self._shardings(jax.eval_shape(init, *avals), arrays)
+        leaves = build(init, avals, name="optax init", out=shardings).call(*arrays)
         self.hyperparameters = self._injected()
         return dict(zip(self._paths, map(_tensor_over, leaves), strict=True))
 
-    def _places(self, leaves: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-        """Where each leaf of the state goes: a parameter's beside it, others to all devices."""
-        places = [_beside(arrays[0].sharding)] * len(leaves)
+    def _shardings(self, leaves: Sequence[Aval], arrays: Sequence[Array]) -> list[Sharding]:
+        """The placement of each leaf of the state: that of its parameter, or a copy on all devices."""
+        shardings = [replicated(arrays[0].sharding)] * len(leaves)
         numbered = jax.tree.unflatten(self._structure, range(len(leaves)))
         for node in filter(self._is_tree, jax.tree.leaves(numbered, is_leaf=self._is_tree)):
             for entry, array in zip(self._arrays(node), arrays, strict=True):
                 for i in jax.tree.leaves(entry):
                     if leaves[i].shape == array.shape:
-                        places[i] = array.sharding
-        return places
+                        shardings[i] = array.sharding
+        return shardings
 
-    def _plain(self, place: int, leaf: Any) -> Any:
-        """A leaf as an array that a tensor can be over."""
+    def _plain(self, index: int, leaf: Array) -> Array:
+        """A leaf as an array with a dtype of torch."""
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
-        self._keys[place] = jax.random.key_impl(leaf)
+        self._key_impls[index] = jax.random.key_impl(leaf)
         return jax.random.key_data(leaf)
 
-    def _state(self, leaves: Sequence[Any]) -> Any:
-        """optax's pytree."""
+    def _state(self, leaves: Sequence[Array]) -> object:
+        """The state as optax's pytree."""
         whole = [
-            jax.random.wrap_key_data(leaf, impl=self._keys[i]) if i in self._keys else leaf
+            jax.random.wrap_key_data(leaf, impl=self._key_impls[i])
+            if i in self._key_impls
+            else leaf
             for i, leaf in enumerate(leaves)
         ]
         return jax.tree.unflatten(self._structure, whole)
 
-    def _tree(self, arrays: Sequence[Any]) -> Any:
-        """One array a parameter, as optax has them."""
+    def _tree(self, arrays: Sequence[Array]) -> list[Array] | dict[str, Array]:
+        """One array per parameter, as the pytree that optax sees."""
         return list(arrays) if self._names is None else dict(zip(self._names, arrays, strict=True))
 
     def _arrays(self, tree: Any) -> list[Any]:
+        """The entries of such a pytree, in the order of the parameters."""
         return list(tree) if self._names is None else [tree[name] for name in self._names]
 
-    def _is_tree(self, node: Any) -> bool:
+    def _is_tree(self, node: object) -> bool:
         """Whether a node of the state has an entry for each parameter."""
         if self._names is None:
             return type(node) is list and len(node) == self._count
@@ -134,20 +144,20 @@ class Rule:
     # -- hyperparameters ----------------------------------------------------------------------------------------------
 
     def _injected(self) -> dict[str, int]:
-        """The hyperparameters that `optax.inject_hyperparams` keeps in the state, if only one place has that name."""
-        places = jax.tree.unflatten(self._structure, range(len(self._paths)))
-        found: dict[str, list[int]] = {}
-        for node in _injected_nodes(places):
-            for name, place in node.hyperparams.items():
-                if name not in node.hyperparams_states:  # a schedule sets it
-                    found.setdefault(_TORCH_NAME.get(name, name), []).append(place)
-        return {name: own[0] for name, own in found.items() if len(own) == 1}
+        """The hyperparameters that `optax.inject_hyperparams` keeps in the state, unless several have the same name."""
+        numbered = jax.tree.unflatten(self._structure, range(len(self._paths)))
+        indices: dict[str, list[int]] = {}
+        for node in _injected_nodes(numbered):
+            for name, index in node.hyperparams.items():
+                if name not in node.hyperparams_states:  # otherwise a schedule sets it
+                    indices.setdefault(_TORCH_NAME.get(name, name), []).append(index)
+        return {name: same_name[0] for name, same_name in indices.items() if len(same_name) == 1}
 
-    def settings(self, group: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
-        """The group's hyperparameters: what it says, else what the transformation was made with.
+    def settings(self, group: dict[str, Any], state: dict[str, Tensor]) -> dict[str, object]:
+        """The group's hyperparameters: its own values, otherwise those that the transformation was created with.
 
         Raises:
-            ValueError: the group says one that the transformation does not have.
+            ValueError: the group sets one that the transformation does not have.
         """
         for name in ("lr", "learning_rate"):
             if name in group and name not in self.hyperparameters:
@@ -157,29 +167,30 @@ class Rule:
                     "optax.inject_hyperparams(optax.adamw)(learning_rate=1e-3)"
                 )
         leaves = list(state.values())
-        made = {name: _number(leaves[place]) for name, place in self.hyperparameters.items()}
-        return {name: group.get(name, value) for name, value in made.items()}
+        initial = {name: _number(leaves[index]) for name, index in self.hyperparameters.items()}
+        return {name: group.get(name, value) for name, value in initial.items()}
 
-    def _operand(self, name: str, value: Any, like: Tensor) -> Any:
-        """A hyperparameter's value for the program."""
+    def _operand(self, value: Tensor | float, like: Tensor) -> Tensor | Array:
+        """A hyperparameter's value as an operand of the program."""
         if isinstance(value, Tensor):
             return value
         dtype = to_numpy(like.dtype)
         if tracing.active():
-            return np.asarray(value, dtype)
+            # A NumPy array becomes a literal of the captured program, with its own dtype.
+            return cast(Array, np.asarray(value, dtype))
         where = buffer_of(like).spec.placement if like.device.type == "jax" else placement.current()
-        return _constant(value, dtype, _beside(where))
+        return _constant(value, dtype, replicated(where))
 
     # -- the step ---------------------------------------------------------------------------------------------------
 
     def update(
-        self, group: dict[str, Any], state: dict[str, Tensor], extra: dict[str, Any]
+        self, group: dict[str, Any], state: dict[str, Tensor], extra: dict[str, object]
     ) -> None:
-        """One step of the group."""
+        """Perform one step of the group."""
         params = group["params"]
         gradients = [p.grad for p in params]
-        given = tuple(g is not None for g in gradients)
-        if not any(given):
+        has_gradient = tuple(g is not None for g in gradients)
+        if not any(has_gradient):
             return
         if any(g is not None and g.layout != torch.strided for g in gradients):
             raise RuntimeError(
@@ -187,41 +198,52 @@ class Rule:
             )
         tensors = list(state.values())
         numbers = [
-            self._operand(name, group[name], tensors[place])
-            for name, place in self.hyperparameters.items()
+            self._operand(group[name], tensors[index])
+            for name, index in self.hyperparameters.items()
         ]
         leaves, structure = jax.tree.flatten(extra)
         arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, _OPERANDS)]
-        rest = tuple(leaf for leaf in leaves if not isinstance(leaf, _OPERANDS))
-        function = functools.partial(self._updated, given, (structure, rest, len(leaves), arrays))
+        static = tuple(leaf for leaf in leaves if not isinstance(leaf, _OPERANDS))
+        function = functools.partial(self._updated, has_gradient, _Extra(structure, static, arrays))
         read = [*(g for g in gradients if g is not None), *numbers]
         read += [_as_operand(leaves[i]) for i in arrays]
-        self._step(function, [*params, *tensors], read, (given, structure, rest, tuple(arrays)))
+        self._step(
+            function, [*params, *tensors], read, (has_gradient, structure, static, tuple(arrays))
+        )
 
-    def _updated(self, given: tuple[bool, ...], extra: Any, *operands: Any) -> list[Any]:
-        """New parameters and state: the JAX function of a step."""
+    def _updated(
+        self, has_gradient: tuple[bool, ...], extra: _Extra, *operands: Array
+    ) -> list[Array]:
+        """The JAX function of a step: returns the new parameters and state.
+
+        Args:
+            has_gradient: which parameters have a gradient.
+            extra: the extra arguments of `update`.
+            *operands: parameters, state, gradients, hyperparameters, and the arrays among the extra arguments.
+        """
         import optax
 
         with jax.enable_x64(self._wide):
-            own = iter(operands)
-            params = [next(own) for _ in given]
-            old = [next(own) for _ in self._paths]
+            rest = iter(operands)
+            params = [next(rest) for _ in has_gradient]
+            old = [next(rest) for _ in self._paths]
             gradients = [
-                next(own) if g else jnp.zeros_like(p) for g, p in zip(given, params, strict=True)
+                next(rest) if g else jnp.zeros_like(p)
+                for g, p in zip(has_gradient, params, strict=True)
             ]
             leaves = list(old)
-            for place in self.hyperparameters.values():
-                leaves[place] = jnp.asarray(next(own), old[place].dtype)
+            for index in self.hyperparameters.values():
+                leaves[index] = jnp.asarray(next(rest), old[index].dtype)
             before = self._state(leaves)
             updates, state = self._transformation.update(
-                self._tree(gradients), before, self._tree(params), **_filled(extra, own)
+                self._tree(gradients), before, self._tree(params), **extra.filled(rest)
             )
             new = self._arrays(optax.apply_updates(self._tree(params), updates))
-            if not all(given):
-                new = _chosen(given, new, params)
+            if not all(has_gradient):
+                new = _chosen(has_gradient, new, params)
                 state = jax.tree.map(
                     lambda b, s: (
-                        self._tree(_chosen(given, self._arrays(s), self._arrays(b)))
+                        self._tree(_chosen(has_gradient, self._arrays(s), self._arrays(b)))
                         if self._is_tree(b)
                         else s
                     ),
@@ -231,11 +253,11 @@ class Rule:
                 )
             return [*new, *self._leaves(state, old)]
 
-    def _leaves(self, state: Any, old: Sequence[Any]) -> list[Any]:
-        """The new state, leaf by leaf as the old one.
+    def _leaves(self, state: object, old: Sequence[Array]) -> list[Array]:
+        """The leaves of the new state, with the shapes and dtypes of the old ones.
 
         Raises:
-            ValueError: it has another form.
+            ValueError: the new state has a different structure.
         """
         leaves, structure = jax.tree.flatten(state)
         leaves = [self._plain(i, jnp.asarray(leaf)) for i, leaf in enumerate(leaves)]
@@ -247,7 +269,8 @@ class Rule:
         return [leaf.astype(o.dtype) for leaf, o in zip(leaves, old, strict=True)]
 
 
-def _injected_nodes(tree: Any) -> Iterable[Any]:
+def _injected_nodes(tree: object) -> Iterable[Any]:
+    """The states of `optax.inject_hyperparams` in a state, nested ones too."""
     import optax
 
     kind = optax.InjectStatefulHyperparamsState
@@ -257,47 +280,55 @@ def _injected_nodes(tree: Any) -> Iterable[Any]:
             yield from _injected_nodes(node.inner_state)
 
 
-def _filled(extra: Any, operands: Iterable[Any]) -> Any:
-    """The keywords of `update`, with arrays in the place of tensors."""
-    structure, rest, count, arrays = extra
-    others = iter(rest)
-    own = iter(operands)
-    leaves = [_narrow(next(own)) if i in arrays else next(others) for i in range(count)]
-    return jax.tree.unflatten(structure, leaves)
+class _Extra(NamedTuple):
+    """The extra arguments of a step without their arrays.
+
+    Attributes:
+        structure: of the keyword arguments.
+        static: the leaves that are not arrays.
+        arrays: the indices of the arrays among the leaves.
+    """
+
+    structure: PyTreeDef
+    static: tuple[object, ...]
+    arrays: list[int]
+
+    def filled(self, operands: Iterable[Array]) -> Any:
+        """The keyword arguments of optax's `update`, with these arrays in them."""
+        static, arrays = iter(self.static), iter(operands)
+        count = len(self.static) + len(self.arrays)
+        leaves = [_narrow(next(arrays)) if i in self.arrays else next(static) for i in range(count)]
+        return jax.tree.unflatten(self.structure, leaves)
 
 
-def _as_operand(value: Any) -> Tensor:
+def _as_operand(value: Tensor | Array | np.ndarray | float) -> Tensor:
     if isinstance(value, jax.Array):
         return tensor_of(value, "jax")
     return torch.as_tensor(value, device="jax").detach()
 
 
-def _narrow(array: Any) -> Any:
+def _narrow(array: Array) -> Array:
+    """The array with 32 bits in place of 64, unless JAX is configured for 64."""
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def _chosen(given: Sequence[bool], new: Sequence[Any], old: Sequence[Any]) -> list[Any]:
-    return [n if g else o for g, n, o in zip(given, new, old, strict=True)]
+def _chosen(has_gradient: Sequence[bool], new: Sequence[T], old: Sequence[T]) -> list[T]:
+    """New entries for parameters with a gradient, old entries for the others."""
+    return [n if g else o for g, n, o in zip(has_gradient, new, old, strict=True)]
 
 
-def _tensor_over(array: Any) -> Tensor:
+def _tensor_over(array: Array) -> Tensor:
     spec = spec_of(np.dtype(array.dtype), tuple(array.shape), array.sharding)
     return wrap_sized(array, spec, array.shape, to_torch(array.dtype))
 
 
 def _number(tensor: Tensor) -> int | float:
-    """The Python number that was made an element of this dtype: 0.001, not 0.0010000000474974513."""
+    """The Python number that a user would write for a scalar tensor: 0.001, not 0.0010000000474974513."""
     value = host_values(buffer_of(tensor).array)
     return float(str(value)) if jnp.issubdtype(value.dtype, jnp.floating) else value.item()
 
 
 @functools.lru_cache(256)
-def _constant(value: Any, dtype: np.dtype, where: Any) -> Any:
+def _constant(value: float, dtype: np.dtype, where: Sharding) -> Array:
+    """A number as an array, cached because most hyperparameters rarely change."""
     return put(np.asarray(value, dtype), where)[0]
-
-
-def _beside(sharding: Any) -> Any:
-    """Where a number goes that is computed with beside an array placed like this."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec())
-    return sharding

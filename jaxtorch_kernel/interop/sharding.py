@@ -1,15 +1,17 @@
-"""`with_sharding_constraint`: JAX's, for tensors."""
+"""`with_sharding_constraint` for tensors: JAX's function, called through `call_jax`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 
 from .call_jax import call_jax
 
+T = TypeVar("T")
 
-def with_sharding_constraint(x: Any, sharding: Any) -> Any:
+
+def with_sharding_constraint(x: T, sharding: object) -> T:
     """Constrain how a tensor is sharded over devices in captured code: `jax.lax.with_sharding_constraint`.
 
     Args:
@@ -29,8 +31,9 @@ def with_sharding_constraint(x: Any, sharding: Any) -> Any:
         tensor([[0., 0.],
                 [0., 0.]], device='jax:0')
     """
-    return call_jax(_constrained, x, sharding)
+    constrained: T = call_jax(_constrained, x, sharding)
+    return constrained
 
 
-def _constrained(x: Any, sharding: Any) -> Any:
+def _constrained(x: T, sharding: object) -> T:
     return jax.lax.with_sharding_constraint(x, sharding)

@@ -7,18 +7,20 @@ Containers of both libraries are traversed: torch's pytrees (a `ModelOutput`) an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import torch
+from jax.tree_util import KeyPath
 from torch.utils import _pytree as pytree
 
 from ..operators.sharing import array_of, tensor_of
 
 Tensor = torch.Tensor
+T = TypeVar("T")
 
 
-def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
+def to_jax(tree: object, *, copy: bool | None = None) -> Any:
     """Convert torch tensors to `jax.Array`s, without a copy where possible.
 
     For a tensor on the jax device the result is its array. Later writes to the tensor do not affect it: an in-place
@@ -59,7 +61,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
 
 
 def to_torch(
-    tree: Any, device: torch.device | str | None = None, *, copy: bool | None = None
+    tree: object, device: torch.device | str | None = None, *, copy: bool | None = None
 ) -> Any:
     """Convert `jax.Array`s to torch tensors, without a copy if the array is on the target device.
 
@@ -94,15 +96,15 @@ def to_torch(
     return _mapped(lambda array: tensor_of(array, device, copy), jax.Array, tree, "to_torch")
 
 
-def _mapped(convert: Callable[[Any], Any], kind: type, tree: Any, name: str) -> Any:
-    """The tree with `convert` of every leaf of a kind; errors say which."""
+def _mapped(convert: Callable[[T], object], kind: type[T], tree: object, name: str) -> Any:
+    """The tree with every leaf of a class converted; an error has a note with the path of the leaf."""
     if isinstance(tree, kind):
         return convert(tree)
     leaves, structure = pytree.tree_flatten(tree)
-    found = []
-    inner: Any = ()
+    converted: list[object] = []
+    inner: KeyPath = ()
 
-    def within(path: Any, leaf: Any) -> Any:
+    def within(path: KeyPath, leaf: object) -> object:
         nonlocal inner
         inner = path
         return convert(leaf) if isinstance(leaf, kind) else leaf
@@ -111,11 +113,11 @@ def _mapped(convert: Callable[[Any], Any], kind: type, tree: Any, name: str) -> 
         for leaf in leaves:
             inner = ()
             if isinstance(leaf, kind):
-                found.append(convert(leaf))
-            else:  # nothing, or what JAX knows as a container
-                found.append(jax.tree_util.tree_map_with_path(within, leaf))
+                converted.append(convert(leaf))
+            else:  # a container of JAX, or a value that is not converted
+                converted.append(jax.tree_util.tree_map_with_path(within, leaf))
     except (RuntimeError, TypeError, ValueError) as error:
-        path, _ = pytree.tree_flatten_with_path(tree)[0][len(found)]
+        path, _ = pytree.tree_flatten_with_path(tree)[0][len(converted)]
         error.add_note(f"in {name}, at {pytree.keystr(path)}{jax.tree_util.keystr(inner)}")
         raise
-    return pytree.tree_unflatten(found, structure)
+    return pytree.tree_unflatten(converted, structure)

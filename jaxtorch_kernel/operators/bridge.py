@@ -21,7 +21,7 @@ from ..base import torch_private as private
 from ..dispatch.read import contiguous_array
 from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing, watching
-from ..programs.compiled import Compiled
+from ..programs.compiled import CompiledFunction
 from ..programs.errors import explain
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
@@ -58,7 +58,7 @@ class _Context(Context, Protocol):
 
 
 class Bridge:
-    """A `Compiled` with tensors as its inputs and outputs.
+    """A `CompiledFunction` with tensors as its inputs and outputs.
 
     Args:
         compiled: the JAX function for one signature.
@@ -71,7 +71,7 @@ class Bridge:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledFunction,
         sharding: Sharding,
         layouts: Layouts | None = None,
         flow: Sequence[frozenset[int]] | None = None,
@@ -131,7 +131,7 @@ class Bridge:
         tensor = wrap_result(result_leaf(array, self.sharding), array, self)
         trace = tracing.current()
         if trace is not None:
-            trace.add_born(buffer_of(tensor))
+            trace.add_created(buffer_of(tensor))
         return tensor
 
     def wrap_all(self, arrays: Sequence[jax.Array]) -> list[Tensor]:
@@ -247,7 +247,7 @@ class Bridge:
                 *(jax.ShapeDtypeStruct(x.size, x.spec.dtype) for x in self.leaves),
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
-            second = Compiled(
+            second = CompiledFunction(
                 function, avals, inputs, name=f"{self.name} (pullback)", cause=first.cause
             )
             self._pullback = Bridge(second, self.sharding, self.layouts)
@@ -262,7 +262,7 @@ class Bridge:
         return [need and i in reached for i, need in enumerate(needed)]
 
 
-def _forward(compiled: Compiled, arrays: Sequence[jax.Array]) -> tuple[Any, Pullback, Any]:
+def _forward(compiled: CompiledFunction, arrays: Sequence[jax.Array]) -> tuple[Any, Pullback, Any]:
     """(differentiable outputs, pullback, others)."""
     primals = [arrays[i] for i in compiled.inputs]
     return jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)

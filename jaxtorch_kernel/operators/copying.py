@@ -89,7 +89,7 @@ def to_copy(
         result = to_device(self.to(dtype) if dtype != self.dtype else self)
         buffer_of(result).origin = origin(_TRANSFER)
         if tracing.depth and (trace := tracing.current()) is not None:
-            trace.add_born(buffer_of(result))
+            trace.add_created(buffer_of(result))
     if memory_format is None or memory_format == torch.preserve_format:
         order = memory_order(tuple(self.shape), self.stride())
         if order is not None and result.stride() != self.stride():

@@ -100,7 +100,7 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
         array, spec = made.array, made.spec
     result = wrap_sized(array, spec, size, dtype, stride)
     if trace is not None:
-        trace.add_born(buffer_of(result))
+        trace.add_created(buffer_of(result))
     return result
 
 
@@ -156,7 +156,7 @@ def _grow(tensor: Tensor, count: int) -> None:
     if spec.nbytes >= count * dtype.itemsize:
         return
     trace = tracing.current()
-    if trace is not None and not trace.made(buffer):
+    if trace is not None and not trace.created(buffer):
         raise Untraceable(
             "`resize_` grows the memory of a tensor that was created outside the captured code",
             "Create a new tensor of that size.",

@@ -1,9 +1,9 @@
 """`torch.Generator(device="jax")`: an independent source of random numbers.
 
 For C++ the object is one of torch's CPU generators, because C++ passes generators between operators and Python cannot
-create any other kind. A kernel receives only the identity of the C++ object (`_cdata`), by which it finds its `Source`
-(`programs/rng.py`). The underlying CPU generator has the same seed: a CPU operator that is called with a generator of
-this device draws from it, whereas torch refuses a cuda generator there.
+create any other kind. A kernel receives only the identity of the C++ object (`_cdata`), by which it finds its
+`RandomKey` (`programs/rng.py`). The underlying CPU generator has the same seed: a CPU operator that is called with a
+generator of this device draws from it, whereas torch refuses a cuda generator there.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class JaxGenerator(torch._C.Generator):
         return generator
 
     def __init__(self) -> None:
-        self.source = rng.Source(_DEFAULT_SEED, placement.current())
+        self.key = rng.RandomKey(_DEFAULT_SEED, placement.current())
         trace = tracing.current()
         if trace is not None:
-            trace.add_born(self.source)
+            trace.add_created(self.key)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # an attribute in the base class
@@ -55,7 +55,7 @@ class JaxGenerator(torch._C.Generator):
     def manual_seed(self, seed: int) -> JaxGenerator:
         """Restart from a seed; returns the generator."""
         super().manual_seed(seed)  # raises for an invalid seed
-        self.source.seed(int(seed))
+        self.key.seed(int(seed))
         return self
 
     def seed(self) -> int:
@@ -66,15 +66,15 @@ class JaxGenerator(torch._C.Generator):
 
     def initial_seed(self) -> int:
         """The seed of the last `manual_seed` or `seed`."""
-        return self.source.initial_seed
+        return self.key.initial_seed
 
     def get_state(self) -> torch.Tensor:
         """Its state, a ByteTensor of 16 bytes."""
-        return self.source.state()
+        return self.key.state()
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
         """Continue from a state that `get_state` returned."""
-        self.source.set_state(state)
+        self.key.set_state(state)
         return self
 
     def clone_state(self) -> JaxGenerator:
@@ -86,13 +86,13 @@ class JaxGenerator(torch._C.Generator):
     def graphsafe_get_state(self) -> JaxGenerator:
         """A generator that shares this one's state: draws from either advance both."""
         other = JaxGenerator()
-        other.source = self.source
+        other.key = self.key
         return other
 
     def graphsafe_set_state(self, state: torch.Generator) -> JaxGenerator:
         """Share the state of another generator of the device from now on."""
         assert isinstance(state, JaxGenerator)
-        self.source = state.source
+        self.key = state.key
         return self
 
     def get_offset(self) -> int:

@@ -4,7 +4,7 @@ A program that writes has its inputs donated: between the XLA call and the last 
 outputs. Python checks for signals between bytecodes; here a single C call does everything, so there are none.
 
 Another thread may read a buffer in the meantime and get an array that was donated, which XLA rejects. It then calls
-`replaced`, which waits for the write, and reads again. So reading needs no lock.
+`was_replaced`, which waits for the write, and reads the buffer again. So reading needs no lock.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, starmap
 from threading import get_ident
-from typing import Any
+from typing import Never
 
 import jax
+import numpy as np
 
 from ..storage.buffer import Buffer
 
 _set_array = vars(Buffer)["array"].__set__
-_consume = deque[Any](maxlen=0).extend
-_POLL = 50e-6  # seconds between two looks at a write of another thread
-_writing: dict[int, Sequence[Buffer]] = {}  # thread -> what its program will give new arrays
+_consume = deque[None](maxlen=0).extend
+_POLL = 50e-6  # seconds between two checks for the end of another thread's write
+_writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its running program writes
 
-# What XLA and JAX raise for an array whose memory a program has taken. Both also raise them for other reasons.
-TAKEN = (RuntimeError, ValueError)
+# What XLA and JAX raise for an array that was donated. Both also raise them for other reasons.
+DONATED_ERRORS = (RuntimeError, ValueError)
 
 
-def run_into(execute: Callable[..., Any], operands: list[Any], buffers: list[Buffer]) -> None:
+def run_into(
+    execute: Callable[..., Sequence[jax.Array]],
+    operands: Sequence[jax.Array | np.ndarray],
+    buffers: Sequence[Buffer],
+) -> None:
     """Call `execute(*operands)` and store its outputs in `buffers`, in order."""
-    if not buffers:  # `map` would end before it runs the program, which may print
+    if not buffers:  # `map` over no buffers would not run the program, which may print
         execute(*operands)
     thread = get_ident()
-    outer = _writing.get(thread)  # of a program that calls Python, which runs this one
+    outer = _writing.get(thread)  # this program may run in a Python callback of another
     _writing[thread] = buffers if outer is None else [*outer, *buffers]
     try:
         _consume(map(_set_array, buffers, chain.from_iterable(starmap(execute, (operands,)))))
@@ -46,56 +51,56 @@ def run_into(execute: Callable[..., Any], operands: list[Any], buffers: list[Buf
             _writing[thread] = outer
 
 
-def replaced(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> bool:
-    """Whether a call failed because another thread wrote to a buffer after its array was read: to be made again.
+def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndarray]) -> bool:
+    """Whether a call failed because another thread wrote to a buffer after its array was read.
 
-    Waits for a write that is under way.
+    If so, the call can be repeated: this waits for a write in progress.
     """
-    found = False
+    replaced = False
     for buffer, array in zip(buffers, arrays, strict=False):
-        if isinstance(array, jax.core.Tracer | _Donated) or not array.is_deleted():
+        if isinstance(array, jax.core.Tracer | np.ndarray | _Donated) or not array.is_deleted():
             continue
         while buffer.array is array and _is_written(buffer):
             time.sleep(_POLL)
         if buffer.array is array:  # its data is lost
             return False
-        found = True
-    return found
+        replaced = True
+    return replaced
 
 
 def _is_written(buffer: Buffer) -> bool:
-    own = get_ident()
+    this_thread = get_ident()
     return any(
         target is buffer
         for thread, targets in list(_writing.items())
-        if thread != own
+        if thread != this_thread
         for target in targets
     )
 
 
-def store(buffers: Iterable[Buffer], arrays: Iterable[Any]) -> None:
+def store(buffers: Iterable[Buffer], arrays: Iterable[jax.Array]) -> None:
     """Set the buffers' arrays, all or none of them."""
     _consume(map(_set_array, buffers, arrays))
 
 
-def own(buffer: Buffer) -> None:
-    """Make sure that only the buffer holds its array, which is about to be donated."""
+def ensure_unshared(buffer: Buffer) -> None:
+    """Copy the array of a buffer, which is about to be donated, if anything else also refers to it."""
     array = buffer.array
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
         try:
             buffer.array = array.copy()
-        except TAKEN:
-            if not replaced([buffer], [array]):
+        except DONATED_ERRORS:
+            if not was_replaced([buffer], [array]):
                 raise
             del array
-            own(buffer)
+            ensure_unshared(buffer)
 
 
 class _Donated:
-    """Stands for the array of a donated buffer: any use of it is an error."""
+    """Replaces the array of a donated buffer: any use of it is an error."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Never:
         raise RuntimeError(
             "this tensor was donated to a compiled function, and its memory has been reused. Use what the call "
             "returned, or leave the argument's name out of `donate`."
@@ -103,6 +108,6 @@ class _Donated:
 
 
 def mark_donated(buffer: Buffer) -> None:
-    """Note that a buffer was donated and not written. XLA may have left its data alone; then it stays."""
+    """Make later use of a donated buffer an error, unless XLA left its data intact."""
     if buffer.array.is_deleted():
         buffer.array = _Donated()  # type: ignore[assignment]  # raises wherever it is used

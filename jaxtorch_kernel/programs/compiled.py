@@ -10,23 +10,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.extend.core import Primitive
+from jax.sharding import Sharding
+from jax.tree_util import PyTreeDef
 
 from ..base.jax_private import respect_checkpoints_within
 from . import watching
-from .compiling import finish, phase
+from .compiling import Executable, finish, phase
 from .packing import Packing
-from .stats import Compiled as Record
-from .stats import Trace, trace_here
+from .stats import ProgramRecord, TraceRecord, trace_here
 
+Aval = jax.ShapeDtypeStruct
 # arrays -> (differentiable outputs, other outputs)
-FlatFunction = Callable[..., tuple[list[Any], list[Any]]]
+FlatFunction = Callable[..., tuple[list[jax.Array], list[jax.Array]]]
 
 
-# What only moves or converts elements is made again in the backward program, from what it is made of: kept, the
-# transpose of every weight would be a residual.
+# The backward program repeats operations that only move or convert elements, from their saved operands. If their
+# results were saved, the transpose of every weight would be a residual.
 _MOVES = {
     "broadcast_in_dim",
     "convert_element_type",
@@ -45,22 +48,22 @@ _MOVES = {
 class Built(NamedTuple):
     """A compiled program: its entry point, which takes flat arrays, and its record."""
 
-    call: Callable[..., Any]
-    record: Record
+    call: Executable
+    record: ProgramRecord
 
 
 def build(
-    function: Callable[..., Any],
-    avals: Sequence[Any],
+    function: Callable[..., Sequence[jax.Array]],
+    avals: Sequence[Aval],
     donated: Sequence[int] = (),
     name: str = "jax",
-    out: Any = None,
-    cause: Trace | None = None,
+    out: Sequence[Sharding | None] | None = None,
+    cause: TraceRecord | None = None,
     part: str = "",
 ) -> Built:
-    """Compile a function of arrays; `out`: placement of its outputs, XLA's choice by default."""
+    """Compile a function of arrays; `out`: the placements of its outputs, by default XLA's choice."""
 
-    def program(*operands: Any) -> Any:
+    def program(*operands: jax.Array) -> Sequence[jax.Array]:
         return function(*operands)
 
     program.__name__ = program.__qualname__ = name
@@ -72,142 +75,150 @@ def build(
     return Built(*finish(traced, name, seconds, avals, cause or trace_here(name), part))
 
 
-def _worth_keeping(primitive: Any, *_: Any, **__: Any) -> bool:
+def _worth_saving(primitive: Primitive, *_: object, **__: object) -> bool:
     return primitive.name not in _MOVES
 
 
-respect_checkpoints_within(_worth_keeping)
+respect_checkpoints_within(_worth_saving)
 
 
-class Compiled:
-    """The programs of one signature, each compiled at its first use.
+class CompiledFunction:
+    """The programs of one signature of a function, each compiled at its first use.
 
     Args:
         function: takes one array for each of `avals`.
         avals: shape, dtype and placement of the inputs.
-        inputs: those whose gradient may be requested.
-        donated: inputs whose memory the forward program without residuals may reuse.
-        name: what the program is called in profiles and messages.
-        cause: the trace that the programs are recorded under: by default the one that is open now.
+        inputs: indices of the inputs whose gradient may be requested.
+        donated: indices of the inputs whose memory the forward program without residuals may reuse.
+        name: the name of the programs in profiles and messages.
+        cause: the trace that the programs are recorded under; by default the open one.
     """
 
     def __init__(
         self,
         function: FlatFunction,
-        avals: Sequence[jax.ShapeDtypeStruct],
+        avals: Sequence[Aval],
         inputs: Sequence[int] = (),
         donated: Sequence[int] = (),
         name: str = "jax",
-        cause: Trace | None = None,
+        cause: TraceRecord | None = None,
     ):
         self.function, self.avals, self.name = function, list(avals), name
         self.inputs, self.donated = tuple(inputs), tuple(donated)
-        self.forward: Any = None
-        self.forward_saving: Any = None
-        self.backward: Any = None
+        self.forward: Executable | None = None
+        self.forward_saving: Executable | None = None
+        self.backward: Executable | None = None
         self.cause = cause or trace_here(name)
-        self.records: dict[str, Record] = {}  # of the programs, by the part that each is
-        self.outputs = 0  # differentiable ones
-        self._places: list[int | None] = []  # which input each leaf of the pullback is
-        self._given: list[int] = []  # the inputs among them
+        self.records: dict[str, ProgramRecord] = {}  # by `ProgramRecord.part`
+        self.outputs = 0  # the number of differentiable outputs
+        # The leaves of the pullback are inputs, or residuals of their own.
+        self._input_of_leaf: list[int | None] = []
+        self._saved_inputs: list[int] = []
         self._packing = Packing(())
-        self._tree: Any = None
-        self._residuals: list[Any] = []
+        self._pullback_tree: PyTreeDef = jax.tree.structure(None)
+        self._residuals: list[Aval] = []
         self._lock = threading.RLock()
 
-    def run_saving(self, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """All outputs, and what the backward program needs."""
-        if self.forward_saving is None:
-            self.compile_saving()
+    def run_saving(self, arrays: Sequence[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+        """All outputs, and the arrays that the backward program needs."""
+        forward = self.forward_saving or self.compile_saving()
         watching.launching(self.records["saving"])
-        outputs = self.forward_saving(*arrays)
+        outputs = forward(*arrays)
         self.records["saving"].calls += 1
         count = len(outputs) - len(self._residuals)
-        return outputs[:count], [*(arrays[i] for i in self._given), *outputs[count:]]
+        return outputs[:count], [*(arrays[i] for i in self._saved_inputs), *outputs[count:]]
 
-    def pull_back(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    def pull_back(
+        self, saved: Sequence[jax.Array], cotangents: Sequence[jax.Array]
+    ) -> list[jax.Array]:
         """The cotangents of `inputs`."""
-        if self.backward is None:
-            self.compile_backward(cotangents)
+        backward = self.backward or self.compile_backward(cotangents)
         watching.launching(self.records["backward"])
         self.records["backward"].calls += 1
-        return self.backward(*saved, *cotangents)
+        return backward(*saved, *cotangents)
 
     # -- compiling --------------------------------------------------------------------------------------------
 
-    def compile(self) -> Any:
+    def compile(self) -> Executable:
         """The forward program, compiled."""
         with self._lock:
             if self.forward is None:
                 self.forward = self._build("", self._flat, self.avals, self.donated)
             return self.forward
 
-    def compile_saving(self) -> None:
-        """Compile the forward program that keeps the residuals."""
+    def compile_saving(self) -> Executable:
+        """The forward program that also returns the residuals, compiled."""
         with self._lock:
             if self.forward_saving is None:
                 self.forward_saving = self._build("saving", self._saving, self.avals)
+            return self.forward_saving
 
-    def compile_backward(self, cotangents: Sequence[Any]) -> None:
-        """Compile the backward program, for cotangents of these shapes."""
+    def compile_backward(self, cotangents: Sequence[jax.Array]) -> Executable:
+        """The backward program for cotangents of these shapes, compiled."""
         with self._lock:
             if self.backward is None:
-                avals = [*(self.avals[i] for i in self._given), *self._residuals]
-                avals += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in cotangents]
+                avals = [*(self.avals[i] for i in self._saved_inputs), *self._residuals]
+                avals += [Aval(c.shape, c.dtype) for c in cotangents]
                 self.backward = self._build("backward", self._pull_back, avals)
+            return self.backward
 
     def _build(
-        self, part: str, function: Any, avals: Sequence[Any], donated: Sequence[int] = ()
-    ) -> Any:
+        self,
+        part: str,
+        function: Callable[..., Sequence[jax.Array]],
+        avals: Sequence[Aval],
+        donated: Sequence[int] = (),
+    ) -> Executable:
         built = build(function, avals, donated, self.name, cause=self.cause, part=part)
         self.records[part] = built.record
         return built.call
 
-    def _flat(self, *arrays: Any) -> list[Any]:
+    def _flat(self, *arrays: jax.Array) -> list[jax.Array]:
         outputs, others = self.function(*arrays)
         self.outputs = len(outputs)
         return [*outputs, *others]
 
-    def _saving(self, *arrays: Any) -> list[Any]:
+    def _saving(self, *arrays: jax.Array) -> list[jax.Array]:
         function = self.of_inputs(arrays)
-        checkpointed = jax.checkpoint(function, policy=_worth_keeping, prevent_cse=False)
+        checkpointed = jax.checkpoint(function, policy=_worth_saving, prevent_cse=False)
         primals = [arrays[i] for i in self.inputs]
         try:
             outputs, pullback, others = jax.vjp(checkpointed, *primals, has_aux=True)
         except TypeError as error:
             if "reduce_precision" not in str(error):
                 raise
-            # JAX would round what is kept to its own dtype, and cannot for complex numbers: keep everything.
+            # JAX rounds saved values to their own dtype, but has no such operation for complex numbers: save all.
             outputs, pullback, others = jax.vjp(function, *primals, has_aux=True)
         self.outputs = len(outputs)
-        leaves, self._tree = jax.tree.flatten(pullback)
-        place = {id(a): i for i, a in enumerate(arrays)}
-        self._places = [place.get(id(leaf)) for leaf in leaves]
-        self._given = sorted({i for i in self._places if i is not None})
-        own = [leaf for leaf, i in zip(leaves, self._places, strict=True) if i is None]
-        # Arrays over several devices would be gathered on one to lie behind each other.
-        self._packing = Packing(own) if self._one_device() else Packing(own, largest=-1)
-        packed = self._packing.pack(own)
-        self._residuals = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in packed]
+        leaves, self._pullback_tree = jax.tree.flatten(pullback)
+        index = {id(a): i for i, a in enumerate(arrays)}
+        self._input_of_leaf = [index.get(id(leaf)) for leaf in leaves]
+        self._saved_inputs = sorted({i for i in self._input_of_leaf if i is not None})
+        residuals = [leaf for leaf, i in zip(leaves, self._input_of_leaf, strict=True) if i is None]
+        # To concatenate arrays over several devices, XLA would gather them on one.
+        self._packing = Packing(residuals) if self._one_device() else Packing(residuals, largest=-1)
+        packed = self._packing.pack(residuals)
+        self._residuals = [Aval(leaf.shape, leaf.dtype) for leaf in packed]
         return [*outputs, *others, *packed]
 
     def _one_device(self) -> bool:
-        placements = [getattr(aval, "sharding", None) for aval in self.avals]
-        return all(p is None or len(p.device_set) == 1 for p in placements)
+        shardings = [aval.sharding for aval in self.avals]
+        return all(s is None or len(s.device_set) == 1 for s in shardings)
 
-    def _pull_back(self, *operands: Any) -> list[Any]:
-        given, count = len(self._given), len(self._given) + len(self._residuals)
-        array_of = dict(zip(self._given, operands, strict=False))
-        own = iter(self._packing.unpack(operands[given:count]))
-        leaves = [next(own) if place is None else array_of[place] for place in self._places]
-        pullback = jax.tree.unflatten(self._tree, leaves)
+    def _pull_back(self, *operands: jax.Array) -> list[jax.Array]:
+        first = len(self._saved_inputs)
+        count = first + len(self._residuals)
+        inputs = dict(zip(self._saved_inputs, operands, strict=False))
+        residuals = iter(self._packing.unpack(operands[first:count]))
+        leaves = [next(residuals) if i is None else inputs[i] for i in self._input_of_leaf]
+        pullback = jax.tree.unflatten(self._pullback_tree, leaves)
         # torch's cotangents are the conjugates of JAX's.
         return [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
 
-    def of_inputs(self, arrays: Sequence[Any]) -> Callable[..., tuple[list[Any], list[Any]]]:
-        """The function of `inputs` alone, the other arrays held."""
+    def of_inputs(self, arrays: Sequence[jax.Array]) -> FlatFunction:
+        """The function of `inputs` alone, with all other arrays fixed."""
 
-        def function(*primals: Any) -> tuple[list[Any], list[Any]]:
+        def function(*primals: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
             full = list(arrays)
             for i, primal in zip(self.inputs, primals, strict=True):
                 full[i] = primal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import torch
@@ -14,9 +13,9 @@ from .site import describe, user_line
 
 
 def explain(error: Exception, name: str, where: str | None = None) -> Exception:
-    """The exception that torch users expect for an error of the XLA run time in operator `name`.
+    """The exception that torch users expect for an error of the XLA runtime in operator `name`.
 
-    `where` is the line that launched it; by default the current line.
+    `where` is the line that launched the operator; by default the current line.
     """
     text = str(error)
     where = user_line() if where is None else where
@@ -29,9 +28,9 @@ def explain(error: Exception, name: str, where: str | None = None) -> Exception:
 
 
 def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exception:
-    """Like `explain`, for a call whose operands may come from an earlier program that failed: then that one is named.
+    """Like `explain`, but names an earlier program if that is the one that failed.
 
-    XLA reports such a failure too late for the call that failed.
+    XLA may report a failure only when a later call uses the results.
     """
     for buffer in operands:
         if has_failed(buffer.array):
@@ -43,13 +42,13 @@ def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exc
 
 
 def explain_buffer(error: Exception, buffer: Buffer) -> Exception:
-    """The exception for data that a program failed to compute, and which is not counted as memory from now on."""
+    """The exception for data that a program failed to compute. The buffer no longer counts as memory."""
     buffer.failed()
-    origin: Any = buffer.origin
+    origin = buffer.origin
     if origin is None:
         return explain(error, "(a backward pass)", "")
-    maker, code, instruction = origin
-    return explain(error, maker.name, describe(code, instruction))
+    program, code, instruction = origin
+    return explain(error, "" if program is None else program.name, describe(code, instruction))
 
 
 def mixed_devices(name: str, other: torch.device) -> Exception:

@@ -1,13 +1,13 @@
-"""Random numbers: one JAX key, seeded by `torch.manual_seed`, advanced by every operator that draws.
+"""Random numbers: one JAX key per placement, seeded by `torch.manual_seed`, advanced by every operator that draws.
 
 The key is an input and an output of each random program, so a captured program draws new numbers at each call. In a
 trace, setting a seed or a state takes effect at each run, as drawing does: the key is an ordinary tracer there.
 
-A random program may fail late (out of memory), and then all of its outputs are lost. So in eager mode the next key
-comes from a separate program, and after a captured program has failed, the key is reset to the last good one.
+A random program may fail late (out of memory), and then all of its outputs are lost. So in eager mode a separate
+program computes the next key, and after a captured program has failed, the key is reset to the last valid one.
 
-A generator of the device has its own source (`operators/generator.py`). A CPU `torch.Generator` passed as `generator=`
-provides a new key, and thus remains the only source of its stream: the same generator state gives the same numbers.
+A generator of the device has its own key (`operators/generator.py`). From a CPU `torch.Generator` passed as
+`generator=`, a new key is drawn for each call: the same generator state gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -28,21 +28,27 @@ from ..base import torch_private as private
 from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 
-# `torch.manual_seed` imports this file, before jax perhaps: what needs jax is imported where it is used.
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Sharding
+
+    from .tracing import Trace
+
+# `torch.manual_seed` imports this module, perhaps before jax: functions that need jax import it themselves.
 
 
-class Source(Buffer):
-    """A key (raw threefry data, uint32[2]) and the seed it came from, for one placement.
+class RandomKey(Buffer):
+    """A key (raw threefry data, uint32[2]) for one placement, and the seed it came from.
 
-    A Buffer, so that programs and traces read and write it as they do a tensor's data.
+    It is a Buffer, so that programs and traces read and write it like the data of a tensor.
     """
 
     __slots__ = ("_good", "initial_seed", "lock", "where")
 
-    def __init__(self, seed: int, where: Any):
+    def __init__(self, seed: int, where: Sharding):
         self.where = where
-        self.lock = threading.RLock()  # from reading the key to writing the next
-        self._good: Any = None  # the latest key that no program can have failed to compute
+        self.lock = threading.RLock()  # held from reading the key until the next one is written
+        self._good: jax.Array | None = None  # the latest key that is known to be valid
         self.initial_seed = seed & (1 << 64) - 1
         self._put(_key_of(seed))
 
@@ -51,8 +57,8 @@ class Source(Buffer):
         self.initial_seed = seed & (1 << 64) - 1
         self._set_key(_key_of(seed))
 
-    def at(self, where: Any) -> Source:
-        """The source itself, its key where a program needs it."""
+    def at(self, where: Sharding) -> RandomKey:
+        """This key, moved to the placement of the program that will use it."""
         if self.where != where and not _is_traced(self.array):
             with self.lock:
                 self.where = where
@@ -60,15 +66,16 @@ class Source(Buffer):
         return self
 
     def state(self) -> torch.Tensor:
-        """Seed and key, as a ByteTensor of 16 bytes: of the CPU, inside captured code of the device, as they have no
-        value yet.
+        """Seed and key as a ByteTensor of 16 bytes.
+
+        It is a CPU tensor, but a tensor of the device inside captured code, where the key has no value yet.
         """
         seed = np.array([self.initial_seed], np.uint64).view(np.uint32)
         trace = _trace()
         if trace is None:
             from ..storage.transfer import host_values
 
-            with self.held():
+            with self.locked():
                 words = np.concatenate([seed, host_values(self.array)])
             return torch.from_numpy(words.view(np.uint8).copy())
         import jax
@@ -78,11 +85,11 @@ class Source(Buffer):
         data = jax.lax.bitcast_convert_type(traced, np.uint8).reshape(_STATE_BYTES)
         spec = spec_of(np.dtype(np.uint8), (_STATE_BYTES,), self.where)
         state = wrap(data, spec, (_STATE_BYTES,), torch.uint8)
-        trace.add_born(buffer_of(state))
+        trace.add_created(buffer_of(state))
         return state
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Go on from what `state` returned.
+        """Continue from a state that `state` returned.
 
         Raises:
             RuntimeError: the state is invalid.
@@ -92,23 +99,23 @@ class Source(Buffer):
                 "a jax RNG state must be a ByteTensor of 16 bytes from torch.jax.get_rng_state() or a generator's "
                 f"get_state(), not {state.dtype} with {state.numel()} elements"
             )
-        if _trace() is None or state.device.type == "cpu":
-            words = state.cpu().numpy().view(np.uint32)
-            self.initial_seed = int(words[:2].copy().view(np.uint64)[0])
-            self._set_key(words[2:].copy())
+        trace = _trace()
+        if trace is None or state.device.type == "cpu":
+            host = state.cpu().numpy().view(np.uint32)
+            self.initial_seed = int(host[:2].copy().view(np.uint64)[0])
+            self._set_key(host[2:].copy())
             return
         import jax
 
-        trace = _trace()
         words = trace.read(buffer_of(state.clone())).reshape(-1, 4)
         self._set_key(jax.lax.bitcast_convert_type(words, np.uint32)[2:])
 
-    def _set_key(self, data: Any) -> None:
+    def _set_key(self, data: np.ndarray | jax.Array) -> None:
         trace = _trace()
         if trace is None:
-            self._put(data)
+            self._put(np.asarray(data))
             return
-        if not _is_traced(data):
+        if isinstance(data, np.ndarray):
             from ..storage.transfer import put
             from .tracing import tracer_of
 
@@ -122,9 +129,9 @@ class Source(Buffer):
         self._good = self.array
 
     @contextmanager
-    def drawing(self) -> Iterator[Any]:
-        """The key for one call, while no other thread draws. The next key does not depend on that call."""
-        with self.held():
+    def drawing(self) -> Iterator[jax.Array]:
+        """Lend the key to one call, while no other thread draws. The next key does not depend on that call."""
+        with self.locked():
             key = self.array
             following = _following(self.where)(key)
             self.array = following[0]
@@ -132,18 +139,19 @@ class Source(Buffer):
                 self._good = self.array
             try:
                 yield key
-            except Exception:  # nothing was drawn; after Ctrl-C nobody knows
+            except Exception:  # nothing was drawn; after Ctrl-C this is unknown
                 self.array = key
                 raise
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody else draws meanwhile; the key is none that is known to have failed."""
+    def locked(self) -> Iterator[None]:
+        """Keep other threads from drawing; a key that its program failed to compute is first replaced."""
         from ..storage.transfer import has_failed, is_traced
 
         with self.lock:
-            if self.array is not self._good and not is_traced(self.array):  # a captured program's
-                if has_failed(self.array):
+            # A key other than the last valid one comes from a captured program, which may have failed.
+            if self.array is not self._good and not is_traced(self.array):
+                if self._good is not None and has_failed(self.array):
                     self.array = self._good
                 elif self.array.is_ready():  # type: ignore[attr-defined]  # of `ArrayImpl`
                     self._good = self.array
@@ -151,13 +159,13 @@ class Source(Buffer):
 
 
 @functools.cache
-def _following(where: Any) -> Any:
-    """A program from a key to the one after it, the same that every random program computes."""
+def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
+    """A program that computes the next key from a key, as every random program does."""
     import jax
 
     from ..base.jax_private import fast_call
 
-    def next_key(key: Any) -> tuple[Any]:
+    def next_key(key: jax.Array) -> tuple[jax.Array]:
         return (jax.random.key_data(jax.random.split(jax.random.wrap_key_data(key))[0]),)
 
     with jax.enable_x64(True):
@@ -165,31 +173,39 @@ def _following(where: Any) -> Any:
         return fast_call(jax.jit(next_key).lower(aval).compile())
 
 
-class Drawn(Source):
+class GeneratorKey(RandomKey):
     """A key that is drawn from a CPU generator before each run of a program.
 
-    Each draw in the captured code has its own, as each eager draw does.
+    Each draw in captured code has a key of its own, as each eager draw does.
     """
 
     __slots__ = ("generator",)
 
-    def __init__(self, generator: torch.Generator, where: Any):
+    def __init__(self, generator: torch.Generator, where: Sharding):
         super().__init__(0, where)
         self.generator = generator
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold while a program draws from the key."""
+    def locked(self) -> Iterator[None]:
+        """Draw the key, and keep other threads from drawing while a program uses it."""
         with self.lock:
             self.seed(_seed_from(self.generator))
             yield
 
 
 _STATE_BYTES = 16
-_sources: dict[Any, Source] = {}
-# The generators of the device, each with its `source`, by what a kernel knows them by.
-generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_keys: dict[Sharding, RandomKey] = {}
 _default_seed = 0
+
+
+class DeviceGenerator(Protocol):
+    """A `torch.Generator` of the device (`operators/generator.py`)."""
+
+    key: RandomKey
+
+
+# The generators of the device, by the identity that a kernel receives (`torch_private.identity`).
+generators: weakref.WeakValueDictionary[int, DeviceGenerator] = weakref.WeakValueDictionary()
 
 
 def _key_of(seed: int) -> np.ndarray:
@@ -208,8 +224,8 @@ def _seed_from(generator: torch.Generator) -> int:
     return high << 32 | low
 
 
-def _trace() -> Any:
-    """The trace that is open, if any: there is none before jax is there."""
+def _trace() -> Trace | None:
+    """This thread's open trace. Before jax is imported there is none."""
     if "jax" not in sys.modules:
         return None
     from . import tracing
@@ -218,57 +234,58 @@ def _trace() -> Any:
 
 
 def is_tracing() -> bool:
-    """Whether this thread traces."""
+    """Whether this thread is tracing."""
     return _trace() is not None
 
 
-def _is_traced(array: Any) -> bool:
+def _is_traced(array: object) -> bool:
     import jax
 
     return isinstance(array, jax.core.Tracer)
 
 
-def default(where: Any = None) -> Source:
-    """The source of a placement, by default of the current device."""
+def default_key(where: Sharding | None = None) -> RandomKey:
+    """The key of a placement, by default that of the current device."""
     where = placement.current() if where is None else where
-    found = _sources.get(where)
-    if found is None:
-        found = _sources.setdefault(where, Source(_default_seed, where))  # threads may meet here
-    return found
+    key = _keys.get(where)
+    if key is None:
+        # `setdefault`, because another thread may have added one in the meantime.
+        key = _keys.setdefault(where, RandomKey(_default_seed, where))
+    return key
 
 
-def source(generator: Any, where: Any) -> Source:
-    """The source of a random operator's key: that of its placement, or a generator that the user passed."""
+def key_for(generator: torch.Generator | None, where: Sharding) -> RandomKey:
+    """The key for a random operator: that of its placement, or of the generator that the user passed."""
     if generator is None:
-        return default(where)
-    own: Any = generators.get(private.identity(generator))
-    if own is not None:
-        return cast(Source, own.source).at(where)
+        return default_key(where)
+    of_device = generators.get(private.identity(generator))
+    if of_device is not None:
+        return of_device.key.at(where)
     trace = _trace()
     if trace is None:
-        return Source(_seed_from(generator), where)
-    drawn = Drawn(generator, where)
-    trace.root.kept.append(drawn)
+        return RandomKey(_seed_from(generator), where)
+    drawn = GeneratorKey(generator, where)
+    trace.root.retained.append(drawn)
     return drawn
 
 
-def seed_all_sources(seed: int) -> None:
-    """Seed every device's source."""
+def seed_all_keys(seed: int) -> None:
+    """Seed the key of every device."""
     global _default_seed
     if _trace() is not None:
-        # At each run of the captured program, which is of one placement.
-        default().seed(seed)
+        # It takes effect at each run of the captured program, which has one placement.
+        default_key().seed(seed)
         return
     _default_seed = seed
-    for found in _sources.values():
-        found.seed(seed)
+    for key in _keys.values():
+        key.seed(seed)
 
 
 def fresh_seed() -> int:
     """A seed from the operating system.
 
     Raises:
-        Untraceable: inside captured code, which would have the same seed at each run.
+        Untraceable: in captured code, every run of which would have the same seed.
     """
     if _trace() is not None:
         from .tracing import Untraceable

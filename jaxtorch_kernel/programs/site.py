@@ -7,7 +7,8 @@ import re
 import sys
 import sysconfig
 from types import CodeType, FrameType
-from typing import Any
+
+from ..storage.buffer import Named, Origin
 
 
 def _folders(*schemes: str) -> tuple[str, ...]:
@@ -17,13 +18,13 @@ def _folders(*schemes: str) -> tuple[str, ...]:
 
 _INSTALLED = _folders("purelib", "platlib")
 _STDLIB = _folders("stdlib", "platstdlib")
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What installers call a folder of packages: also the user's own, the system's, Debian's (which Colab uses).
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The folders that installers put packages in: an environment's, the user's, the system's, and Debian's (used by Colab).
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 def package_of(file: str) -> str | None:
-    """The top-level name of the installed package that a file belongs to; None of the user's and Python's own files.
+    """The top-level name of the installed package that a file belongs to; None for files of the user and of Python.
 
     Example:
         >>> package_of("/usr/lib/python3/dist-packages/yaml/loader.py")
@@ -40,29 +41,29 @@ def package_of(file: str) -> str | None:
 
 
 def is_stdlib_file(file: str) -> bool:
-    """Whether a file is of Python's standard library."""
+    """Whether a file belongs to Python's standard library."""
     return file.startswith(_STDLIB) and package_of(file) is None
 
 
-# Whether a file is the user's, by name: most walks end at the first frame, and every walk is on the hot path.
+# Whether a file is the user's, by name. It is looked up on the hot path, where most walks end at the first frame.
 _is_user: dict[str, bool] = {}
 
 
 def _user_file(name: str) -> bool:
-    is_python = name.startswith((_OWN, "<frozen")) or is_stdlib_file(name)
-    found = _is_user[name] = not is_python and package_of(name) is None
-    return found
+    is_python = name.startswith((_ENGINE, "<frozen")) or is_stdlib_file(name)
+    result = _is_user[name] = not is_python and package_of(name) is None
+    return result
 
 
 def is_user_file(name: str) -> bool:
-    """Whether a file is of no installed library, nor of Python's or ours."""
+    """Whether a file belongs to the user: not to an installed library, Python, or jaxtorch."""
     return _is_user[name] if name in _is_user else _user_file(name)
 
 
-def origin(program: Any) -> tuple[Any, CodeType, int] | None:
-    """The operator that computes a buffer, and the innermost line outside installed libraries that called it.
+def origin(program: Named | None) -> Origin | None:
+    """A program with the innermost line of user code that is calling it.
 
-    None under a backward pass, whose thread has no Python frames.
+    None in a backward pass, whose thread has no Python frames.
     """
     try:
         frame: FrameType | None = sys._getframe(2)
@@ -85,25 +86,26 @@ def line_of(code: CodeType, instruction: int) -> int:
     return code.co_firstlineno
 
 
-def own_first() -> bool:
-    """Whether the innermost frame that is not a library's is the engine's, and not the user's."""
+def called_by_engine() -> bool:
+    """Whether the innermost frame outside libraries is one of jaxtorch, and not the user's."""
     frame: FrameType | None = sys._getframe(1)
-    left = False  # the module that asks
+    left = False  # whether the walk has left the module that calls this function
     while frame is not None:
         name = frame.f_code.co_filename
-        own = name.startswith(_OWN)
-        if own and left:
+        in_engine = name.startswith(_ENGINE)
+        if in_engine and left:
             return True
-        if not own and is_user_file(name):
+        if not in_engine and is_user_file(name):
             return False
-        left = left or not own
+        left = left or not in_engine
         frame = frame.f_back
     return False
 
 
-def site_of(found: tuple[Any, CodeType, int]) -> tuple[str, int]:
-    """File and line of what `origin` found."""
-    return found[1].co_filename, line_of(*found[1:])
+def site_of(caller: Origin) -> tuple[str, int]:
+    """File and line of a call that `origin` returned."""
+    _, code, instruction = caller
+    return code.co_filename, line_of(code, instruction)
 
 
 def describe(code: CodeType, instruction: int) -> str:
@@ -116,12 +118,12 @@ def describe(code: CodeType, instruction: int) -> str:
 
 def user_line() -> str:
     """ " (called in this cell, line n)" of the call that is running, or nothing without user code on the stack."""
-    found = origin(None)
-    return "" if found is None else describe(*found[1:])
+    caller = origin(None)
+    return "" if caller is None else describe(*caller[1:])
 
 
 def printing() -> bool:
-    """Whether torch is formatting a tensor: its dozen small operators are not worth a compilation each."""
+    """Whether torch is formatting a tensor: it is not worth compiling the dozen small operators."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(8):
         if frame is None:

@@ -1,4 +1,8 @@
-"""Statistics of the dispatch: compiled programs, and operators that ran on the CPU."""
+"""Records of what was compiled, and counts of operators that ran on the CPU or through a decomposition.
+
+A `FunctionRecord` has a `TraceRecord` for each of its latest traces. Each compiled program has a `ProgramRecord`, which
+refers to the trace that it was compiled from.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +13,59 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-Site = tuple[str, int]  # a line of the user's: file, line
+if TYPE_CHECKING:
+    import jax
+
+    from .compiling import Handle
+
+Site = tuple[str, int]  # a line of user code: file, line
+
+
+class ProgramHolder(Protocol):
+    """An object with a cache of compiled programs."""
+
+    def clear_cache(self) -> None:
+        """Drop the programs."""
 
 
 @dataclass(eq=False)  # hashed by identity
-class Source:
-    """Something that is compiled, once or repeatedly: a function under `pure`, a cell, all eager operators.
+class FunctionRecord:
+    """Code that is compiled, once or repeatedly: a captured function, a notebook cell, or all eager operators together.
 
     Attributes:
         kind: how it is compiled: "eager", "pure", "jit", "cell", ...
-        hits: calls that found a compiled program.
-        traces: calls that were traced. Hits and traces of eager operators are not counted.
+        hits: calls that ran a program that was already compiled.
+        traces: calls that were traced. Eager operators count neither.
         history: the latest hundred traces, oldest first.
         warned: whether the warning about too many traces has been issued.
-        caches: the caches of its programs, each with a `clear_cache`.
+        caches: the objects that hold its programs.
     """
 
     name: str
     kind: str
     hits: int = 0
     traces: int = 0
-    history: deque[Trace] = field(default_factory=lambda: deque(maxlen=100), repr=False)
+    history: deque[TraceRecord] = field(default_factory=lambda: deque(maxlen=100), repr=False)
     warned: bool = False
-    caches: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet, repr=False)
+    caches: weakref.WeakSet[ProgramHolder] = field(default_factory=weakref.WeakSet, repr=False)
 
 
 @dataclass(eq=False)
-class Trace:
-    """One trace of a source, for one signature.
+class TraceRecord:
+    """One trace of a function, for one signature.
 
     Attributes:
         site: the line whose call was traced.
-        state: what the program depends on: path -> value at the trace (`capture/retraces.py`).
-        reasons: why it was retraced: what changed, and how to avoid it.
+        state: the values that the program depends on at the time of the trace, by path (`capture/retraces.py`).
+        reasons: why the function was retraced: what changed, and how to avoid it.
         seconds: run time of the traced code, counted once, for the first program compiled from the trace.
     """
 
-    source: Source
+    function: FunctionRecord
     site: Site | None = None
-    state: dict[str, Any] | None = field(default=None, repr=False)
+    state: dict[str, object] | None = field(default=None, repr=False)
     reasons: list[Reason] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -61,46 +77,46 @@ class Reason(NamedTuple):
     advice: str = ""
 
 
-EAGER = Trace(Source("eager operators", "eager"))
+EAGER = TraceRecord(FunctionRecord("eager operators", "eager"))
 
-_here = threading.local()
+_thread = threading.local()  # `.trace`: the record of the trace that is open
 
 
 @contextmanager
-def tracing_as(trace: Trace) -> Iterator[None]:
-    """Record programs that are captured in the block, and compiled then or later, under `trace`."""
-    before = getattr(_here, "trace", None)
-    _here.trace = trace
+def tracing_as(trace: TraceRecord) -> Iterator[None]:
+    """Record the programs that are captured in the block, and compiled then or later, under `trace`."""
+    before = getattr(_thread, "trace", None)
+    _thread.trace = trace
     try:
         yield
     finally:
-        _here.trace = before
+        _thread.trace = before
 
 
-def trace_here(name: str) -> Trace:
-    """The current trace of this thread; a new one if nothing is being traced."""
-    return getattr(_here, "trace", None) or Trace(Source(name, "call_jax"))
+def trace_here(name: str) -> TraceRecord:
+    """The record of this thread's open trace; a new one if nothing is being traced."""
+    return getattr(_thread, "trace", None) or TraceRecord(FunctionRecord(name, "call_jax"))
 
 
 def nothing() -> None:
-    """Stands in for a weak reference to a deleted object."""
+    """Replaces a weak reference to a deleted object."""
 
 
 @dataclass(eq=False)
-class Compiled:
+class ProgramRecord:
     """One compiled program.
 
     Attributes:
         name: of the operator or the function.
         trace, lowering, xla: seconds.
-        cause: the trace from which it was compiled.
+        cause: the trace that it was compiled from.
         part: which part of the computation: "" for all of it, "saving" for a forward pass that returns residuals,
             "backward" for the backward pass.
         site: the line that caused the compilation.
         avals: shapes and dtypes of its inputs.
-        calls: how often it ran. Calls in the eager hot path count only while they are recorded (`insight/events.py`).
+        calls: how often it ran. Calls on the eager hot path count only in a recorded session (`insight/events.py`).
         persistent_hit: whether the executable came from the persistent cache; None if this was not recorded.
-        handle: the executable and its trace (`compiling.py`), as long as it can still be run.
+        handle: returns the executable and its trace (`compiling.py`), or None if the program can no longer be run.
         cleared: whether it was removed from the list shown to the user.
         id: its number, counted from 1.
     """
@@ -109,25 +125,27 @@ class Compiled:
     trace: float
     xla: float
     lowering: float = 0.0
-    cause: Trace = EAGER
+    cause: TraceRecord = EAGER
     part: str = ""
     site: Site | None = None
-    avals: Sequence[Any] = ()
+    avals: Sequence[jax.ShapeDtypeStruct] = ()
     calls: int = 0
     persistent_hit: bool | None = None
-    handle: Callable[[], Any] = nothing
+    handle: Callable[[], Handle | None] = nothing
     cleared: bool = False
     id: int = field(default_factory=itertools.count(1).__next__)
 
 
-compiled: list[Compiled] = []
-evicted = 0  # eager programs that went for want of memory (`kept.py`)
+compiled: list[ProgramRecord] = []
+evicted = (
+    0  # eager programs dropped because `config.program_memory` was used up (`program_cache.py`)
+)
 _fallbacks: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
 def count_fallback(name: str) -> int:
-    """Count one run of an operator on the CPU; returns its number of runs there."""
+    """Count one run of an operator on the CPU; returns how often it has run there."""
     with _lock:
         _fallbacks[name] += 1
         return _fallbacks[name]

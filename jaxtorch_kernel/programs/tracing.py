@@ -1,21 +1,22 @@
 """Traces: torch code run over tracers instead of values.
 
-Tracing is substitution. While a trace is open, reading a cell (a Buffer, or a random source) returns a tracer in
-place of its array. The torch code runs unchanged, and every alias sees the tracer, because all aliases share the
-cell. Only the tracing thread sees it: the trace stores the tracer, and the cell itself keeps its array, which
-other threads continue to read and write (`local.py`). When the trace closes, its tracers are dropped.
+Tracing is substitution. While a trace is open, reading a buffer returns a tracer in place of its array. The torch code
+runs unchanged, and every alias sees the tracer, because all aliases share the buffer. Random keys are buffers too. Only
+the tracing thread sees the tracer: the trace stores it, and the buffer itself keeps its array, which other threads
+continue to read and write (`traced_buffer.py`). When the trace closes, its tracers are dropped.
 
 A `Trace` records, for one such run:
 
-* **captured** cells, which existed before and were read. Their array becomes a constant of the jaxpr under its own
-  identity, by which `capture/` finds it again and turns it into an input;
-* **written** cells, which are captured cells that hold a different tracer at the end;
-* **born** cells, which were created inside. A cell that depends on no input (`zeros`, and values computed from it)
-  stays concrete, so that optimizer state created in the first step exists after the trace.
+* **captured** buffers, which existed before and were read. Their array becomes a constant of the jaxpr, compared by
+  identity: `capture/` finds this constant again and turns it into an input;
+* **written** buffers, which are captured buffers that hold a different tracer at the end;
+* **new** buffers, which were created inside. A new buffer that depends on no input (`zeros`, and values computed from
+  it) stays concrete, so that optimizer state created in the first step exists after the trace.
 
 Traces nest (the body of a scan inside a captured function); a nested trace shares the captures of the outermost one.
-`tracing(trace)` is the only way to open one. What else must hold while the code runs depends on the code, and is said
-by the class of the trace (`Trace.contexts`).
+`tracing(trace)` is the only way to open one. The contexts that the code needs depend on its kind, so the class of the
+trace lists them (`Trace.contexts`).
+
 `depth` is a plain integer for the whole process, so the hot path checks one attribute. While it is above zero, a
 kernel also checks whether the trace belongs to its own thread: eager work in other threads continues.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -33,57 +34,63 @@ import jax
 import torch
 
 from ..base import torch_private as private
-from . import local
-from .local import Local
+from ..storage.buffer import Buffer, Spec
+from . import traced_buffer
 from .site import line_of, origin
+from .traced_buffer import TracedBuffer
+
+Node = torch.autograd.graph.Node
+Tensor = torch.Tensor
 
 depth = 0
-_own = local.own
-_lock = threading.Lock()  # of `depth`: `+=` is no single step among threads
+_thread = traced_buffer.thread
+_lock = threading.Lock()  # guards `depth`: `+=` is not atomic among threads
 
 
 class Trace:
-    """The books of one run over tracers. See the module's text.
+    """The record of one run over tracers; the module docstring explains its parts.
+
+    Buffers are referenced weakly wherever the trace looks at the end which of them the code still holds.
 
     Args:
         differentiable: `jax.vjp` will run through what is traced, so that a tensor that needs no gradient is read
             as a constant (`lax.stop_gradient`).
-        eager: run what depends on no input at once, on values.
+        eager: run operators that depend on no input immediately, on values.
     """
 
     def __init__(self, differentiable: bool = False, eager: bool = False):
         self.differentiable = differentiable
         self.eager = eager
         self.parent: Trace | None = None
-        # Errors of the capture that the code may have caught (outermost only).
+        # Errors about code that cannot be captured; the code may have caught them (outermost only).
         self.refusals: list[BaseException] = []
-        # Cells are held weakly: one that the code made and dropped must not count as kept.
-        self.locals: dict[int, Local] = {}  # id of a touched cell -> what it holds in this trace
-        self.captured: list[tuple[Any, Any]] = []  # cell and its constant (outermost only)
-        self.place: dict[int, int] = {}  # id of a cell -> its place in `captured` (outermost only)
+        # By the id of a buffer that this trace touched: its value here.
+        self.locals: dict[int, TracedBuffer] = {}
+        # Captured buffers, each with its constant (outermost only).
+        self.captured: list[tuple[Callable[[], Buffer | None], jax.Array]] = []
+        self.constant_index: dict[int, int] = {}  # id of a buffer -> its index in `captured`
         self.constants: set[int] = set()  # ids of the constants
-        self.read_cells: set[int] = set()  # ids of the cells that a call has read
-        self.born: dict[int, weakref.ref[Any]] = {}
-        # id of a cell -> the tensor that it was computed for, if from what a gradient flows to. Held strongly: only
-        # when its kernel has returned does autograd say that it requires one.
-        self.active: dict[int, Any] = {}
-        self.views: dict[int, Any] = {}  # id of a tensor -> itself: views of those
-        self.scopes: Any = (
-            None  # what work belongs to, for names (outermost only; `capture/scopes.py`)
-        )
+        self.read_buffers: set[int] = set()  # ids of the buffers that an operator has read
+        self.new_buffers: dict[int, weakref.ref[Buffer]] = {}
+        # id of a buffer -> the tensor computed into it from inputs with a gradient. Held strongly, because autograd
+        # sets the tensor's `requires_grad` only after its kernel has returned.
+        self.active: dict[int, Tensor] = {}
+        self.views: dict[int, Tensor] = {}  # id of a tensor -> itself: views of active tensors
+        # Named scopes of the code, a `Scopes` of `capture/scopes.py` (outermost only).
+        self.scopes: Any = None
         # Leaves from outside that a gradient may flow to (weak), each with its `.grad` before (outermost only).
-        self.gradients: dict[int, tuple[Any, Any]] = {}
-        # (node, output) of torch's graph -> a tensor from outside that it computed (outermost only).
-        self.first_node = private.next_sequence_number()  # torch numbers the nodes of its graph
-        self.outer: dict[tuple[Any, int], Any] = {}
-        self.kept: list[Any] = []  # cells that only the trace holds so far (outermost only)
-        self.writers: dict[int, tuple[str, int]] = {}  # id of a cell -> the user's file and line
-        self.readers: dict[
-            int, Any
-        ] = {}  # tensors that need a gradient and were read (nested only)
+        self.gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] = {}
+        # torch numbers the nodes of its graph: those below this one were made outside (outermost only).
+        self.first_node = private.next_sequence_number()
+        # (node, output) of torch's graph -> the tensor from outside that it computed (outermost only).
+        self.outer: dict[tuple[Node | None, int], Tensor] = {}
+        self.retained: list[Buffer] = []  # buffers that nothing else holds yet (outermost only)
+        self.writers: dict[int, tuple[str, int]] = {}  # id of a buffer -> the user's file and line
+        # Tensors from outside that need a gradient and were read (nested traces only).
+        self.readers: dict[int, Tensor] = {}
 
-    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
-        """The contexts that hold while the code of this trace runs, in the order in which they are entered."""
+    def contexts(self) -> Iterator[AbstractContextManager[object]]:
+        """The contexts to hold while the code of this trace runs, in the order in which they are entered."""
         return iter(())
 
     @property
@@ -91,178 +98,198 @@ class Trace:
         """The outermost trace."""
         return self if self.parent is None else self.parent.root
 
-    def read(self, cell: Any) -> Any:
-        """A tracer for what the cell holds; its array becomes a constant of the outermost jaxpr."""
-        array = cell.array
+    # -- values of buffers ----------------------------------------------------------------------------------------
+
+    def read(self, buffer: Buffer) -> jax.Array:
+        """A tracer for the value of the buffer; its array becomes a constant of the outermost jaxpr."""
+        array = buffer.array
         if isinstance(array, jax.core.Tracer):
             return array
-        constant = self.root.constant_of(cell)
+        constant = self.root.constant_of(buffer)
         tracer = tracer_of(constant)
-        if not self.is_fresh(cell):  # whose value the code may still ask for
-            self.substitute(cell, tracer)
+        if not self.is_fresh(buffer):  # the code may still ask for a fresh one's value
+            self.substitute(buffer, tracer)
         return tracer
 
-    def substitute(self, cell: Any, tracer: Any) -> None:
-        """Let reads of the cell give this tracer. It does not count as a write."""
-        mine = self.touch(cell)
-        if mine is None:
-            cell.array = tracer
+    def substitute(self, buffer: Buffer, tracer: jax.Array) -> None:
+        """Let reads of the buffer return this tracer. It does not count as a write."""
+        local = self.touch(buffer)
+        if local is None:
+            buffer.array = tracer
         else:
-            mine.array = mine.read = tracer
+            local.array = local.read = tracer
 
-    def constant_of(self, cell: Any) -> Any:
-        """The array that represents the cell in the outermost jaxpr."""
-        place = self.place.get(id(cell))
-        if place is None or self.captured[place][0]() is not cell:
-            array = cell.array
-            if id(array) in self.constants:  # two cells over one array must stay apart
+    def constant_of(self, buffer: Buffer) -> jax.Array:
+        """The array that represents the buffer in the outermost jaxpr."""
+        index = self.constant_index.get(id(buffer))
+        if index is None or self.captured[index][0]() is not buffer:
+            array = buffer.array
+            if id(array) in self.constants:  # two buffers over one array need separate constants
                 array = array.copy()
             self.constants.add(id(array))
-            place = self.place[id(cell)] = len(self.captured)
-            self.captured.append((weakref.ref(cell), array))
-        return self.captured[place][1]
+            index = self.constant_index[id(buffer)] = len(self.captured)
+            self.captured.append((weakref.ref(buffer), array))
+        return self.captured[index][1]
 
-    def touch(self, cell: Any) -> Local | None:
-        """Keep what the cell holds from now on in this trace. A tracer of a cell that was made here stays in the cell:
-        there is nothing to go back to.
+    def touch(self, buffer: Buffer) -> TracedBuffer | None:
+        """Store the values of the buffer in this trace from now on.
+
+        Returns None for a buffer that was created here and already holds a tracer: it has no earlier value to restore.
         """
-        known = self.locals.get(id(cell))
-        if known is not None and known.cell() is cell:
+        known = self.locals.get(id(buffer))
+        if known is not None and known.buffer() is buffer:
             return known
-        if isinstance(cell.array, jax.core.Tracer) and self.bore(cell):
+        if isinstance(buffer.array, jax.core.Tracer) and self.created_here(buffer):
             return None
-        mine = self.locals[id(cell)] = Local(cell)
-        local.share(cell)
-        return mine
+        local = self.locals[id(buffer)] = TracedBuffer(buffer)
+        traced_buffer.share(buffer)
+        return local
 
-    def overwrite(self, cell: Any, array: Any) -> None:
-        """Give a cell a value that does not depend on the one before. It is an input all the same, as all that is
-        written.
+    def overwrite(self, buffer: Buffer, array: jax.Array) -> None:
+        """Give a buffer a value that does not depend on its old one.
+
+        The buffer becomes an input nevertheless, as every written buffer does.
         """
-        self.read(cell)
-        self.touch(cell)
-        cell.array = array
+        self.read(buffer)
+        self.touch(buffer)
+        buffer.array = array
 
-    def bore(self, cell: Any) -> bool:
-        """Whether the cell was made in this trace."""
-        reference = self.born.get(id(cell))
-        return reference is not None and reference() is cell
+    def created_here(self, buffer: Buffer) -> bool:
+        """Whether the buffer was created in this trace."""
+        reference = self.new_buffers.get(id(buffer))
+        return reference is not None and reference() is buffer
 
-    def made(self, cell: Any) -> bool:
-        """Whether the cell was made in this trace or in one around it."""
-        return self.bore(cell) or (self.parent is not None and self.parent.made(cell))
-
-    def is_fresh(self, cell: Any) -> bool:
-        """Whether the cell was made in a trace and depends on no input so far."""
-        return not isinstance(cell.array, jax.core.Tracer) and (
-            self.bore(cell) or (self.parent is not None and self.parent.is_fresh(cell))
+    def created(self, buffer: Buffer) -> bool:
+        """Whether the buffer was created in this trace or in one around it."""
+        return self.created_here(buffer) or (
+            self.parent is not None and self.parent.created(buffer)
         )
 
+    def is_fresh(self, buffer: Buffer) -> bool:
+        """Whether the buffer was created in a trace and depends on no input so far."""
+        return not isinstance(buffer.array, jax.core.Tracer) and (
+            self.created_here(buffer) or (self.parent is not None and self.parent.is_fresh(buffer))
+        )
+
+    def add_created(self, buffer: Buffer) -> None:
+        """Note a buffer that was created inside."""
+        self.new_buffers[id(buffer)] = weakref.ref(buffer)
+
+    def note_writer(self, buffer: Buffer) -> None:
+        """Note the user's line that first writes a buffer, for the error if that write is refused."""
+        if self.created_here(buffer) or id(buffer) in self.writers:
+            return
+        caller = origin(None)
+        if caller is not None:
+            _, code, instruction = caller
+            self.writers[id(buffer)] = code.co_filename, line_of(code, instruction)
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+
     def note_refusal(self, error: BaseException) -> None:
-        """Note an error that says what the code cannot do: code that catches it goes on with something else."""
+        """Note an error about code that cannot be captured.
+
+        Code that catches it would continue on a different path, which would then be the captured one.
+        """
         if self.parent is not None:
             self.parent.note_refusal(error)
         else:
             self.refusals.append(error)
 
     def check_refusals(self) -> None:
-        """Raise the first of those that were raised, and caught."""
+        """Raise the first noted error that was raised, and then caught by the code."""
         for error in self.refusals:
             if error.__traceback__ is not None:
                 raise error
 
-    def add_reader(self, tensor: Any) -> None:
+    # -- gradients ------------------------------------------------------------------------------------------------
+
+    def add_reader(self, tensor: Tensor) -> None:
         """Note a tensor from outside that needs a gradient and was read: an input of a body (`capture/bodies.py`).
 
-        A view represents its base.
+        A view is represented by its base.
         """
-        if self.parent is not None and not self.bore(tensor.untyped_storage().buffer):
-            tensor = tensor._base if tensor._is_view() and not tensor.is_leaf else tensor
+        if self.parent is not None and not self.created_here(tensor.untyped_storage().buffer):  # type: ignore[attr-defined]
+            base = tensor._base if tensor._is_view() and not tensor.is_leaf else None
+            tensor = tensor if base is None else base
             self.readers[id(tensor)] = tensor
 
-    def note_writer(self, cell: Any) -> None:
-        """Note the user's line that writes a cell first, for the message of a write that is refused."""
-        found = None if self.bore(cell) or id(cell) in self.writers else origin(None)
-        if found is not None:
-            _, code, instruction = found
-            self.writers[id(cell)] = code.co_filename, line_of(code, instruction)
-
-    def is_constant(self, tensor: Any) -> bool:
+    def is_constant(self, tensor: Tensor) -> bool:
         """Whether no gradient flows to a tensor of this (differentiable) trace.
 
-        Within a kernel that calls other operators nothing requires a gradient: autograd sees the kernel as one. What
-        was computed there is no constant, though. Outside, a tensor that requires none is a detached one.
+        Within a kernel that calls other operators no tensor requires a gradient, because autograd sees the kernel as
+        one operator. What was computed there is not a constant. Elsewhere, a tensor that requires no gradient is one.
         """
         if tensor.requires_grad:
             return _ends_nowhere(tensor)
         if id(tensor) in self.views:
             return False
-        computed = self.active.get(id(tensor.untyped_storage().buffer))
-        return computed is None or bool(computed.requires_grad)
+        computed = self.active.get(id(tensor.untyped_storage().buffer))  # type: ignore[attr-defined]
+        return computed is None or computed.requires_grad
 
-    def add_active(self, tensor: Any) -> None:
-        """Note a tensor that was computed from what a gradient flows to."""
+    def add_active(self, tensor: Tensor) -> None:
+        """Note a tensor that was computed from inputs with a gradient."""
         if tensor.is_floating_point() or tensor.is_complex():
-            self.active[id(tensor.untyped_storage().buffer)] = tensor
+            self.active[id(tensor.untyped_storage().buffer)] = tensor  # type: ignore[attr-defined]
 
-    def add_views(self, source: Any, views: Any) -> None:
-        """Note views, by whatever operator but `detach`, of a tensor that may be such a one."""
-        if self.differentiable and torch.is_grad_enabled() and not self.is_constant(source):
-            for view in views if isinstance(views, list | tuple) else (views,):
+    def add_views(self, base: Tensor, views: Tensor | Collection[Tensor]) -> None:
+        """Note views, by any operator except `detach`, of a tensor that may be active."""
+        if self.differentiable and torch.is_grad_enabled() and not self.is_constant(base):
+            for view in (views,) if isinstance(views, Tensor) else views:
                 self.views[id(view)] = view
 
-    def detach(self, tensor: Any) -> None:
-        """Forget what was noted: the tensor was detached in place."""
+    def detach(self, tensor: Tensor) -> None:
+        """Forget that the tensor is active: it was detached in place."""
         self.views.pop(id(tensor), None)
-        self.active.pop(id(tensor.untyped_storage().buffer), None)
+        self.active.pop(id(tensor.untyped_storage().buffer), None)  # type: ignore[attr-defined]
 
-    def add_born(self, cell: Any) -> None:
-        """Note a cell made inside."""
-        self.born[id(cell)] = weakref.ref(cell)
+    # -- the end --------------------------------------------------------------------------------------------------
 
-    def written(self) -> list[Any]:
-        """At the end: the cells that hold something else than what was read, in the order of their first touch."""
-        self.active.clear()  # what only these hold is not kept
+    def written(self) -> list[Buffer]:
+        """At the end: the buffers whose value differs from what was read, in the order of their first touch."""
+        self.active.clear()  # tensors that only these tables hold have no effect
         self.views.clear()
         return [
-            cell
-            for mine in self.locals.values()
-            if (cell := mine.cell()) is not None and mine.array is not mine.read
+            buffer
+            for local in self.locals.values()
+            if (buffer := local.buffer()) is not None and local.array is not local.read
         ]
 
-    def escaped(self, but: Collection[int] = ()) -> list[tuple[Any, Any]]:
-        """Cells with a tracer that were created inside and are still referenced, except `but` (by identity)."""
+    def escaped(self, exclude: Collection[int] = ()) -> list[tuple[weakref.ref[Buffer], Spec]]:
+        """Buffers with a tracer that were created inside and are still referenced, except those with these ids."""
 
-        def alive() -> list[Any]:
-            cells = [reference() for reference in self.born.values()]
-            kept = [c for c in cells if c is not None and id(c) not in but]
-            return [c for c in kept if isinstance(c.array, jax.core.Tracer)]
+        def alive() -> list[Buffer]:
+            buffers = [reference() for reference in self.new_buffers.values()]
+            others = [b for b in buffers if b is not None and id(b) not in exclude]
+            return [b for b in others if isinstance(b.array, jax.core.Tracer)]
 
         if alive():
-            gc.collect()  # a cycle may hold them, and then nobody does
-        return [(weakref.ref(cell), cell.spec) for cell in alive()]
+            gc.collect()  # those that only a reference cycle holds are garbage
+        return [(weakref.ref(buffer), buffer.spec) for buffer in alive()]
 
     def close(self) -> None:
-        """Let go of every cell: what it held before is what it holds again."""
-        for mine in self.locals.values():
-            cell = mine.cell()
-            if cell is not None:
-                local.unshare(cell)
+        """Release every buffer: it has the value from before the trace again."""
+        for local in self.locals.values():
+            buffer = local.buffer()
+            if buffer is not None:
+                traced_buffer.unshare(buffer)
         self.locals.clear()
 
 
-def tracer_of(constant: Any) -> Any:
+def tracer_of(constant: jax.Array) -> jax.Array:
     """A tracer for a constant of the trace: the identity gives one, and XLA drops it."""
     return jax.lax.reshape_p.bind(
         constant, new_sizes=constant.shape, dimensions=None, sharding=None
     )
 
 
-def _ends_nowhere(tensor: Any) -> bool:
-    """Whether a tensor is a view taken under `no_grad`, or a view of one: it says that it requires a gradient, as what
-    it is a view of does, and none flows through it.
+def _ends_nowhere(tensor: Tensor) -> bool:
+    """Whether a tensor is a view taken under `no_grad`, or a view of such a view.
+
+    Its `requires_grad` is that of its base, but no gradient flows through it.
     """
-    if not tensor._is_view() or not tensor._base.requires_grad:
+    base = tensor._base
+    if not tensor._is_view() or base is None or not base.requires_grad:
         return False
     node = tensor.grad_fn
     while node is not None and len(node.next_functions) == 1:
@@ -272,12 +299,12 @@ def _ends_nowhere(tensor: Any) -> bool:
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
-    """Hold while torch code runs over tracers: opens the trace and its contexts."""
+    """Open a trace and its contexts for a block of torch code."""
     global depth
     trace.parent = current()
     with _lock:
         depth += 1
-    _own.trace = trace
+    _thread.trace = trace
     try:
         with ExitStack() as stack:
             for context in trace.contexts():
@@ -285,14 +312,14 @@ def tracing(trace: Trace) -> Iterator[Trace]:
             yield trace
     finally:
         trace.close()
-        _own.trace = trace.parent
+        _thread.trace = trace.parent
         with _lock:
             depth -= 1
 
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Hold while every call takes the general path, though nothing may be traced."""
+    """Make every call in the block take the general path, even if nothing is traced."""
     global depth
     with _lock:
         depth += 1
@@ -305,7 +332,7 @@ def aside() -> Iterator[None]:
 
 def current() -> Trace | None:
     """This thread's innermost trace."""
-    return getattr(_own, "trace", None) if depth else None
+    return getattr(_thread, "trace", None) if depth else None
 
 
 def active() -> bool:
@@ -314,10 +341,10 @@ def active() -> bool:
 
 
 class Untraceable(RuntimeError):
-    """Torch code under a trace needs a value that exists only at run time, or an effect that no program supports.
+    """Torch code in a trace needs a value that exists only at run time, or an effect that no program supports.
 
     Attributes:
-        advice: what to write instead, where it is not about a value.
+        advice: what to write instead, unless the error is about a value.
     """
 
     def __init__(self, what: str, advice: str = ""):
@@ -328,8 +355,8 @@ class Untraceable(RuntimeError):
             trace.note_refusal(self)
 
 
-def forbid(array: Any, what: str) -> None:
-    """Raise if the array is traced and so has no value.
+def forbid(array: object, what: str) -> None:
+    """Raise an error if the array is a tracer, which has no value.
 
     Raises:
         Untraceable: it is a tracer.

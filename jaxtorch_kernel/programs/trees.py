@@ -1,17 +1,19 @@
 """Nested arguments and results, split into the operands of a program and everything else.
 
 A torch or JAX function takes and returns nested containers; a program takes and returns a flat list of arrays. A `Tree`
-keeps the containers and the leaves that are not operands (numbers, strings, None), and puts operands back into them. It
-does not keep the operands, which may be tracers or large arrays.
+stores the containers and the leaves that are not operands (numbers, strings, None), and puts operands back into them.
+It does not store the operands, which may be tracers or large arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import torch
+from jax.tree_util import PyTreeDef
 from torch.utils import _pytree as pytree
 
 
@@ -23,39 +25,47 @@ def is_tensor(leaf: object) -> bool:
 class Tree:
     """A value without its operands.
 
+    Args:
+        leaves: all leaves of the value.
+        structure: its containers.
+        is_operand: whether a leaf is an operand.
+        unflatten: makes the value from its leaves.
+
     Attributes:
-        structure: the containers, comparable with `==`; torch's `TreeSpec` or JAX's `PyTreeDef`.
-        places: the indices of the operands among the leaves.
+        structure: the containers, comparable with `==`.
+        indices: the indices of the operands among the leaves.
         statics: all leaves, with None for operands.
     """
 
     def __init__(
         self,
-        leaves: list[Any],
-        structure: Any,
-        is_operand: Callable[[Any], bool],
-        unflatten: Callable[[Any, list[Any]], Any],
+        leaves: Sequence[object],
+        structure: pytree.TreeSpec | PyTreeDef,
+        is_operand: Callable[[object], bool],
+        unflatten: Callable[[list[object]], Any],
     ):
         self.structure = structure
-        self.places = [i for i, leaf in enumerate(leaves) if is_operand(leaf)]
+        self.indices = [i for i, leaf in enumerate(leaves) if is_operand(leaf)]
         self.statics = list(leaves)
-        for place in self.places:
-            self.statics[place] = None
+        for index in self.indices:
+            self.statics[index] = None
         self._unflatten = unflatten
 
-    def leaves(self, operands: Iterable[Any]) -> list[Any]:
+    def leaves(self, operands: Iterable[object]) -> list[object]:
         """All leaves, with these operands among them."""
         leaves = list(self.statics)
-        for place, operand in zip(self.places, operands, strict=True):
-            leaves[place] = operand
+        for index, operand in zip(self.indices, operands, strict=True):
+            leaves[index] = operand
         return leaves
 
-    def filled(self, operands: Iterable[Any]) -> Any:
+    def filled(self, operands: Iterable[object]) -> Any:
         """The value with these operands in it."""
-        return self._unflatten(self.structure, self.leaves(operands))
+        return self._unflatten(self.leaves(operands))
 
 
-def split(value: Any, is_operand: Callable[[Any], bool] = is_tensor) -> tuple[list[Any], Tree]:
+def split(
+    value: object, is_operand: Callable[[object], bool] = is_tensor
+) -> tuple[list[Any], Tree]:
     """The operands of a value of torch code, and its tree. Containers are those that torch's pytree registry knows.
 
     Example:
@@ -66,24 +76,13 @@ def split(value: Any, is_operand: Callable[[Any], bool] = is_tensor) -> tuple[li
         {'x': 'here', 'power': 2}
     """
     leaves, structure = pytree.tree_flatten(value)
-    return _split(leaves, structure, is_operand, _unflatten_torch)
+    unflatten = partial(pytree.tree_unflatten, treespec=structure)
+    tree = Tree(leaves, structure, is_operand, unflatten)
+    return [leaves[index] for index in tree.indices], tree
 
 
-def split_jax(value: Any, is_operand: Callable[[Any], bool]) -> tuple[list[Any], Tree]:
+def split_jax(value: object, is_operand: Callable[[object], bool]) -> tuple[list[Any], Tree]:
     """The operands of a value of a JAX function, and its tree. Containers are JAX's pytrees; None is a leaf."""
     leaves, structure = jax.tree.flatten(value, is_leaf=lambda leaf: leaf is None)
-    return _split(leaves, structure, is_operand, jax.tree.unflatten)
-
-
-def _split(
-    leaves: list[Any],
-    structure: Any,
-    is_operand: Callable[[Any], bool],
-    unflatten: Callable[[Any, list[Any]], Any],
-) -> tuple[list[Any], Tree]:
-    tree = Tree(leaves, structure, is_operand, unflatten)
-    return [leaves[place] for place in tree.places], tree
-
-
-def _unflatten_torch(structure: Any, leaves: list[Any]) -> Any:
-    return pytree.tree_unflatten(leaves, structure)
+    tree = Tree(leaves, structure, is_operand, partial(jax.tree.unflatten, structure))
+    return [leaves[index] for index in tree.indices], tree

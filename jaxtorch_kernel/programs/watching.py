@@ -5,8 +5,8 @@ is active, every eager call leaves the hot path (`tracing.depth` is raised, as w
 path calls the hooks; so do the programs of captured code. Otherwise the hot path is unchanged and checks nothing here.
 
 Results are reported so that the profiler can wait for them. XLA computes a result to the end even if every reference
-to it was dropped, and offers no way to wait for that. So the result's cell is kept until it is done, but not the array,
-whose memory a later program may reuse if nothing else holds it.
+to it was dropped, and offers no way to wait for that. So the watcher holds the result's buffer until it is done, but
+not the array, whose memory a later program may reuse if nothing else holds it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import numpy as np
 
 from ..storage.buffer import Buffer
 from . import tracing
-from .stats import Compiled
+from .stats import ProgramRecord
 
 
 class Watcher:
-    """A profiler's hook: receives launches, and keeps the results that are not computed yet.
+    """A profiler's hook: receives launches, and holds the results that are not computed yet.
 
     Args:
         launched: called with the record of each program, in the calling thread.
     """
 
-    def __init__(self, launched: Callable[[Compiled], None]):
+    def __init__(self, launched: Callable[[ProgramRecord], None]):
         self.launched = launched
         self._pending: deque[Buffer] = deque()
 
-    def made(self, buffer: Buffer) -> None:
-        """A program was launched whose result will be in this cell."""
+    def add_result(self, buffer: Buffer) -> None:
+        """Note the buffer for the result of a program that was launched."""
         if tracing.current() is not None:
             return
         pending = self._pending
@@ -56,7 +55,7 @@ watcher: Watcher | None = None
 
 
 @contextmanager
-def watching(launched: Callable[[Compiled], None]) -> Iterator[Watcher]:
+def watching(launched: Callable[[ProgramRecord], None]) -> Iterator[Watcher]:
     """Report every call in this process.
 
     Raises:
@@ -75,20 +74,22 @@ def watching(launched: Callable[[Compiled], None]) -> Iterator[Watcher]:
             watcher = None
 
 
-def launching(record: Compiled | None) -> None:
+def launching(record: ProgramRecord | None) -> None:
     """A compiled program is about to be called in this thread."""
     if watcher is not None and record is not None:
         watcher.launched(record)
 
 
-def fetched(array: Any) -> np.ndarray:
-    """`np.asarray` of a `jax.Array`, shown in a profile as its two parts: a wait, then a transfer."""
+def fetched(array: jax.Array) -> np.ndarray:
+    """`np.asarray` of an array. A profile shows its two parts: a wait, then a transfer."""
     with jax.profiler.TraceAnnotation("jaxtorch: wait for a value"):
         jax.block_until_ready(array)
     with jax.profiler.TraceAnnotation("jaxtorch: transfer to the host"):
         return np.asarray(array)
 
 
-def _done(array: Any) -> bool:
-    """Whether nothing is left to wait for; an array that was given to a program is that one's."""
-    return isinstance(array, jax.core.Tracer) or array.is_deleted() or array.is_ready()
+def _done(array: jax.Array) -> bool:
+    """Whether there is nothing to wait for; a donated array belongs to a later program."""
+    if isinstance(array, jax.core.Tracer) or array.is_deleted():
+        return True
+    return bool(array.is_ready())  # type: ignore[attr-defined]  # not in JAX's stubs

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -27,7 +27,17 @@ if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not impor
     from jax.sharding import Sharding
 
 # What computed an array: an object with the program's name, and the user's line (`programs/site.py`).
-Origin = tuple[object, CodeType, int]
+
+
+class Named(Protocol):
+    """What computes a buffer: an operator's program, a captured function."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages and views."""
+
+
+Origin = tuple[Named | None, CodeType, int]
 
 
 class Spec:

@@ -136,7 +136,7 @@ def test_a_key_of_a_captured_program_is_good_when_it_is_ready() -> None:
     def noise(x: torch.Tensor) -> torch.Tensor:
         return x + torch.rand(3, device="jax")
 
-    source = rng.default()
+    source = rng.default_key()
     for _ in range(3):
         noise(torch.ones(3, device="jax")).cpu()
     torch.rand(3, device="jax")

@@ -172,14 +172,14 @@ def test_a_phase_is_open_while_code_is_traced_and_never_after() -> None:
 
     @jaxtorch.pure(name="phased")
     def f(x: torch.Tensor) -> torch.Tensor:
-        phase = compiling.here()
+        phase = compiling.current_phase()
         assert phase is not None
         seen.append((phase.name, phase.step))
         return x + 1
 
     f(torch.ones(29, device="jax"))
     assert seen == [("phased", "trace")]
-    assert compiling.here() is None
+    assert compiling.current_phase() is None
 
     @jaxtorch.pure(name="raises")
     def g(x: torch.Tensor) -> torch.Tensor:
@@ -187,7 +187,7 @@ def test_a_phase_is_open_while_code_is_traced_and_never_after() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         g(torch.ones(29, device="jax"))
-    assert compiling.here() is None
+    assert compiling.current_phase() is None
     assert not compiling.phases
 
 
@@ -212,11 +212,11 @@ def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
     slow: Callable[[jax.Array], jax.Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, over, begun = set(), threading.Event(), []
-    monkeypatch.setattr(compiling, "opened", lambda: begun.append(1))
+    monkeypatch.setattr(compiling, "on_phase", lambda: begun.append(1))
 
     def look() -> None:
         while not over.is_set():
-            phase = compiling.outermost()
+            phase = compiling.outermost_phase()
             if phase is not None:
                 seen.add((phase.name, phase.step))
             over.wait(0.001)
@@ -232,13 +232,13 @@ def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
     assert ("slow_by_jit", "XLA") in seen
     assert seen <= {("slow_by_jit", "XLA"), ("slow_by_jit", "lowering")}
     assert begun  # whoever shows it was told to look
-    assert compiling.outermost() is None
+    assert compiling.outermost_phase() is None
 
 
 @pytest.mark.usefixtures("recording")
 def test_what_is_lowered_and_not_compiled_is_not_taken_for_compiling() -> None:
     jax.jit(lambda x: x * 31.5).lower(jnp.ones(37))
-    assert compiling.outermost() is None
+    assert compiling.outermost_phase() is None
     assert not events.errors
 
 

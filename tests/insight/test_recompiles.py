@@ -18,7 +18,7 @@ from jaxtorch.insight.recompiles import Retrace, clear, functions, named, totals
 
 def retraces(function: Any) -> list[tuple[str, ...]]:
     """What is said of a function under `pure` or `jit`."""
-    (found,) = [f for f in functions() if f.programs[0]._record.cause.source is function.source]
+    (found,) = [f for f in functions() if f.programs[0]._record.cause.function is function.source]
     return [r.what for r in found.retraces]
 
 

@@ -55,15 +55,15 @@ def test_a_deep_model_keeps_few_arrays_for_its_gradient(monkeypatch: pytest.Monk
     model.zero_grad()
     model.to("jax")
     seen: list[int] = []
-    run = compiled.Compiled.run_saving
+    run = compiled.CompiledFunction.run_saving
 
-    def counted(self: compiled.Compiled, arrays: list[jax.Array]) -> tuple[list, list]:
+    def counted(self: compiled.CompiledFunction, arrays: list[jax.Array]) -> tuple[list, list]:
         outputs, saved = run(self, arrays)
         given_again = {id(a) for a in arrays}
         seen.append(sum(id(a) not in given_again for a in saved))
         return outputs, saved
 
-    monkeypatch.setattr(compiled.Compiled, "run_saving", counted)
+    monkeypatch.setattr(compiled.CompiledFunction, "run_saving", counted)
     jaxtorch.pure(model)(x.to("jax")).square().sum().backward()
     assert seen[0] < 20  # of 40 layers' activations
     for p, grad in zip(model.parameters(), expected, strict=True):

@@ -94,7 +94,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     sink = Seen()
-    monkeypatch.setattr(compiling, "opened", progress.Progress(sink).begin)
+    monkeypatch.setattr(compiling, "on_phase", progress.Progress(sink).begin)
     return sink
 
 
@@ -156,7 +156,7 @@ def test_a_line_goes_with_its_cell(shell: Any, monkeypatch: pytest.MonkeyPatch) 
     sink = Seen()
     own = progress.Progress(sink)
     monkeypatch.setattr(progress, "_progress", own)
-    monkeypatch.setattr(compiling, "opened", own.begin)
+    monkeypatch.setattr(compiling, "on_phase", own.begin)
     monkeypatch.setattr(progress, "PAUSE", 3600)  # by itself it would stay
     shell.user_ns["shown"] = sink.shown
 
@@ -197,7 +197,7 @@ def test_a_notebooks_line_is_one_output_that_ends_empty(
 
 
 def test_a_session_without_a_terminal_shows_nothing(shell: Any) -> None:
-    assert compiling.opened is None  # pytest's stderr is none
+    assert compiling.on_phase is None  # pytest's stderr is none
 
 
 def test_a_terminal_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,10 +106,10 @@ def test_modes_belong_to_their_thread():
 
 
 def test_the_first_random_numbers_of_several_threads_differ(monkeypatch):
-    monkeypatch.setattr(rng, "_sources", {})
+    monkeypatch.setattr(rng, "_keys", {})
     torch.rand(4, device="jax")
     for _ in range(10):
-        rng._sources.clear()
+        rng._keys.clear()
         draws = run_in_threads(8, lambda i: tuple(torch.rand(4, device="jax").tolist()))
         assert len(set(draws)) == 8
 

@@ -48,7 +48,7 @@ class Snapshot:
                 for b in m._buffers.values()
                 if is_device_tensor(b) and not is_lazy(b)
             ]
-            buffers += rng._sources.values()
+            buffers += rng._keys.values()
         self._buffers = [(buffer, buffer.array, buffer.spec) for buffer in buffers]
 
     def add_gradients(self) -> None:

@@ -381,4 +381,4 @@ def _is_traced_by(trace: tracing.Trace, tensor: Tensor) -> bool:
     if tensor.device.type != "jax":
         return False
     buffer = buffer_of(tensor)
-    return trace.bore(buffer) and isinstance(buffer.array, jax.core.Tracer)
+    return trace.created_here(buffer) and isinstance(buffer.array, jax.core.Tracer)

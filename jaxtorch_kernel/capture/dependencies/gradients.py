@@ -40,7 +40,7 @@ class Gradients:
             return False
         if now is None:
             return self.are_used()
-        if now.device.type != "jax" or self.trace is None or self.trace.made(buffer_of(now)):
+        if now.device.type != "jax" or self.trace is None or self.trace.created(buffer_of(now)):
             return True
         known = [reference() for _, reference in notes.tensors.values()]
         known += [gradient for _, gradient in notes.gradients.values()]

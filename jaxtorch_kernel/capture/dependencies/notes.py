@@ -165,7 +165,7 @@ class Notes:
         if tree is None or trace is None:
             return False
         leaves, _ = tree
-        return any(is_device_tensor(leaf) and trace.made(buffer_of(leaf)) for leaf in leaves)
+        return any(is_device_tensor(leaf) and trace.created(buffer_of(leaf)) for leaf in leaves)
 
     def value_before(self, owner: object, kind: str, key: object, value: object) -> object:
         """The previous value of a slot if it was a container of plain values that the code has replaced.
@@ -253,7 +253,7 @@ class Notes:
             raise MakesParameters(path, *self.line)
         if private.is_wrapped(value):  # of a function transform, put there by `functional_call`
             return
-        if value.device.type == "jax" and trace is not None and trace.made(buffer_of(value)):
+        if value.device.type == "jax" and trace is not None and trace.created(buffer_of(value)):
             return
         if id(value) not in self.tensors:
             self.effects.add_tensor(path, value)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ...base import torch_private as private
 from ...capture.scopes import Scopes, followed
 from ...programs.site import is_user_file
-from ...programs.stats import Compiled
+from ...programs.stats import ProgramRecord
 from ..hlo.source import PROFILER
 
 Site = tuple[CodeType, int]  # a code object and the offset of its instruction
@@ -37,7 +37,7 @@ class Launch(NamedTuple):
         scope: names of the enclosing modules and `record_function`s.
     """
 
-    record: Compiled
+    record: ProgramRecord
     sites: Sites
     waiting: Sites
     backward: bool
@@ -65,7 +65,7 @@ class Launches:
             finally:
                 self._scopes = None
 
-    def launched(self, record: Compiled) -> None:
+    def launched(self, record: ProgramRecord) -> None:
         """Called in the launching thread before each program call."""
         node = private.current_autograd_node()
         if node is not None:
@@ -84,14 +84,14 @@ class Launches:
                 self._numbers.append(number)
                 self._sites.append((sites, scope))
 
-    def _of_backward(self, record: Compiled, number: int) -> Launch:
+    def _of_backward(self, record: ProgramRecord, number: int) -> Launch:
         if self._numbers and self._numbers[0] <= number <= self._numbers[-1]:
             # A view's node launches nothing; it gets the location of the next launch.
             sites, scope = self._sites[bisect_left(self._numbers, number)]
             return Launch(record, sites, self._waiting(), True, scope)
         return self._of_nobody(record)
 
-    def _of_nobody(self, record: Compiled) -> Launch:
+    def _of_nobody(self, record: ProgramRecord) -> Launch:
         """A backward launch without a known forward line, attributed to the waiting line."""
         return Launch(record, self._waiting(), (), True, ())
 

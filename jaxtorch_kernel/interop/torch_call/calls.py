@@ -1,7 +1,8 @@
 """Torch functions over flat tensors, and the functions that JAX's transforms derive from them.
 
-`TorchCall` is the user's function f. Its derivative at some operands is a linear map J, from changes of some operands
-(`wrt`) to changes of some results (`outs`). Applying J and its transpose are calls themselves:
+A `TorchCall` is what one `torch_call` equation runs. `UserFunction` is the user's function f. Its derivative at some
+operands is a linear map J, from changes of some operands (`wrt`) to changes of some results (`outs`). Applying J or its
+transpose is a call too:
 
     Pushforward(f, wrt, outs):  operands of f, tangents of wrt    -> J @ tangents      (jax.jvp)
     Pullback(f, wrt, outs):     operands of f, cotangents of outs -> cotangents @ J    (jax.vjp)
@@ -22,7 +23,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,9 @@ import torch
 
 from ...base.torch_private import over_batch
 from ...storage.dtypes import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from .running import CaughtErrors
 
 Tensor = torch.Tensor
 Aval = jax.ShapeDtypeStruct
@@ -40,11 +44,11 @@ class Traits:
     """Known properties of a torch function, shared by all calls that derive from it.
 
     Attributes:
-        copies: it writes to its arguments, or requests write access to their memory, so it receives copies.
-        forward_mode: torch has a forward derivative of everything in it.
-        loop: one call for each element of a batch, as requested or because `torch.vmap` does not support it.
+        copies: the function writes to its arguments, or requests write access to their memory, so it receives copies.
+        forward_mode: torch has a forward derivative of every operator in it.
+        loop: a batch makes one call for each element, as requested or because `torch.vmap` does not support it.
         seeded: whether each run draws the same random numbers.
-        told: whether the warning about random numbers without a key was issued.
+        warned: whether the warning about random numbers without a key was issued.
     """
 
     name: str
@@ -52,19 +56,20 @@ class Traits:
     forward_mode: bool = True
     loop: bool = False
     seeded: bool = False
-    told: bool = False
+    warned: bool = False
 
 
-class Call(ABC):
+class TorchCall(ABC):
     """A torch function of flat tensors.
 
     Attributes:
         ins: shape and dtype of each operand.
-        outs: of each result.
-        linear_from: the first operand in which the call is linear, and which can be transposed.
-        traits: of the user's function.
-        is_derivative: of the user's function, or a batch of one.
-        caught: holds errors for the Python caller.
+        outs: shape and dtype of each result.
+        linear_from: the index of the first linear operand. The call is linear in this and all later operands together,
+            and can be transposed in them.
+        traits: those of the user's function.
+        is_derivative: whether it is a derivative of the user's function, or a batch of one.
+        caught: stores errors for the Python caller.
     """
 
     ins: tuple[Aval, ...]
@@ -72,19 +77,22 @@ class Call(ABC):
     linear_from: int
     traits: Traits
     is_derivative: bool = True
-    caught: Any = None
+    caught: CaughtErrors | None = None
 
     @abstractmethod
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
-        """The results. `nested` where a transform of `torch.func` is around the call."""
+        """The results. `nested`: the call is inside a transform of `torch.func`."""
 
     @abstractmethod
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
-        """The call whose results are the tangents of the inexact ones, and which operands it takes before tangents."""
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
+        """The call that computes the tangents of the inexact results.
+
+        Also returns the indices of the operands that this call takes, before the tangents of `wrt`.
+        """
 
     @abstractmethod
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-        """The call from cotangents of `outs` to those of `wrt`, counted from `linear_from`."""
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
+        """The call from the cotangents of `outs` to those of `wrt`, which counts from `linear_from`."""
 
     @property
     def inexact(self) -> tuple[int, ...]:
@@ -95,23 +103,24 @@ class Call(ABC):
         return self.traits.name
 
 
-def has_tangent(aval: Any) -> bool:
+def has_tangent(aval: Aval) -> bool:
+    """Whether an array like this has tangents: its dtype is floating or complex."""
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 
-class TorchCall(Call):
+class UserFunction(TorchCall):
     """The user's function.
 
     Args:
-        function: takes flat tensors and returns a list of leaves.
+        function: takes flat tensors and returns a list of leaves, which must be tensors.
         ins: shape and dtype of each argument.
-        outs: of each result, as JAX has it.
-        traits: what is known of the function.
+        outs: shape and dtype of each result in JAX.
+        traits: the known properties of the function.
     """
 
     def __init__(
         self,
-        function: Callable[..., list[Any]],
+        function: Callable[..., list[Tensor]],
         ins: Sequence[Aval],
         outs: Sequence[Aval],
         traits: Traits,
@@ -134,7 +143,7 @@ class TorchCall(Call):
                 results[i] = self._checked(i, result)
         return results
 
-    def _checked(self, i: int, result: Any) -> Tensor:
+    def _checked(self, i: int, result: object) -> Tensor:
         shape, dtype = self._expected[i]
         if not isinstance(result, Tensor):
             raise TypeError(
@@ -148,56 +157,56 @@ class TorchCall(Call):
                 f"declared (result {i}). The shapes and dtypes of a JAX program are fixed: correct output_shapes=, or "
                 "what the function returns."
             )
-        return result.to(dtype)  # 64 bits, where JAX has 32
+        return result.to(dtype)  # from 64 to 32 bits, if JAX is limited to 32
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         raise NotImplementedError("a torch function is not linear")
 
 
-class _Linear(Call):
-    """The derivative of `inner`: a linear map from changes of operands `wrt` to changes of results `outs`."""
+class _Linear(TorchCall):
+    """The derivative of `inner`: a linear map from changes of operands `wrt` to changes of results `inner_outs`."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
-        self.inner, self.wrt, self.through = inner, wrt, outs
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
+        self.inner, self.wrt, self.inner_outs = inner, wrt, outs
         self.traits = inner.traits
         self.linear_from = len(inner.ins)
-        self.source = tuple(inner.ins[i] for i in wrt)
-        self.target = tuple(inner.outs[i] for i in outs)
+        self.wrt_avals = tuple(inner.ins[i] for i in wrt)
+        self.out_avals = tuple(inner.outs[i] for i in outs)
 
     def function_of(
         self, operands: Sequence[Tensor], nested: bool
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """The results `through` as a function of the operands `wrt`."""
+        """The results `inner_outs` as a function of the operands `wrt`."""
 
         def function(*changing: Tensor) -> tuple[Tensor, ...]:
             filled = list(operands)
             for i, tensor in zip(self.wrt, changing, strict=True):
                 filled[i] = tensor
             results = self.inner.run(filled, nested)
-            return tuple(results[i] for i in self.through)
+            return tuple(results[i] for i in self.inner_outs)
 
         return function
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
         first = self.linear_from
-        if wrt[0] >= first:  # linear in all of them: its own derivative
-            return self.along(tuple(i - first for i in wrt)), tuple(range(first))
+        if wrt[0] >= first:  # linear in all of them: the tangent is the same map
+            return self.restricted(tuple(i - first for i in wrt)), tuple(range(first))
         return derived(Pushforward, self, wrt, self.inexact), tuple(range(len(self.ins)))
 
     @abstractmethod
-    def along(self, which: tuple[int, ...]) -> Call:
+    def restricted(self, which: tuple[int, ...]) -> TorchCall:
         """The same map, restricted to these of its linear operands."""
 
 
 class Pushforward(_Linear):
     """`J @ tangents`."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
         super().__init__(inner, wrt, outs)
-        self.ins, self.outs = inner.ins + self.source, self.target
+        self.ins, self.outs = inner.ins + self.wrt_avals, self.out_avals
 
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         primals, tangents = operands[: self.linear_from], tuple(operands[self.linear_from :])
@@ -205,9 +214,8 @@ class Pushforward(_Linear):
         if self.traits.forward_mode:
             try:
                 return list(torch.func.jvp(self.function_of(primals, True), changing, tangents)[1])
-            except (
-                Exception
-            ):  # no forward formula, or the function's own error: the other way tells
+            except Exception:
+                # There is no forward formula, or the function has an error, which the other way raises again.
                 results = self._by_two_pullbacks(primals, changing, tangents, nested)
                 self.traits.forward_mode = False
                 return results
@@ -220,7 +228,7 @@ class Pushforward(_Linear):
         tangents: tuple[Tensor, ...],
         nested: bool,
     ) -> list[Tensor]:
-        """The pullback is linear in its cotangents, at any of them: the pullback of that is the pushforward."""
+        """The pushforward as the pullback of the pullback, which is linear in its cotangents."""
         function = self.function_of(primals, nested)
         if nested:
             results, pull = _vjp(function, changing)
@@ -235,11 +243,11 @@ class Pushforward(_Linear):
                 pulled, cotangents, list(tangents), create_graph=_is_recorded([*primals, *tangents])
             )
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-        return derived(Pullback, self.inner, _pick(self.wrt, wrt), _pick(self.through, outs))
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
+        return derived(Pullback, self.inner, _pick(self.wrt, wrt), _pick(self.inner_outs, outs))
 
-    def along(self, which: tuple[int, ...]) -> Call:
-        return derived(Pushforward, self.inner, _pick(self.wrt, which), self.through)
+    def restricted(self, which: tuple[int, ...]) -> TorchCall:
+        return derived(Pushforward, self.inner, _pick(self.wrt, which), self.inner_outs)
 
     def __repr__(self) -> str:
         return f"jvp({self.inner!r})"
@@ -248,15 +256,16 @@ class Pushforward(_Linear):
 class Pullback(_Linear):
     """`cotangents @ J`, as JAX defines it: torch conjugates complex derivatives, JAX does not."""
 
-    def __init__(self, inner: Call, wrt: tuple[int, ...], outs: tuple[int, ...]):
+    def __init__(self, inner: TorchCall, wrt: tuple[int, ...], outs: tuple[int, ...]):
         super().__init__(inner, wrt, outs)
-        self.ins, self.outs = inner.ins + self.target, self.source
+        self.ins, self.outs = inner.ins + self.out_avals, self.wrt_avals
 
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         primals = operands[: self.linear_from]
-        cotangents = [t.conj() for t in operands[self.linear_from :]]  # of a real tensor itself
+        cotangents = [t.conj() for t in operands[self.linear_from :]]  # of a real tensor: itself
         changing = [primals[i] for i in self.wrt]
         function = self.function_of(primals, nested)
+        pulled: Sequence[Tensor]
         if nested:
             pulled = _vjp(function, changing)[1](tuple(cotangents))
         else:
@@ -265,20 +274,20 @@ class Pullback(_Linear):
                 pulled = _grad(function(*xs), xs, cotangents, create_graph=_is_recorded(operands))
         return [t.conj() for t in pulled]
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
-        return derived(Pushforward, self.inner, _pick(self.wrt, outs), _pick(self.through, wrt))
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
+        return derived(Pushforward, self.inner, _pick(self.wrt, outs), _pick(self.inner_outs, wrt))
 
-    def along(self, which: tuple[int, ...]) -> Call:
-        return derived(Pullback, self.inner, self.wrt, _pick(self.through, which))
+    def restricted(self, which: tuple[int, ...]) -> TorchCall:
+        return derived(Pullback, self.inner, self.wrt, _pick(self.inner_outs, which))
 
     def __repr__(self) -> str:
         return f"vjp({self.inner!r})"
 
 
-class Batch(Call):
-    """A call over a leading axis of its results and of the operands that are marked."""
+class Batch(TorchCall):
+    """A call over a leading axis of all results and of the marked operands."""
 
-    def __init__(self, inner: Call, size: int, marked: tuple[bool, ...]):
+    def __init__(self, inner: TorchCall, size: int, marked: tuple[bool, ...]):
         self.inner, self.size, self.marked = inner, size, marked
         self.traits, self.linear_from, self.is_derivative = (
             inner.traits,
@@ -286,9 +295,9 @@ class Batch(Call):
             inner.is_derivative,
         )
         self.ins = tuple(
-            _longer(a, size) if m else a for a, m in zip(inner.ins, marked, strict=True)
+            _batched(a, size) if m else a for a, m in zip(inner.ins, marked, strict=True)
         )
-        self.outs = tuple(_longer(a, size) for a in inner.outs)
+        self.outs = tuple(_batched(a, size) for a in inner.outs)
 
     def run(self, operands: Sequence[Tensor], nested: bool) -> list[Tensor]:
         if self.traits.loop:
@@ -297,10 +306,11 @@ class Batch(Call):
             return over_batch(
                 lambda tensors: self.inner.run(tensors, True), self.size, operands, self.marked
             )
-        except Exception as error:  # or the function's own error: then the loop raises it again
+        except Exception as error:  # if it is an error of the function, the loop raises it again
             results = self._by_loop(operands, nested)
             self.traits.loop = True
-            if not self.traits.seeded:  # no batch has one seed for each element
+            # `torch.vmap` cannot batch a seeded function, because each element has a seed of its own.
+            if not self.traits.seeded:
                 warnings.warn(
                     f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap cannot "
                     f"batch it ({_first_line(error)})",
@@ -319,12 +329,12 @@ class Batch(Call):
         ]
         return [torch.stack(results) for results in zip(*one_by_one, strict=True)]
 
-    def tangent(self, wrt: tuple[int, ...]) -> tuple[Call, tuple[int, ...]]:
-        inner, kept = self.inner.tangent(wrt)
-        marked = tuple(self.marked[i] for i in kept) + (True,) * len(wrt)
-        return derived(Batch, inner, self.size, marked), kept
+    def tangent(self, wrt: tuple[int, ...]) -> tuple[TorchCall, tuple[int, ...]]:
+        inner, operands = self.inner.tangent(wrt)
+        marked = tuple(self.marked[i] for i in operands) + (True,) * len(wrt)
+        return derived(Batch, inner, self.size, marked), operands
 
-    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> Call:
+    def transpose(self, wrt: tuple[int, ...], outs: tuple[int, ...]) -> TorchCall:
         marked = self.marked[: self.linear_from] + (True,) * len(outs)
         return derived(Batch, self.inner.transpose(wrt, outs), self.size, marked)
 
@@ -332,16 +342,18 @@ class Batch(Call):
         return f"vmap({self.inner!r})"
 
 
-def derived(kind: Callable[..., Call], inner: Call, *arguments: Any) -> Call:
-    """`kind(inner, *arguments)`: one for each, which lives as long as `inner`, and so is compiled once."""
-    known: dict[Any, Call] = inner.__dict__.setdefault("_derived", {})
+def derived(kind: Callable[..., TorchCall], inner: TorchCall, *arguments: object) -> TorchCall:
+    """`kind(inner, *arguments)`: one object per arguments, stored with `inner`, so that each is compiled once."""
+    known: dict[tuple[object, ...], TorchCall] = inner.__dict__.setdefault("_derived", {})
     key = (kind, *arguments)
     if key not in known:
         known[key] = kind(inner, *arguments)
     return known[key]
 
 
-def _vjp(function: Callable[..., Any], xs: Sequence[Tensor]) -> tuple[Any, Callable[..., Any]]:
+def _vjp(
+    function: Callable[..., tuple[Tensor, ...]], xs: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], Callable[..., tuple[Tensor, ...]]]:
     results, pull, *_ = torch.func.vjp(function, *xs)
     return results, pull
 
@@ -350,7 +362,7 @@ def _pick(items: tuple[int, ...], which: Sequence[int]) -> tuple[int, ...]:
     return tuple(items[i] for i in which)
 
 
-def _longer(aval: Aval, size: int) -> Aval:
+def _batched(aval: Aval, size: int) -> Aval:
     return Aval((size, *aval.shape), aval.dtype)
 
 
@@ -359,7 +371,7 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 def _is_recorded(tensors: Sequence[Tensor]) -> bool:
-    """Whether a derivative around this one will be taken."""
+    """Whether a derivative of these tensors will be taken, outside of this one."""
     return any(t.requires_grad for t in tensors)
 
 
@@ -369,7 +381,7 @@ def _grad(
     cotangents: Sequence[Tensor],
     create_graph: bool,
 ) -> list[Tensor]:
-    """`torch.autograd.grad`, with zeros for what does not depend on `xs`."""
+    """`torch.autograd.grad`, with zeros for each of `xs` that no result depends on."""
     reached = [(r, ct) for r, ct in zip(results, cotangents, strict=True) if r.requires_grad]
     if not reached:
         return [torch.zeros_like(x) for x in xs]

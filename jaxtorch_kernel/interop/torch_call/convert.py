@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import torch
+from jax.typing import DTypeLike
 
 from ...storage.dtypes import to_numpy, to_torch
 from ..values import to_jax
@@ -15,7 +16,7 @@ from ..values import to_torch as to_torch_tree
 Via = Literal["dlpack", "host", "cpu"]
 
 
-def dtype_t2j(dtype: Any) -> np.dtype:
+def dtype_t2j(dtype: torch.dtype | DTypeLike) -> np.dtype:
     """The JAX dtype of a torch dtype (a JAX dtype is returned unchanged).
 
     Example:
@@ -25,7 +26,7 @@ def dtype_t2j(dtype: Any) -> np.dtype:
     return to_numpy(dtype) if isinstance(dtype, torch.dtype) else np.dtype(dtype)
 
 
-def dtype_j2t(dtype: Any) -> torch.dtype:
+def dtype_j2t(dtype: torch.dtype | DTypeLike) -> torch.dtype:
     """The torch dtype of a JAX dtype (a torch dtype is returned unchanged).
 
     Example:
@@ -37,25 +38,25 @@ def dtype_j2t(dtype: Any) -> torch.dtype:
 
 def t2j(x: torch.Tensor, via: Via = "dlpack") -> jax.Array:
     """A tensor's values as an array: `to_jax`, of a copy unless `via` is "dlpack". Gradients do not flow through it."""
-    return to_jax(_source(x.detach(), via))
+    return to_jax(_shared_or_copied(x.detach(), via))
 
 
 def j2t(x: jax.Array, via: Via = "dlpack") -> torch.Tensor:
     """An array as a tensor: `to_torch`, of a copy unless `via` is "dlpack"."""
-    return _source(to_torch_tree(x), via)
+    return _shared_or_copied(to_torch_tree(x), via)
 
 
-def tree_t2j(xs: Any, via: Via = "dlpack") -> Any:
+def tree_t2j(xs: object, via: Via = "dlpack") -> Any:
     """Convert the tensors of a pytree to arrays, with `t2j`."""
     return jax.tree.map(lambda x: t2j(x, via) if isinstance(x, torch.Tensor) else x, xs)
 
 
-def tree_j2t(xs: Any, via: Via = "dlpack") -> Any:
+def tree_j2t(xs: object, via: Via = "dlpack") -> Any:
     """Convert the arrays of a pytree to tensors, with `j2t`."""
     return jax.tree.map(lambda x: j2t(x, via) if isinstance(x, jax.Array) else x, xs)
 
 
-def _source(tensor: torch.Tensor, via: Via) -> torch.Tensor:
+def _shared_or_copied(tensor: torch.Tensor, via: Via) -> torch.Tensor:
     if via not in ("dlpack", "host", "cpu"):
         raise ValueError(f"via must be 'dlpack' (shares memory) or 'host' (copies), not {via!r}")
     return tensor if via == "dlpack" else tensor.clone()

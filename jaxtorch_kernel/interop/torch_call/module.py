@@ -45,30 +45,30 @@ def module_to_jax(
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     on_jax = any(t.device.type == "jax" for t in (*parameters.values(), *buffers.values()))
 
-    def call(own: Any, *args: Any, **kwargs: Any) -> Any:
-        values, state = own if mutable else (own, buffers)
-        # Copies, for the module to write to.
+    def call(given: Any, *args: object, **kwargs: object) -> object:
+        values, state = given if mutable else (given, buffers)
+        # The module may write to its buffers, so they are copied.
         state = {name: tensor.detach().clone() for name, tensor in state.items()}
         result = torch.func.functional_call(module, {**values, **state}, args, kwargs)
         return (result, state) if mutable else result
 
     call.__name__ = type(module).__name__
     params = {name: to_jax(p.detach().clone()) for name, p in parameters.items()}
-    given = (
-        (params, {name: to_jax(b.clone()) for name, b in buffers.items()}) if mutable else params
-    )
-    return _for_params_first(call, on_jax, rng), given
+    apply = _for_params_first(call, on_jax, rng)
+    if not mutable:
+        return apply, params
+    return apply, (params, {name: to_jax(b.clone()) for name, b in buffers.items()})
 
 
-def _for_params_first(call: Callable[..., Any], on_jax: bool, rng: bool) -> Callable[..., Any]:
-    """The JAX function, with the parameters before the key."""
-    # `functional_call` puts the parameters into the module for a while, which calls of other threads would see.
+def _for_params_first(call: Callable[..., object], on_jax: bool, rng: bool) -> Callable[..., Any]:
+    """The JAX function `apply`, which takes the parameters before the key."""
+    # During `functional_call` the parameters are in the module, where calls of other threads would see them.
     lock = threading.RLock()
     function = jax_view(call, rng=rng) if on_jax else torch2jax(call, rng=rng, lock=lock)
     if not rng:
         return function
 
-    def apply(params: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(params: object, key: object, *args: object, **kwargs: object) -> object:
         return function(key, params, *args, **kwargs)
 
     return apply

@@ -3,49 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
 import torch
+from jax.tree_util import PyTreeDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...storage.dtypes import to_numpy, to_torch
 from .calls import Aval, Traits, has_tangent
 
-Flat = Callable[..., list[Any]]
+Flat = Callable[..., list[torch.Tensor]]
+
+
+def torch_device() -> str:
+    """The torch device whose memory JAX's default platform uses; the CPU for a platform without torch kernels."""
+    return "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
 
 
 def inferred(
     function: Flat,
     ins: Sequence[Aval],
     traits: Traits,
-    examples: Callable[[], Sequence[Any] | None],
+    examples: Callable[[], Sequence[torch.Tensor] | None],
 ) -> list[Aval]:
-    """Shape and dtype of each result: of tensors without values or, where those do not go through, of `examples`.
+    """Shape and dtype of each result, inferred from a run on tensors without values or, if that fails, on `examples`.
 
     Args:
-        function: of flat tensors, a list of leaves.
+        function: takes flat tensors and returns a list of leaves, which must be tensors.
         ins: shape and dtype of its arguments.
         traits: records whether it writes to an argument.
-        examples: gives tensors to run it on once, if it asks for a value; None while JAX traces: there are none.
+        examples: returns tensors for one run, in case the function needs values; None while JAX is tracing.
 
     Raises:
-        TypeError: it needs values, and there are none; or a result is not a tensor.
+        TypeError: the function needs values while JAX is tracing, or a result is not a tensor.
     """
     failed: Exception | None = None
-    device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
+    results: list[torch.Tensor] = []
     try:
         with (
             FakeTensorMode(allow_non_fake_inputs=True),
-            torch.device(device),
+            torch.device(torch_device()),
             torch.inference_mode(False),
         ):
             arguments = [torch.empty(a.shape, dtype=to_torch(a.dtype)) for a in ins]
             results = function(*arguments)
         traits.copies |= any(t._version for t in arguments)
     except Exception as error:
-        results, failed = [], error
+        failed = error
     if failed is not None:
         values = examples()
         if values is None:
@@ -55,13 +61,12 @@ def inferred(
                 "torch2jax(f, ..., output_shapes=...), or give example tensors."
             ) from failed
         with torch.no_grad():
-            results = function(
-                *(t.clone() for t in values)
-            )  # its own mistake shows here without what came before
+            # Outside of the `except`, so that an error of the function is not chained to the first one.
+            results = function(*(t.clone() for t in values))
     return [_aval_of(traits, i, result) for i, result in enumerate(results)]
 
 
-def _aval_of(traits: Traits, i: int, result: Any) -> Aval:
+def _aval_of(traits: Traits, i: int, result: object) -> Aval:
     if not isinstance(result, torch.Tensor):
         raise TypeError(
             f"{traits.name} returns a {type(result).__name__} (result {i}), but JAX accepts only tensors: return "
@@ -70,35 +75,35 @@ def _aval_of(traits: Traits, i: int, result: Any) -> Aval:
     return narrowed(tuple(result.shape), to_numpy(result.dtype))
 
 
-def narrowed(shape: Sequence[int], dtype: Any) -> Aval:
-    """With 32 bits where JAX's configuration has no 64."""
+def narrowed(shape: Sequence[int], dtype: np.dtype) -> Aval:
+    """An aval with 32 bits in place of 64, unless JAX is configured for 64."""
     return Aval(tuple(shape), jax.dtypes.canonicalize_dtype(dtype))
 
 
-def declared(output_shapes: Any, ins: Sequence[Aval]) -> tuple[list[Aval], Any]:
-    """A declaration as a user writes it: flat, and its tree.
+def declared(output_shapes: object, ins: Sequence[Aval]) -> tuple[list[Aval], PyTreeDef]:
+    """The flat shapes and dtypes of a user's declaration, and its tree.
 
     Args:
-        output_shapes: a pytree of whatever has a shape and a dtype, or of shapes (`torch.Size`, tuples of ints), which
-            then have the dtype of the floating arguments.
-        ins: the arguments.
+        output_shapes: a pytree of objects with a shape and a dtype, or of shapes (`torch.Size`, tuples of ints). A
+            shape alone gets the dtype of the floating arguments.
+        ins: shapes and dtypes of the arguments.
     """
     leaves, tree = jax.tree.flatten(output_shapes, is_leaf=_is_shape)
     return [_declared_aval(leaf, ins) for leaf in leaves], tree
 
 
-def _is_shape(leaf: Any) -> bool:
+def _is_shape(leaf: object) -> TypeGuard[Sequence[int]]:
     return isinstance(leaf, tuple | list) and all(isinstance(n, int) for n in leaf)
 
 
-def _declared_aval(leaf: Any, ins: Sequence[Aval]) -> Aval:
+def _declared_aval(leaf: object, ins: Sequence[Aval]) -> Aval:
     if _is_shape(leaf):
         floating = {a.dtype for a in ins if has_tangent(a)}
         if len(floating) != 1:
-            found = ", ".join(sorted(map(str, floating))) or "none is floating"
+            dtypes = ", ".join(sorted(map(str, floating))) or "none is floating"
             raise TypeError(
                 f"output_shapes has the shape {tuple(leaf)} without a dtype, and the arguments do not determine it "
-                f"({found}): write jax.ShapeDtypeStruct({tuple(leaf)}, dtype)"
+                f"({dtypes}): write jax.ShapeDtypeStruct({tuple(leaf)}, dtype)"
             )
         return Aval(tuple(leaf), floating.pop())
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):

@@ -16,40 +16,41 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax.experimental import io_callback
-from jax.experimental.buffer_callback import buffer_callback
+from jax.experimental.buffer_callback import Buffer, ExecutionContext, buffer_callback
 
 from ...base import torch_private
-from ...operators.dlpack import tensor_over
 from ...storage.transfer import as_numpy
-from .calls import Call
+from .calls import TorchCall
 
 Tensor = torch.Tensor
-Borrow = Callable[[Any], Tensor]
-_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+Operands = Sequence[jax.Array]
+Results = Sequence[jax.Array]
+Borrow = Callable[[Buffer], Tensor]
+_ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class TorchCallError(RuntimeError):
-    """An error of torch code in a JAX program, with torch's traceback, because XLA passes on only the message."""
+    """An error of torch code in a JAX program. The message has torch's traceback: XLA passes on nothing else."""
 
 
-def on_cpu(call: Call, operands: Sequence[Any]) -> Any:
+def on_cpu(call: TorchCall, operands: Operands) -> Results:
     """The call in a JAX program on the CPU, over XLA's own buffers."""
-    return buffer_callback(functools.partial(_fill, call, "cpu", _on_cpu), list(call.outs))(
-        *operands
-    )
+    return buffer_callback(
+        functools.partial(_fill, call, "cpu", _over_host_memory), list(call.outs)
+    )(*operands)
 
 
-def on_gpu(call: Call, operands: Sequence[Any]) -> Any:
+def on_gpu(call: TorchCall, operands: Operands) -> Results:
     """The call in a JAX program on a GPU, over XLA's own buffers and on its stream."""
     return buffer_callback(functools.partial(_fill_on_stream, call), list(call.outs))(*operands)
 
 
-def on_host(call: Call, operands: Sequence[Any]) -> Any:
+def on_host(call: TorchCall, operands: Operands) -> Results:
     """The call in a JAX program on a device that torch has no kernels for."""
     warnings.warn(
         f"{call!r} runs on the host, because torch has no kernels for {jax.default_backend()}: its inputs and outputs "
@@ -59,31 +60,40 @@ def on_host(call: Call, operands: Sequence[Any]) -> Any:
     return jax.pure_callback(functools.partial(_host, call), list(call.outs), *operands)
 
 
-def in_order(call: Call, operands: Sequence[Any]) -> Any:
-    """The call as an effect, once for each time that the program comes to it, in the program's order."""
+def in_order(call: TorchCall, operands: Operands) -> Results:
+    """The call as an effect: it happens each time that the program reaches it, in program order."""
     return io_callback(functools.partial(_host, call), list(call.outs), *operands, ordered=True)
 
 
-def _fill_on_stream(call: Call, ctx: Any, out: Sequence[Any], *buffers: Any) -> None:
+def _fill_on_stream(
+    call: TorchCall, ctx: ExecutionContext, out: Sequence[Buffer], *buffers: Buffer
+) -> None:
     """Torch's launches are ordered after XLA's earlier ones and before its later ones, without waiting."""
     with torch.cuda.stream(torch.cuda.ExternalStream(ctx.stream)):
         _fill(call, "cuda", torch.from_dlpack, ctx, out, *buffers)  # type: ignore[attr-defined]  # not in its stubs
 
 
 def _fill(
-    call: Call, device: str, borrow: Borrow, _ctx: Any, out: Sequence[Any], *buffers: Any
+    call: TorchCall,
+    device: str,
+    borrow: Borrow,
+    _ctx: ExecutionContext,
+    out: Sequence[Buffer],
+    *buffers: Buffer,
 ) -> None:
     try:
-        if _is_own_state():
+        if _is_standalone_state():
             _run_into(call, borrow, out, buffers)
         else:
-            with _own_state(device):
+            with _standalone_state(device):
                 _run_into(call, borrow, out, buffers)
     except BaseException as error:
-        raise _told(call, error) from None
+        raise _described(call, error) from None
 
 
-def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[Any]) -> None:
+def _run_into(
+    call: TorchCall, borrow: Borrow, out: Sequence[Buffer], buffers: Sequence[Buffer]
+) -> None:
     operands = [borrow(buffer) for buffer in buffers]
     lent = [tensor.untyped_storage() for tensor in operands]
     results = _attempted(call, operands)
@@ -93,25 +103,26 @@ def _run_into(call: Call, borrow: Borrow, out: Sequence[Any], buffers: Sequence[
     del results, operands
     for i, storage in enumerate(lent):
         if torch_private.users(storage._cdata) > 1:
-            raise RuntimeError(_kept(call, i))
+            raise RuntimeError(_retained(call, i))
 
 
-def _host(call: Call, *arrays: Any) -> list[Any]:
+def _host(call: TorchCall, *arrays: jax.Array) -> list[np.ndarray]:
     try:
-        with _own_state("cpu"):
+        with _standalone_state("cpu"):
             return [
                 as_numpy(result)
-                for result in _attempted(call, [tensor_over(array) for array in arrays])
+                for result in _attempted(call, list(map(_over_host_memory, arrays)))
             ]
     except BaseException as error:
-        raise _told(call, error) from None
+        raise _described(call, error) from None
 
 
-def _on_cpu(buffer: Any) -> Tensor:
+def _over_host_memory(buffer: Buffer | jax.Array) -> Tensor:
+    """A CPU tensor over the memory of a buffer: `torch.from_dlpack`, without its 1.3 µs of checks."""
     return torch_private.from_capsule(buffer.__dlpack__())
 
 
-def _is_own_state() -> bool:
+def _is_standalone_state() -> bool:
     """Whether torch's state in this thread is that of a standalone program."""
     return (
         torch.is_grad_enabled()
@@ -121,19 +132,21 @@ def _is_own_state() -> bool:
 
 
 @contextmanager
-def _own_state(device: str) -> Iterator[None]:
+def _standalone_state(device: str) -> Iterator[None]:
     """Torch's state as in a standalone program, whatever the state of the thread that JAX calls from."""
-    # The device, since `%jax on` would put new tensors on the jax device.
+    # The device too, because `%jax on` would put new tensors on the jax device.
     with torch.inference_mode(False), torch.enable_grad(), torch.device(device):
         yield
 
 
-def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
+def _attempted(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
         torch_private.refuse_writes(tensor)
-    copied = call.traits.copies  # before the run: another thread may learn it meanwhile
+    copied = call.traits.copies  # before the run, because another thread may set it meanwhile
     try:
-        return call.run(operands, False) if not call.is_derivative else _watched(call, operands)
+        return (
+            call.run(operands, False) if not call.is_derivative else _run_derivative(call, operands)
+        )
     except RuntimeError as error:
         if copied or not torch_private.is_refused_write(error):
             raise
@@ -141,14 +154,14 @@ def _attempted(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return _attempted(call, operands)
 
 
-def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
-    """Run a derivative, and say so if it is not the one of the value that was computed before."""
-    if call.traits.seeded or call.traits.told:
+def _run_derivative(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
+    """Run a derivative, and warn if the function draws random numbers, so that it does not match the value."""
+    if call.traits.seeded or call.traits.warned:
         return call.run(operands, nested=False)
     before = torch.default_generator.get_state()
     results = call.run(operands, nested=False)
     if not torch.equal(before, torch.default_generator.get_state()):
-        call.traits.told = True
+        call.traits.warned = True
         warnings.warn(
             f"{call.traits.name} draws random numbers. JAX runs it again to compute a derivative, with different "
             "numbers, so the derivative does not match the value: use torch2jax(f, rng=True), which takes a key.",
@@ -157,39 +170,39 @@ def _watched(call: Call, operands: list[Tensor]) -> list[Tensor]:
     return results
 
 
-def _kept(call: Call, i: int) -> str:
+def _retained(call: TorchCall, i: int) -> str:
     return (
         f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) beyond the call, itself, a "
         "view of it or a graph that needs it. Its memory is JAX's and will hold something else: keep argument.clone()."
     )
 
 
-def _told(call: Call, error: BaseException) -> TorchCallError:
-    """An error in words: torch's traceback, without the frames of jaxtorch and JAX around it."""
-    told = traceback.TracebackException.from_exception(error, compact=True)
-    own = [i for i, frame in enumerate(told.stack) if frame.filename.startswith(_OWN)]
-    users = told.stack[own[-1] + 1 :] if own else told.stack
-    told.stack = traceback.StackSummary.from_list(list(users))
-    # Or a debugger would read memory that is no longer lent.
+def _described(call: TorchCall, error: BaseException) -> TorchCallError:
+    """The error for JAX: torch's traceback as text, without the frames of jaxtorch and JAX around it."""
+    described = traceback.TracebackException.from_exception(error, compact=True)
+    engine = [i for i, frame in enumerate(described.stack) if frame.filename.startswith(_ENGINE)]
+    users = described.stack[engine[-1] + 1 :] if engine else described.stack
+    described.stack = traceback.StackSummary.from_list(list(users))
+    # The frames hold tensors over memory that is no longer valid; a debugger must not read it.
     traceback.clear_frames(error.__traceback__)
-    words = f"in {call!r}, called from JAX:\n{''.join(told.format()).rstrip()}"
-    return TorchCallError(words if call.caught is None else call.caught.keep(error))
+    message = f"in {call!r}, called from JAX:\n{''.join(described.format()).rstrip()}"
+    return TorchCallError(message if call.caught is None else call.caught.keep(error))
 
 
-class Caught:
-    """Errors kept for the Python caller. XLA passes on only the message, so each error has a number."""
+class CaughtErrors:
+    """Errors stored for the Python caller. XLA passes on only the message, so each error has a number."""
 
     def __init__(self) -> None:
         self._errors: dict[str, BaseException] = {}
         self._number = itertools.count()
 
     def keep(self, error: BaseException) -> str:
-        """The text by which the error is found."""
-        words = f"torch call error {next(self._number)}."
-        self._errors[words] = error
-        return words
+        """Store an error; returns the text that identifies it in XLA's message."""
+        text = f"torch call error {next(self._number)}."
+        self._errors[text] = error
+        return text
 
     def take(self, error: Exception) -> BaseException:
         """The error that XLA's message refers to, or else XLA's own."""
-        found = re.search(r"torch call error \d+\.", str(error))
-        return error if found is None else self._errors.pop(found[0], error)
+        match = re.search(r"torch call error \d+\.", str(error))
+        return error if match is None else self._errors.pop(match[0], error)

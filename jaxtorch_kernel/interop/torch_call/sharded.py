@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .outputs import declared
 
 
 def over_devices(
     wrap: Callable[..., Callable[..., Any]],
-    examples: tuple[Any, ...],
-    output_shapes: Any,
-    output_spec: Any,
+    examples: tuple[object, ...],
+    output_shapes: object,
+    output_spec: object,
 ) -> Callable[..., Any]:
     """A JAX function that calls a torch function on every device's part of its arguments.
 
@@ -25,13 +25,14 @@ def over_devices(
     Args:
         wrap: makes the JAX function for one device, given `output_shapes`.
         examples: arrays, sharded like the arguments.
-        output_shapes: of the whole results.
-        output_spec: how they are sharded: a pytree of `PartitionSpec`s like the results, or one for all.
+        output_shapes: the shapes of the whole results.
+        output_spec: how the results are sharded: a pytree of `PartitionSpec`s like them, or one for all.
 
     Raises:
         TypeError: no example is sharded over a mesh.
     """
-    meshes = {a.sharding.mesh for a in jax.tree.leaves(examples) if _is_spread(a)}
+    shardings = map(_sharding_over_mesh, jax.tree.leaves(examples))
+    meshes = {s.mesh for s in shardings if s is not None}
     if len(meshes) != 1:
         raise TypeError(
             "out_specs needs example arguments that are sharded over one mesh, but they are sharded over "
@@ -39,9 +40,7 @@ def over_devices(
             "inside jax.shard_map, without out_specs"
         )
     (mesh,) = meshes
-    in_specs = jax.tree.map(
-        lambda a: a.sharding.spec if _is_spread(a) else PartitionSpec(), examples
-    )
+    in_specs = jax.tree.map(_spec_of, examples)
     local = wrap(
         output_shapes=None
         if output_shapes is None
@@ -52,12 +51,20 @@ def over_devices(
     )
 
 
-def _is_spread(array: Any) -> bool:
-    return isinstance(getattr(array, "sharding", None), NamedSharding)
+def _sharding_over_mesh(example: object) -> NamedSharding | None:
+    sharding = getattr(example, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def _parts(mesh: Any, examples: Any, output_shapes: Any, output_spec: Any) -> Any:
-    """The shapes of one device's part of results with these shapes."""
+def _spec_of(example: object) -> PartitionSpec:
+    sharding = _sharding_over_mesh(example)
+    return PartitionSpec() if sharding is None else sharding.spec
+
+
+def _parts(
+    mesh: Mesh | AbstractMesh, examples: object, output_shapes: object, output_spec: object
+) -> object:
+    """The shapes of the results on one device, given those of the whole results."""
     whole, tree = declared(output_shapes, jax.tree.leaves(examples))
     specs = jax.tree.leaves(jax.tree.broadcast(output_spec, jax.tree.unflatten(tree, whole)))
     parts = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -12,41 +12,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.tree_util import PyTreeDef
+from jax.typing import ArrayLike
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
-from ...operators.dlpack import tensor_over
+from ...operators.sharing import tensor_of
 from ...programs.trees import Tree, split_jax
 from ...storage.dtypes import to_numpy
-from .calls import Aval, Call, TorchCall, Traits
-from .outputs import declared, inferred
+from .calls import Aval, TorchCall, Traits, UserFunction
+from .outputs import Flat, declared, inferred, torch_device
 from .primitive import bind
-from .running import in_order
+from .running import Operands, Results, in_order
 from .sharded import over_devices
 
 Tensor = torch.Tensor
+Example = jax.Array | np.ndarray | np.generic | Tensor | Aval
 _LEAF = jax.tree.structure(0)
 _LOCK = threading.RLock()
 _KEY = Aval((2,), np.dtype(np.uint32))
 
 
 def torch2jax(
-    fn: Callable[..., Any],
-    *example_args: Any,
-    example_kw: dict[str, Any] | None = None,
-    output_shapes: Any = None,
-    out_specs: Any = None,
+    fn: Callable[..., object],
+    *example_args: object,
+    example_kw: dict[str, object] | None = None,
+    output_shapes: object = None,
+    out_specs: object = None,
     vmap_method: Literal["auto", "sequential", "expand_dims", "broadcast_all"] = "auto",
     nondiff_argnums: int | Sequence[int] | None = None,
-    nondiff_mask: Any = None,
-    lock: bool | AbstractContextManager[Any] = False,
+    nondiff_mask: object = None,
+    lock: bool | AbstractContextManager[object] = False,
     rng: bool = False,
     ordered: bool = False,
     depth: int = 2,
     use_zeros: bool = True,
     use_torch_vjp: bool = True,
-    output_sharding_spec: Any = None,
+    output_sharding_spec: object = None,
 ) -> Callable[..., Any]:
     """A torch function as a JAX function that runs it, with torch's own kernels, on JAX's own memory.
 
@@ -99,17 +102,20 @@ def torch2jax(
         raise TypeError(f"torch2jax takes a torch function or module, not {type(fn).__name__}")
     if vmap_method not in ("auto", "sequential", "expand_dims", "broadcast_all"):
         raise ValueError(f"vmap_method must be 'auto' or 'sequential', not {vmap_method!r}")
-    _refuse_tensors_of_the_device(fn)
+    _refuse_device_tensors(fn)
     out_specs = output_sharding_spec if out_specs is None else out_specs
     if out_specs is not None:
-        options: dict[str, Any] = {
-            "vmap_method": vmap_method,
-            "nondiff_argnums": nondiff_argnums,
-            "lock": lock,
-        }
-        options |= {"nondiff_mask": nondiff_mask, "rng": rng, "ordered": ordered}
-        alone = functools.partial(torch2jax, fn, **options)
-        return over_devices(alone, example_args, output_shapes, out_specs)
+        on_one_device = functools.partial(
+            torch2jax,
+            fn,
+            vmap_method=vmap_method,
+            nondiff_argnums=nondiff_argnums,
+            nondiff_mask=nondiff_mask,
+            lock=lock,
+            rng=rng,
+            ordered=ordered,
+        )
+        return over_devices(on_one_device, example_args, output_shapes, out_specs)
     name = getattr(fn, "__name__", type(fn).__name__)
     traits = Traits(name, loop=vmap_method == "sequential", seeded=rng)
     run = fn if not lock else _locked(fn, _LOCK if lock is True else lock)
@@ -118,7 +124,7 @@ def torch2jax(
     if example_args or example_kw:
         wrapped.prepare((_KEY, *example_args) if rng else example_args, example_kw or {})
 
-    def jax_function(*args: Any, **kwargs: Any) -> Any:
+    def jax_function(*args: object, **kwargs: object) -> object:
         args = _without_gradients(args, nondiff_argnums, nondiff_mask)
         if rng:
             args = (key_data("torch2jax", args), *args[1:])
@@ -127,96 +133,98 @@ def torch2jax(
     return functools.update_wrapper(jax_function, fn, updated=())
 
 
-# The other names that wrap-torch2jax has for what is one function here.
+# wrap-torch2jax has these other names for what is one function here.
 torch2jax_with_vjp = torch2jax_without_vjp = torch2jax_auto = torch2jax
 
 
 class _Wrapped:
-    """A torch function, and a `Call` for each signature that it was called with."""
+    """A torch function, with a `TorchCall` for each signature that it was called with."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         traits: Traits,
-        output_shapes: Any,
-        call: Callable[..., Any],
+        output_shapes: object,
+        run: Callable[[TorchCall, Operands], Results],
     ):
-        self.function, self.traits, self.output_shapes, self.call = (
+        self.function, self.traits, self.output_shapes, self.run = (
             function,
             traits,
             output_shapes,
-            call,
+            run,
         )
-        self._calls: dict[Any, tuple[Call, Any]] = {}
-        self._long: dict[Any, set[int]] = {}  # leaves that are torch's integers in the examples
+        self._calls: dict[Hashable, tuple[TorchCall, PyTreeDef]] = {}
+        self._int64: dict[object, set[int]] = {}  # operands that are int64 tensors in the examples
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         operands, tree = split_jax((args, kwargs), _is_array)
         arrays = list(map(_as_array, operands))
         call, structure = self._find(tree, arrays)
-        return jax.tree.unflatten(structure[0], self.call(call, arrays))
+        return jax.tree.unflatten(structure, self.run(call, arrays))
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Make the call of these arguments, or of their likes, so that mistakes show early."""
+    def prepare(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Make the call for arguments like these now, so that mistakes are reported early."""
         operands, tree = split_jax((args, kwargs), _is_array)
-        self._long[tree.structure] = {
+        self._int64[tree.structure] = {
             i for i, x in enumerate(operands) if getattr(x, "dtype", 0) is torch.int64
         }
         self._find(tree, operands)
 
-    def _find(self, tree: Tree, arrays: list[Any]) -> tuple[Call, Any]:
+    def _find(self, tree: Tree, arrays: Sequence[Example]) -> tuple[TorchCall, PyTreeDef]:
         ins = tuple((tuple(a.shape), _dtype(a)) for a in arrays)
         statics = tuple((type(leaf), leaf) for leaf in tree.statics)
-        key = (tree.structure, tuple(tree.places), statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
+        key = (tree.structure, tuple(tree.indices), statics, ins, jax.config.jax_enable_x64)  # type: ignore[attr-defined]  # made at import
         try:
-            found = self._calls.get(key)
+            known = self._calls.get(key)
         except TypeError:
             names = {type(leaf).__name__ for leaf in tree.statics if type(leaf).__hash__ is None}
             raise TypeError(
                 f"{self.traits.name} got an argument that is neither an array nor hashable ({', '.join(names)}): "
                 "register its class with jax.tree_util.register_pytree_node, or give it a __hash__"
             ) from None
-        if found is None:
+        if known is None:
             avals = [Aval(shape, dtype) for shape, dtype in ins]
-            found = self._calls[key] = self._make(tree, avals, arrays)
-        return found
+            known = self._calls[key] = self._make(tree, avals, arrays)
+        return known
 
-    def _make(self, tree: Tree, ins: list[Aval], arrays: list[Any]) -> tuple[Call, Any]:
-        flat, structure = self._flat(tree)
+    def _make(
+        self, tree: Tree, ins: list[Aval], arrays: Sequence[Example]
+    ) -> tuple[TorchCall, PyTreeDef]:
+        flat, structures = self._flat(tree)
         if self.output_shapes is None:
             outs = inferred(flat, ins, self.traits, functools.partial(_examples, arrays))
         else:
-            outs, structure[0] = declared(self.output_shapes, ins)
-        return TorchCall(flat, ins, outs, self.traits), list(structure)
+            outs, structures[0] = declared(self.output_shapes, ins)
+        return UserFunction(flat, ins, outs, self.traits), structures[0]
 
-    def _flat(self, tree: Tree) -> tuple[Callable[..., list[Any]], list[Any]]:
-        """The function over flat tensors, and where it notes the tree of its results."""
-        function, structure, long = self.function, [_LEAF], self._long.get(tree.structure, ())
-        count = len(tree.places)
-        plain = tree.structure == jax.tree.structure(((0,) * count, {})) and not long
+    def _flat(self, tree: Tree) -> tuple[Flat, list[PyTreeDef]]:
+        """The function over flat tensors, and a list whose one element it sets to the tree of its results."""
+        function, structures, int64 = self.function, [_LEAF], self._int64.get(tree.structure, ())
+        count = len(tree.indices)
+        plain = tree.structure == jax.tree.structure(((0,) * count, {})) and not int64
 
-        def flat(*tensors: Tensor) -> list[Any]:
+        def flat(*tensors: Tensor) -> list[Tensor]:
             if plain:
                 result = function(*tensors)
             else:
-                # torch's indices and labels have 64 bits, and often must; JAX makes them 32
+                # torch's operators often require indices and labels with 64 bits, which JAX reduces to 32
                 args, kwargs = tree.filled(
-                    t.long() if i in long else t for i, t in enumerate(tensors)
+                    t.long() if i in int64 else t for i, t in enumerate(tensors)
                 )
                 result = function(*args, **kwargs)
             if type(result) is Tensor:
                 return [result]
-            results, structure[0] = jax.tree.flatten(result)
+            results, structures[0] = jax.tree.flatten(result)
             return results
 
-        return flat, structure
+        return flat, structures
 
 
-def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function after a seed, which leaves torch's random state as it was."""
+def _seeded(function: Callable[..., object]) -> Callable[..., object]:
+    """The function, run after seeding torch from a key. torch's random state is restored afterwards."""
 
-    def seeded(key: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(key, FakeTensor):  # there are no values
+    def seeded(key: Tensor, *args: object, **kwargs: object) -> object:
+        if isinstance(key, FakeTensor):  # it has no value
             return function(*args, **kwargs)
         with _LOCK, torch.random.fork_rng():  # threads share torch's generator
             first, second = key.tolist()
@@ -226,11 +234,11 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     return seeded
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | Tensor | jax.ShapeDtypeStruct)
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: ArrayLike | Tensor | Aval) -> jax.Array:
     if isinstance(leaf, jax.Array):
         return leaf
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -242,7 +250,7 @@ def _as_array(leaf: Any) -> Any:
     return jnp.asarray(leaf)
 
 
-def _dtype(array: Any) -> np.dtype:
+def _dtype(array: Example) -> np.dtype:
     if isinstance(array.dtype, torch.dtype):
         return np.dtype(jax.dtypes.canonicalize_dtype(to_numpy(array.dtype)))
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -250,15 +258,19 @@ def _dtype(array: Any) -> np.dtype:
     return np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def _examples(arrays: list[Any]) -> list[Tensor] | None:
-    """Tensors with the values of the arguments; None where one has none yet."""
+def _examples(arrays: Sequence[Example]) -> list[Tensor] | None:
+    """Tensors with the values of the arguments; None if one has no value yet."""
     if any(isinstance(a, jax.core.Tracer | jax.ShapeDtypeStruct) for a in arrays):
         return None
-    return [a if isinstance(a, Tensor) else tensor_over(jnp.asarray(a)) for a in arrays]
+    return [
+        a if isinstance(a, Tensor) else tensor_of(jnp.asarray(a), torch_device()) for a in arrays
+    ]
 
 
-def _without_gradients(args: Any, argnums: int | Sequence[int] | None, mask: Any) -> Any:
-    """The positional arguments, those of `argnums` and the leaves of `mask` as constants."""
+def _without_gradients(
+    args: tuple[object, ...], argnums: int | Sequence[int] | None, mask: object
+) -> tuple[object, ...]:
+    """The positional arguments; those of `argnums` and the leaves in `mask` are constants."""
     if mask is not None:
         args = jax.tree.map(lambda m, x: _constant(x) if m else x, mask, args)
     if argnums is None:
@@ -267,20 +279,22 @@ def _without_gradients(args: Any, argnums: int | Sequence[int] | None, mask: Any
     return tuple(jax.tree.map(_constant, x) if i in constant else x for i, x in enumerate(args))
 
 
-def _constant(leaf: Any) -> Any:
+def _constant(leaf: object) -> object:
     return jax.lax.stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _locked(function: Callable[..., Any], lock: Any) -> Callable[..., Any]:
-    def locked(*args: Any, **kwargs: Any) -> Any:
+def _locked(
+    function: Callable[..., object], lock: AbstractContextManager[object]
+) -> Callable[..., object]:
+    def locked(*args: object, **kwargs: object) -> object:
         with lock:
             return function(*args, **kwargs)
 
     return locked
 
 
-def _refuse_tensors_of_the_device(function: Callable[..., Any]) -> None:
-    """JAX inside of a callback of JAX waits for itself."""
+def _refuse_device_tensors(function: Callable[..., object]) -> None:
+    """Refuse a function that uses tensors of the device: JAX in a callback of JAX would wait for itself."""
     for tensor in tensors_in_reach(function, []):
         if tensor.device.type == "jax":
             raise TypeError(

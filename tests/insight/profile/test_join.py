@@ -19,7 +19,7 @@ from torch import nn
 import jaxtorch
 from jaxtorch.insight.profile.executables import _in_order
 from jaxtorch.insight.profile.launches import Launch
-from jaxtorch.programs.stats import Compiled
+from jaxtorch.programs.stats import ProgramRecord
 
 from .code import ran
 
@@ -107,7 +107,7 @@ def test_of_two_executables_of_the_same_code_the_one_that_ran_is_meant(
 
 def launch(line: int) -> Launch:
     code = compile("\n" * (line - 1) + "x", "<ipython-input-1-abc>", "exec")
-    return Launch(Compiled("mm.default", 0.0, 0.0), ((code, 2),), (), False, ())
+    return Launch(ProgramRecord("mm.default", 0.0, 0.0), ((code, 2),), (), False, ())
 
 
 @pytest.mark.parametrize("first", [10, (1 << 31) - 2, (1 << 32) - 2])

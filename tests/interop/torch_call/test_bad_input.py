@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from jaxtorch import TorchCallError, torch2jax
-from jaxtorch.interop.torch_call.calls import TorchCall, Traits
+from jaxtorch.interop.torch_call.calls import Traits, UserFunction
 from jaxtorch.interop.torch_call.running import on_host
 
 Tensor = torch.Tensor
@@ -270,11 +270,11 @@ def test_a_device_without_torch_kernels_goes_through_the_host(x: jax.Array) -> N
     """As a program for a TPU does it, compiled for the CPU here."""
     aval = jax.ShapeDtypeStruct(x.shape, x.dtype)
     traits = Traits("fails")
-    call = TorchCall(lambda t: [t.sin()], [aval], [aval], traits)
+    call = UserFunction(lambda t: [t.sin()], [aval], [aval], traits)
     with pytest.warns(UserWarning, match=r"fails runs on the host.*jax_view"):
         (found,) = jax.jit(lambda x: on_host(call, [x]))(x)
     np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
-    broken = TorchCall(lambda t: [fails(t)], [aval], [aval], traits)
+    broken = UserFunction(lambda t: [fails(t)], [aval], [aval], traits)
     with (
         pytest.warns(UserWarning, match="runs on the host"),
         pytest.raises(jax.errors.JaxRuntimeError, match="return wide @ t"),

@@ -15,7 +15,7 @@ import jaxtorch
 from jaxtorch.dispatch.operation import forget_programs
 from jaxtorch.insight.programs import program
 from jaxtorch.operators.choice import operation_of
-from jaxtorch.programs import kept, stats
+from jaxtorch.programs import program_cache, stats
 from jaxtorch.storage.buffer import buffer_of
 
 ROOM = 2_500_000  # bytes: some ten small programs
@@ -56,7 +56,7 @@ def test_hundreds_of_shapes_stay_within_the_limit(call: Any) -> None:
     before = stats.evicted
     for n in range(1, 31):
         call(n)
-        assert kept.held() <= ROOM
+        assert program_cache.total_bytes() <= ROOM
     assert stats.evicted > before
 
 
@@ -121,7 +121,7 @@ def test_a_program_in_use_by_another_thread_is_not_disturbed() -> None:
         for thread in threads:
             thread.join(60)
     assert not wrong
-    assert kept.held() <= ROOM + 2_000_000
+    assert program_cache.total_bytes() <= ROOM + 2_000_000
 
 
 def test_none_is_no_limit() -> None:
@@ -130,14 +130,14 @@ def test_none_is_no_limit() -> None:
     for n in range(1, 15):
         twice(n)
     assert stats.evicted == before
-    assert kept.held() > ROOM
+    assert program_cache.total_bytes() > ROOM
 
 
 def test_a_limit_below_one_program_still_computes() -> None:
     jaxtorch.config.update(program_memory=1)
     for _ in range(2):
         twice(5)
-    assert kept.held() <= kept.COMPILED * 3
+    assert program_cache.total_bytes() <= program_cache.COMPILED_BYTES * 3
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1G", True])
