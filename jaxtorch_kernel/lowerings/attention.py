@@ -14,14 +14,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from .promote import cast, widen
 from .registry import lower
 from .types import Array, Operand, Pair, Scalar
 from .vjp import vjp
-
-Tensor = torch.Tensor
 
 
 def _softmax_parts(logits: Array) -> tuple[Array, Array]:
@@ -69,7 +66,7 @@ def attend(
     elif bias is not None:
         logits = logits + bias.astype(wide)
     powers, total = _softmax_parts(logits)
-    # Divide last: half types then round the weights before the division, where they lose the least.
+    # Divide last: half types then round the weights before the division, where rounding loses the least.
     sums = jnp.matmul(powers.astype(value.dtype), value, preferred_element_type=wide)
     return (sums / total).astype(query.dtype)
 

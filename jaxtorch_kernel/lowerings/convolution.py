@@ -97,9 +97,8 @@ def convolution(input: Array, weight: Array, bias: Array | None, *options: Any) 
     """A convolution with `_convolve`'s options: stride, padding, dilation, transposed, output_padding, groups."""
     if bias is not None and bias.ndim != 1:
         raise ValueError("the bias of a convolution is a vector")
-    if (
-        not input.shape[1] and not options[3]
-    ):  # without input channels, torch returns no output channels
+    # Without input channels, torch returns no output channels.
+    if not input.shape[1] and not options[3]:
         size = jax.eval_shape(lambda: _convolve(input, weight, *options)).shape
         return jnp.zeros((size[0], 0, *size[2:]), input.dtype)
     if bias is None:

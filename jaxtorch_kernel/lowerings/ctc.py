@@ -40,7 +40,7 @@ def _forward_variables(log_probs: Array, labels: Array, input_lengths: Array, bl
     batch, symbols = labels.shape
     extended = jnp.full((batch, 2 * symbols + 1), blank, labels.dtype).at[:, 1::2].set(labels)
     emitted = jnp.take_along_axis(log_probs, extended[None], 2)
-    # A symbol may directly follow the symbol before the blank if the two differ.
+    # A symbol may follow the one two positions before it, without the blank in between, if the two differ.
     two_before = jnp.pad(extended, ((0, 0), (2, 0)))[:, :-2]
     position = jnp.arange(2 * symbols + 1, dtype=jnp.int32)
     skips = (extended != blank) & (extended != two_before) & (position >= 2)

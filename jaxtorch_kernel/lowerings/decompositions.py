@@ -15,7 +15,7 @@ from jax.lax import linalg
 
 from .lu import eliminate, first_true
 from .registry import lower
-from .svd import nothing
+from .svd import empty
 from .types import Array, Pair
 
 
@@ -54,7 +54,7 @@ def _failing_minor(a: Array) -> Array:
 @lower("linalg_qr")
 def qr(A: Array, mode: str = "reduced") -> Pair:
     if mode == "r":
-        return nothing(A), linalg.qr(A, full_matrices=False)[1]
+        return empty(A), linalg.qr(A, full_matrices=False)[1]
     return linalg.qr(A, full_matrices=mode == "complete")
 
 
@@ -83,7 +83,7 @@ def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
     vectors, values = linalg.eigh(
         _hermitian(A, UPLO in "Ll"), lower=UPLO in "Ll", symmetrize_input=False
     )
-    return values, vectors if compute_v else nothing(A)
+    return values, vectors if compute_v else empty(A)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -18,8 +18,6 @@ from .promote import cast, default_dtype, kind_of, opmath, result_dtype
 from .registry import lower
 from .types import Array, Function, Operand, Scalar
 
-Tensor = torch.Tensor
-
 MODELED: list[str] = []  # factories that take a template tensor
 _INT64 = 4  # torch.int64 as the default of a schema
 
@@ -153,7 +151,8 @@ ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 @factory(*(f"linspace.{v}" for v in ENDS))
 def linspace(start: Operand, end: Operand, steps: int, dtype: np.dtype | None) -> Array:
     dtype = result_dtype(start, end, 0.0) if dtype is None else dtype
-    return _between(_in(start, dtype), _in(end, dtype), steps, _spacing_dtype(dtype))
+    # Both ends are rounded to the dtype of the result first.
+    return _between(cast(start, dtype), cast(end, dtype), steps, _spacing_dtype(dtype))
 
 
 @factory(*(f"logspace.{v}" for v in ENDS))
@@ -162,13 +161,8 @@ def logspace(
 ) -> Array:
     dtype = result_dtype(start, end, 0.0) if dtype is None else dtype
     spacing = _spacing_dtype(dtype)
-    exponents = _between(_in(start, dtype), _in(end, dtype), steps, spacing)
+    exponents = _between(cast(start, dtype), cast(end, dtype), steps, spacing)
     return jnp.power(cast(base, spacing), exponents)
-
-
-def _in(x: Operand, dtype: np.dtype) -> Array:
-    """An end of the range, rounded to the dtype of the result."""
-    return cast(x, dtype)
 
 
 # -- patterns --------------------------------------------------------------------------------------

@@ -16,13 +16,11 @@ from typing import TypedDict
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from .promote import cast
 from .registry import lower
 from .types import Array, Operand, Scalar, Subscript
 
-Tensor = torch.Tensor
 IN_BOUNDS = "promise_in_bounds"
 
 

@@ -299,11 +299,10 @@ def _avg_pool(
         pads.append((p, max((out - 1) * s + k - n - p, 0)))
     outer = self.ndim - count
     (x,) = widen(self)
+    # The initial value is a NumPy array, from which JAX recognizes a sum and can differentiate it.
     total = lax.reduce_window(
         x,
-        np.zeros(
-            (), x.dtype
-        ),  # not a JAX array, so that JAX recognizes a sum and can differentiate it
+        np.zeros((), x.dtype),
         lax.add,
         (1,) * outer + tuple(kernel),
         (1,) * outer + tuple(stride),

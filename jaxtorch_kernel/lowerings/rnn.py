@@ -17,13 +17,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from .matmul import product
 from .promote import widen
 from .types import Array, Arrays
 
-Tensor = torch.Tensor
 State = tuple[Array, ...]  # the hidden state, followed by the cell state in an LSTM
 # (gates from the input, gates from the hidden state, state) -> the next state
 Cell = Callable[[Array, Array, State], State]

@@ -19,9 +19,6 @@ from .registry import lower
 from .types import Array, Arrays, Ints
 from .vjp import transpose
 
-Tensor = torch.Tensor
-
-
 # -- joining and splitting -------------------------------------------------------------------------
 
 

@@ -190,9 +190,8 @@ def search(rows: Array, values: Array, right: bool) -> Array:
     def halve(_: int, bounds: Pair) -> Pair:
         low, high = bounds
         middle = (low + high) // 2
-        index = jnp.minimum(
-            middle, count - 1
-        )  # low == high == count is a result, and must not be read
+        # Clamped for finished bisections, which may end at low == high == count.
+        index = jnp.minimum(middle, count - 1)
         element = rows[index] if rows.ndim == 1 else jnp.take_along_axis(rows, index, -1)
         # The negation puts NaN after all elements.
         after = ~(element > values if right else element >= values)

@@ -93,7 +93,7 @@ def _spherical_bessel_j0(x: Array) -> Array:
 
 @with_derivatives(lambda tangent, _, x: tangent * special.i1(x))
 def i0(x: Array) -> Array:
-    """JAX's i0. JAX's derivative at 0 would be 1, the derivative that it has for |x| there."""
+    """JAX's i0 with the derivative i1. JAX's own derivative at 0 would be 1, because it differentiates |x|."""
     return special.i0(x)
 
 

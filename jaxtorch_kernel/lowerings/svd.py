@@ -19,7 +19,7 @@ from .types import Array
 Factors = tuple[Array, Array, Array]
 
 
-def nothing(like: Array) -> Array:
+def empty(like: Array) -> Array:
     """An empty array, which torch returns for results that were not requested."""
     return jnp.zeros((0,), like.dtype)
 
@@ -29,7 +29,7 @@ def svd(
     A: Array, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
 ) -> Factors:
     if not compute_uv:
-        return nothing(A), linalg.svd(A, compute_uv=False), nothing(A)
+        return empty(A), linalg.svd(A, compute_uv=False), empty(A)
     return factors(A, full_matrices)
 
 

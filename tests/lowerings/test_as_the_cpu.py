@@ -1,4 +1,4 @@
-"""Where XLA or torch's Meta kernels would go their own way, the CPU's word counts: ranges, layouts, masked rows."""
+"""Cases where XLA or torch's Meta kernels differ from the CPU, which is right: ranges, layouts, masked rows."""
 
 from __future__ import annotations
 
@@ -174,3 +174,12 @@ def test_both_parts_of_complex_random_numbers_are_uniform() -> None:
         assert part.min() >= 0
         assert part.max() < 1
         assert abs(part.mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_safe_softmax_in_another_dtype(dtype: torch.dtype) -> None:
+    x = torch.tensor([[1.0, 2.0], [-INF, -INF]])
+    expected = torch.ops.aten._safe_softmax(x, -1, dtype)
+    actual = torch.ops.aten._safe_softmax(x.jax(), -1, dtype)
+    assert actual.dtype == expected.dtype
+    torch.testing.assert_close(actual.cpu(), expected)
