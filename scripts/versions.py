@@ -26,7 +26,6 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "versions"
-SOURCE = WORK / "source"
 RESULTS = ROOT / "docs" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
 
@@ -48,6 +47,11 @@ class Environment:
     @property
     def folder(self) -> Path:
         return WORK / f"{self.python}-{self.torch}-{self.jax}"
+
+    @property
+    def source(self) -> Path:
+        """The checkout that is tested."""
+        return self.folder / "source"
 
     @property
     def interpreter(self) -> str:
@@ -124,7 +128,7 @@ def run(environment: Environment, folders: list[str], sample: bool) -> None:
         print(f"    not run: there is no Python {environment.python} here")
         return
     started = time.perf_counter()
-    commit = export()
+    commit = export(environment.source)
     install(environment, python)
     print(f"    {'installed':12} {time.perf_counter() - started:5.0f} s", flush=True)
     for folder in missing:
@@ -149,16 +153,16 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def export() -> str:
-    """Write the files of the last commit to `SOURCE`, where changes to the checkout do not disturb the tests.
+def export(folder: Path) -> str:
+    """Write the files of the last commit to a folder, where changes to the checkout do not disturb the tests.
 
     Returns:
         The commit's abbreviated name.
     """
-    shutil.rmtree(SOURCE, ignore_errors=True)
-    SOURCE.mkdir(parents=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True)
-    subprocess.run(["tar", "-x", "-C", SOURCE], input=archive.stdout, check=True)
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
     named = ["git", "rev-parse", "--short=10", "HEAD"]
     return subprocess.check_output(named, cwd=ROOT, text=True).strip()
 
@@ -176,20 +180,22 @@ def install(environment: Environment, python: str) -> None:
     ]
     has_libraries = environment.folder / "has_libraries"  # an interrupted run left them
     if not has_libraries.exists():
-        subprocess.run([python, "-m", "venv", "--clear", environment.folder], check=True)
-        pins = (SOURCE / "requirements" / "test.txt").read_text()
-        constraints = WORK / "constraints.txt"
+        subprocess.run([python, "-m", "venv", environment.folder], check=True)
+        pins = (environment.source / "requirements" / "test.txt").read_text()
+        constraints = environment.folder / "constraints.txt"
         constraints.write_text(re.sub(r"^(torch|jax|jaxlib)==.*\n", "", pins, flags=re.MULTILINE))
         varied = [f"torch=={environment.torch}", f"jax=={environment.jax}"]
-        subprocess.run([*pip, "--constraint", constraints, *varied, *libraries()], check=True)
+        subprocess.run(
+            [*pip, "--constraint", constraints, *varied, *libraries(environment)], check=True
+        )
         has_libraries.touch()
     # Without its requirements, which may not allow these versions yet.
-    subprocess.run([*pip, "--no-deps", "--force-reinstall", SOURCE], check=True)
+    subprocess.run([*pip, "--no-deps", "--force-reinstall", environment.source], check=True)
 
 
-def libraries() -> Iterator[str]:
+def libraries(environment: Environment) -> Iterator[str]:
     """What the tests import: the extras of pyproject.toml but those of the documentation and of the linters."""
-    project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((environment.source / "pyproject.toml").read_text())["project"]
     for extra in ("notebook", "lab", "test"):
         for requirement in project["optional-dependencies"][extra]:
             if not requirement.startswith((project["name"], "mypy", "ruff", "playwright")):
@@ -198,14 +204,16 @@ def libraries() -> Iterator[str]:
 
 def run_tests(environment: Environment, selection: list[str]) -> dict[str, Any]:
     """The counts of one run of pytest, or the reason why it did not end."""
-    report = WORK / "report.xml"
+    report = environment.folder / "report.xml"
     report.unlink(missing_ok=True)
     command = [environment.interpreter, "-m", "pytest", "-q", *selection]
     command += ["--timeout", str(TEST_SECONDS), "--junitxml", str(report), "-p", "no:cacheprovider"]
     started = time.perf_counter()
     log = (WORK / f"{environment.folder.name}.log").open("a")
     with log, contextlib.suppress(subprocess.TimeoutExpired):  # then there is no report
-        subprocess.run(command, cwd=SOURCE, stdout=log, stderr=log, timeout=FOLDER_SECONDS)
+        subprocess.run(
+            command, cwd=environment.source, stdout=log, stderr=log, timeout=FOLDER_SECONDS
+        )
     seconds = round(time.perf_counter() - started)
     if not report.exists():
         return {"seconds": seconds, "stopped": True}
