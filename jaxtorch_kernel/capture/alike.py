@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
 
 import torch
 from torch import nn
@@ -40,17 +39,17 @@ class State:
 def state_of(layer: nn.Module) -> State:
     """A layer's tensors."""
     names: dict[str, int] = {}
-    places: dict[int, int] = {}
+    indices: dict[int, int] = {}
     tensors: list[Tensor] = []
-    for name, tensor in _named(layer):
-        if id(tensor) not in places:
-            places[id(tensor)] = len(tensors)
+    for name, tensor in _names_and_tensors(layer):
+        if id(tensor) not in indices:
+            indices[id(tensor)] = len(tensors)
             tensors.append(tensor)
-        names[name] = places[id(tensor)]
+        names[name] = indices[id(tensor)]
     return State(names, tensors)
 
 
-def _named(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _names_and_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_parameters(remove_duplicate=False)
     yield from layer.named_buffers(remove_duplicate=False)
 
@@ -69,8 +68,8 @@ def check_same(
         a, b = _describe(old, name), _describe(new, name)
         if a != b:
             raise _differ(i, name, b, a)
-    for name, place in new.names.items():
-        if not covers_buffer(new.tensors[place]):
+    for name, index in new.names.items():
+        if not covers_buffer(new.tensors[index]):
             raise CaptureError(
                 f"{name} of layer {i} is a view of a larger tensor",
                 "Give each layer its own tensors.",
@@ -79,8 +78,8 @@ def check_same(
     if [name for name, _ in modules] != [name for name, _ in others]:
         names = {n for n, _ in modules} ^ {n for n, _ in others}
         odd = sorted(names)[0]
-        has, lacks = ("there", "missing") if odd in dict(others) else ("missing", "there")
-        raise _differ(i, f"submodule {odd}", has, lacks)
+        here, first = ("there", "missing") if odd in dict(others) else ("missing", "there")
+        raise _differ(i, f"submodule {odd}", here, first)
     pairs = [(a, b) for (_, a), (_, b) in zip(modules, others, strict=True)]
     known = {(id(a), id(b)) for a, b in pairs}
     for (name, _), (a, b) in zip(modules, pairs, strict=True):
@@ -88,13 +87,13 @@ def check_same(
 
 
 def _describe(state: State, name: str) -> str:
-    place = state.names.get(name)
-    if place is None:
+    index = state.names.get(name)
+    if index is None:
         return "missing"
-    tensor = state.tensors[place]
+    tensor = state.tensors[index]
     gradient = ", requires_grad" if tensor.requires_grad else ""
     shape = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device.type}{gradient}"
-    tied = [other for other, p in state.names.items() if p == place]
+    tied = [other for other, i in state.names.items() if i == index]
     return shape if len(tied) == 1 else f"{shape}, tied: {' and '.join(tied)}"
 
 
@@ -115,21 +114,25 @@ def _check_attributes(
             raise _differ(i, f"{prefix}{name}", *_shown(b, a))
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
+def _attributes(module: nn.Module) -> dict[str, object]:
     """The attributes of a module itself, and its hooks in the order in which they run."""
-    found = {name: value for name, value in vars(module).items() if name not in MODULE_ATTRIBUTES}
+    attributes = {
+        name: value for name, value in vars(module).items() if name not in MODULE_ATTRIBUTES
+    }
     for name in MODULE_ATTRIBUTES:
         if "hooks" in name and (hooks := getattr(module, name)):
-            found[name] = [*hooks.values()]
-    return found
+            attributes[name] = [*hooks.values()]
+    return attributes
 
 
-def _alike(a: Any, b: Any, known: set[tuple[int, int]]) -> bool:
+def _alike(a: object, b: object, known: set[tuple[int, int]]) -> bool:
     """Whether two values are equivalent for the code of a layer. `known`: equivalent pairs of objects, by identity."""
     if a is b or (id(a), id(b)) in known:
         return True
     if type(a) is not type(b) or isinstance(a, Tensor | nn.Module):
-        return False  # of each layer its own, where it is no parameter, buffer or submodule
+        return (
+            False  # a tensor or module that is not registered: the code would use that of layer 0
+        )
     if is_plain(a):
         return bool(a == b)
     known.add((id(a), id(b)))
@@ -138,8 +141,8 @@ def _alike(a: Any, b: Any, known: set[tuple[int, int]]) -> bool:
     )
 
 
-def _keys(value: Any) -> Iterable[Any]:
-    """The names of what `_parts` gives; a set, whose elements have none, as it is."""
+def _keys(value: object) -> Iterable[object]:
+    """The names of the parts that `_parts` returns; for a set, whose elements have no names, the set itself."""
     if isinstance(value, set | frozenset):
         return [value]
     if isinstance(value, dict):
@@ -149,8 +152,8 @@ def _keys(value: Any) -> Iterable[Any]:
     return getattr(value, "__dict__", [id(value)])
 
 
-def _parts(value: Any) -> Sequence[Any]:
-    """What an object consists of."""
+def _parts(value: object) -> Sequence[object]:
+    """The parts that an object consists of."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, list | tuple | deque):
@@ -165,7 +168,7 @@ def _parts(value: Any) -> Sequence[Any]:
     return list(getattr(value, "__dict__", {}).values())
 
 
-def _shown(*values: Any) -> list[str]:
+def _shown(*values: object) -> list[str]:
     """Texts of values for a message, distinct even if their texts are equal."""
     texts = [repr(v) if is_plain(v) or isinstance(v, list) else type(v).__name__ for v in values]
     texts = [text if len(text) < 60 else f"{text[:56]} ..." for text in texts]
@@ -174,7 +177,7 @@ def _shown(*values: Any) -> list[str]:
     return texts
 
 
-def _differ(i: int, name: str, new: Any, old: Any) -> CaptureError:
+def _differ(i: int, name: str, new: str, old: str) -> CaptureError:
     return CaptureError(
         f"scan_layers needs identical layers, but {name} is {new} in layer {i} and {old} in layer 0",
         "The code of layer 0 runs for all layers: call layers that differ separately, or use a Python loop. List "

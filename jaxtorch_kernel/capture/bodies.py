@@ -1,30 +1,31 @@
 """Torch functions inside an open trace as JAX functions: the body of a scan, a branch, a checkpointed block.
 
 `trace_body` runs the torch code once, over tracers of an inner jaxpr, in a trace nested in the open one. What it reads
-from outside (a parameter, a tensor of the closure, the random key) becomes a constant of that jaxpr. Those constants
-that need a gradient are identified: a control-flow call is one node of torch's graph (`call_bodies`), whose inputs are
-its operands and these tensors. After that the body is a closed JAX function: JAX can trace, differentiate and run it
-any number of times, and the torch code never runs again. So a backward pass draws the same random numbers as its
-forward pass.
+from outside (a parameter, a tensor of the closure, the random key) becomes a constant of that jaxpr. The constants that
+need a gradient are matched with their tensors: a control-flow call is one node of torch's graph (`call_bodies`), whose
+inputs are its operands and these tensors. After that the body is a closed JAX function: JAX can trace, differentiate
+and run it any number of times, and the torch code never runs again. So a backward pass draws the same random numbers as
+its forward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.extend.core import Jaxpr
 
 from ..dispatch import pausing
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
 from ..programs import rng, tracing
 from ..programs.compiled import CompiledFunction
-from ..programs.trees import Tree, split
+from ..programs.trees import Tree, is_device_tensor, split
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.layout import covers_buffer
@@ -35,8 +36,11 @@ from .results import Output
 
 Tensor = torch.Tensor
 _KEY = jax.ShapeDtypeStruct((2,), np.uint32)
+_NO_KEY = np.zeros(2, np.uint32)  # for a body that draws no random numbers
 # (key, *arrays) -> (arrays, next key)
-Bound = Callable[..., tuple[list[Any], Any]]
+Bound = Callable[..., tuple[list[jax.Array], jax.Array]]
+# (bodies, key, operands' arrays) -> (results, next key): the JAX function that a control-flow call makes of its bodies
+Build = Callable[[list[Bound], jax.Array, list[jax.Array]], tuple[list[jax.Array], jax.Array]]
 
 
 @dataclass
@@ -44,16 +48,16 @@ class Body:
     """A traced torch function.
 
     Attributes:
-        closure: for tensors from outside that need a gradient, the index among `constants`, and the tensor.
+        closure: tensors from outside that need a gradient, each with its index among `constants`.
         outputs: the tensors among the results.
         result: the tree of its result, whose operands are `outputs`.
-        flow: for each of `outputs`.
-        written: those of `cells` that the body wrote to.
-        draws: whether it takes random numbers.
+        flow: what gradients of each of `outputs` flow to.
+        written: those of the `state` that the body wrote to.
+        draws: whether it draws random numbers.
     """
 
-    jaxpr: Any
-    constants: list[Any]
+    jaxpr: Jaxpr
+    constants: list[jax.Array]
     closure: list[tuple[int, Tensor]]
     outputs: list[Output]
     result: Tree
@@ -61,24 +65,36 @@ class Body:
     written: list[Tensor]
     draws: bool
 
-    def bind(self, closure: dict[int, Any]) -> Bound:
+    def bind(self, closure: dict[int, jax.Array]) -> Bound:
         """The body as a JAX function, given arrays for the closure's tensors (by the tensors' identity)."""
         constants = list(self.constants)
-        for place, tensor in self.closure:
-            constants[place] = _in_memory_order(tensor, closure[id(tensor)])
+        for index, tensor in self.closure:
+            constants[index] = _in_memory_order(tensor, closure[id(tensor)])
 
-        def bound(key: Any, *arrays: Any) -> tuple[list[Any], Any]:
+        def bound(key: jax.Array, *arrays: jax.Array) -> tuple[list[jax.Array], jax.Array]:
             *results, key = jax.core.eval_jaxpr(self.jaxpr, constants, key, *arrays)
             return results, key
 
         return bound
 
 
+def pull_back(
+    jaxpr: Jaxpr, constants: Sequence[jax.Array], cotangents: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Run the body of a user's backward code, which draws no random numbers, on JAX's cotangents.
+
+    torch's cotangents are the conjugates of JAX's.
+    """
+    conjugates = [c.conj() for c in cotangents]
+    *gradients, _ = jax.core.eval_jaxpr(jaxpr, constants, _NO_KEY, *conjugates)
+    return [g.conj() for g in gradients]
+
+
 def trace_body(
-    function: Callable[..., Any],
-    avals: Sequence[Any],
+    function: Callable[..., object],
+    avals: Sequence[jax.ShapeDtypeStruct],
     what: str,
-    cells: Sequence[Tensor] = (),
+    state: Sequence[Tensor] = (),
 ) -> Body:
     """Trace a torch function of tensors like `avals`, in a trace nested in the open one.
 
@@ -86,60 +102,72 @@ def trace_body(
         function: torch code; returns a pytree.
         avals: shapes and dtypes of its arguments.
         what: what to call the code in messages, such as "the body of a scan".
-        cells: tensors of the closure to make inputs, after the arguments; the code may write to them, and
-            their new values follow the results.
+        state: tensors of the closure that become inputs, after the arguments. The code may write to them; the new
+            values of those that it wrote follow the results.
 
     Raises:
         CaptureError: if it writes to a tensor from outside, or stores a tensor that it created outside itself.
     """
     trace = CodeTrace(differentiable=torch.is_grad_enabled())
-    found: list[Any] = []
+    state_of_buffer = {id(buffer_of(t)): t for t in state}
+    ended: list[_Ended] = []
 
-    def run(key: Any, *arrays: Any) -> list[Any]:
+    def run(key: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
         with tracing.tracing(trace):
             source = rng.default_key()
             trace.touch(source)
             source.array = key
-            own = {id(buffer_of(t)): t for t in cells}
-            for tensor, array in zip(cells, arrays[len(avals) :], strict=True):
-                _put(trace, tensor, array)
+            for tensor, array in zip(state, arrays[len(avals) :], strict=True):
+                _substitute(trace, tensor, array)
             inputs = list(map(trace.input_over, arrays[: len(avals)]))
-            edges = [edge_of(t) if t.requires_grad else None for t in (*inputs, *cells)]
+            edges = [edge_of(t) if t.requires_grad else None for t in (*inputs, *state)]
             result = function(*inputs)
             # With the hook on, Python keeps the variables of this function as they once were.
             with pausing.paused():
-                tensors, tree = split(result, _is_ours)
+                tensors, tree = split(result, is_device_tensor)
                 del result
                 results = list(map(contiguous_array, tensors))
                 outputs = [
                     Output(tuple(t.shape), t.dtype, t.requires_grad, i)
                     for i, t in enumerate(tensors)
                 ]
-                kept = {id(buffer_of(t)) for t in tensors}
-                flow, outside = _flow(tensors, edges, trace.readers.values())
+                returned = {id(buffer_of(t)) for t in tensors}
+                flow, closure = _flow(tensors, edges, trace.readers.values())
                 del inputs, edges, tensors
-                written = [cell for cell in trace.written() if cell is not source]
-                if any(isinstance(cell, rng.RandomKey) for cell in written):
+                written = [buffer for buffer in trace.written() if buffer is not source]
+                if any(isinstance(buffer, rng.RandomKey) for buffer in written):
                     raise _generator_refused(what)
-                if any(id(cell) not in own for cell in written):
+                if any(id(buffer) not in state_of_buffer for buffer in written):
                     raise _write_refused(what)
-                if trace.escaped(kept):
+                if trace.escaped(returned):
                     raise _escape_refused(what)
-                changed = [own[id(cell)] for cell in written]
-                found.extend((outputs, tree, flow, changed, outside))
+                changed = [state_of_buffer[id(buffer)] for buffer in written]
+                ended.append(_Ended(outputs, tree, flow, changed, closure))
                 return [*results, *map(contiguous_array, changed), source.array]
 
-    closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in cells))
-    outputs, tree, flow, changed, outside = found
-    own = {id(buffer_of(t)) for t in cells}
-    closure = _closure(trace, closed.consts, [t for t in outside if id(buffer_of(t)) not in own])
+    closed = jax.make_jaxpr(run)(_KEY, *avals, *(aval_of(t) for t in state))
+    (end,) = ended
+    outside = [t for t in end.closure if id(buffer_of(t)) not in state_of_buffer]
+    closure = _closure(trace, closed.consts, outside)
     draws = closed.jaxpr.outvars[-1] is not closed.jaxpr.invars[0]
-    return Body(closed.jaxpr, closed.consts, closure, outputs, tree, flow, changed, draws)
+    return Body(
+        closed.jaxpr, closed.consts, closure, end.outputs, end.tree, end.flow, end.written, draws
+    )
+
+
+class _Ended(NamedTuple):
+    """What is known of a body when its code has run; `closure`: the outside tensors that gradients flow to."""
+
+    outputs: list[Output]
+    tree: Tree
+    flow: list[Flow]
+    written: list[Tensor]
+    closure: list[Tensor]
 
 
 def call_bodies(
     name: str,
-    build: Callable[..., tuple[list[Any], Any]],
+    build: Build,
     operands: Sequence[Tensor],
     bodies: Sequence[Body],
     differentiable: Sequence[bool],
@@ -148,12 +176,12 @@ def call_bodies(
     """Call a JAX function made of bodies: one node in torch's graph.
 
     Args:
-        name: what it is called in messages.
-        build: `build(bound bodies, key, operands' arrays) -> (results, next key)`.
-        operands: its tensors.
+        name: the name of the call in messages.
+        build: makes one JAX function of the bodies.
+        operands: the tensors that the call takes.
         bodies: the torch code in it.
         differentiable: which results a gradient may flow from.
-        flow: the tensors that a gradient flows to from each differentiable result; by default all.
+        flow: what gradients of each differentiable result flow to; by default everything.
     """
     trace = tracing.current()
     assert trace is not None
@@ -165,21 +193,21 @@ def call_bodies(
     if draws:
         arrays.append(trace.read(source))
 
-    def flat(*given: Any) -> tuple[list[Any], list[Any]]:
-        key = given[len(tensors)] if draws else jnp.zeros(2, np.uint32)
-        own = dict(zip(closure, given[len(operands) :], strict=False))
-        bound = [body.bind(own) for body in bodies]
-        results, key = build(bound, key, list(given[: len(operands)]))
+    def flat(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        key = arrays[len(tensors)] if draws else jnp.zeros(2, np.uint32)
+        closure_arrays = dict(zip(closure, arrays[len(operands) :], strict=False))
+        bound = [body.bind(closure_arrays) for body in bodies]
+        results, key = build(bound, key, list(arrays[: len(operands)]))
         first = [r for r, s in zip(results, differentiable, strict=True) if s]
         rest = [r for r, s in zip(results, differentiable, strict=True) if not s]
         return first, [*rest, key]
 
     inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
     compiled = CompiledFunction(flat, avals_of(arrays), inputs, name=name)
-    places = [(i, id(tensors[i])) for i in inputs]
+    identities = [(i, id(tensors[i])) for i in inputs]
     reached: list[frozenset[int]] = [
-        frozenset(k for k, (i, key) in enumerate(places) if i in own.operands or key in own.closure)
-        for own, s in zip(flow or (), differentiable, strict=False)
+        frozenset(k for k, (i, t) in enumerate(identities) if i in f.operands or t in f.closure)
+        for f, s in zip(flow or (), differentiable, strict=False)
         if s
     ]
     bridge = Bridge(compiled, placement.current(), flow=reached if flow else None)
@@ -208,22 +236,18 @@ def aval_of(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape), buffer_of(tensor).spec.dtype)
 
 
-def _is_ours(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.device.type == "jax"
-
-
-def read(tensor: Tensor) -> Any:
+def read(tensor: Tensor) -> jax.Array:
     """A tensor's array; a constant to JAX if no gradient flows to the tensor."""
-    array = contiguous_array(tensor)
+    array: jax.Array = contiguous_array(tensor)
     return array if tensor.requires_grad else jax.lax.stop_gradient(array)
 
 
-def _put(trace: tracing.Trace, tensor: Tensor, array: Any) -> None:
-    """Let reads of the tensor give this array."""
+def _substitute(trace: tracing.Trace, tensor: Tensor, array: jax.Array) -> None:
+    """Make reads of the tensor return this array."""
     trace.substitute(buffer_of(tensor), _in_memory_order(tensor, array))
 
 
-def _in_memory_order(tensor: Tensor, array: Any) -> Any:
+def _in_memory_order(tensor: Tensor, array: jax.Array) -> jax.Array:
     """The array of a tensor's buffer, from the tensor's values in logical order."""
     strides = tensor.stride()
     order = sorted(range(tensor.ndim), key=lambda d: -strides[d])
@@ -236,49 +260,49 @@ def _in_memory_order(tensor: Tensor, array: Any) -> Any:
 def _flow(
     results: list[Tensor], inputs: list[Edge | None], tensors: Iterable[Tensor]
 ) -> tuple[list[Flow], list[Tensor]]:
-    """What gradients of each result flow to, and those of `tensors` that any flows to."""
+    """What gradients of each result flow to, and those of `tensors` that some gradient flows to."""
     if not torch.is_grad_enabled():
         return [Flow(frozenset(), frozenset())] * len(results), []
     outside = {edge_of(t): t for t in tensors}
-    places = {edge: i for i, edge in enumerate(inputs) if edge is not None}
+    indices = {edge: i for i, edge in enumerate(inputs) if edge is not None}
     differentiable = [i for i, t in enumerate(results) if t.requires_grad]
     operands: list[set[int]] = [set() for _ in results]
     closure: list[set[int]] = [set() for _ in results]
-    found = []
+    reached = []
     for edge, starts in ends_of(
-        [edge_of(results[i]) for i in differentiable], {*outside, *places}
+        [edge_of(results[i]) for i in differentiable], {*outside, *indices}
     ).items():
-        if edge in places:
+        if edge in indices:
             for k in starts:
-                operands[differentiable[k]].add(places[edge])
+                operands[differentiable[k]].add(indices[edge])
         elif edge in outside:
-            found.append(outside[edge])
+            reached.append(outside[edge])
             for k in starts:
                 closure[differentiable[k]].add(id(outside[edge]))
     flow = [Flow(frozenset(o), frozenset(c)) for o, c in zip(operands, closure, strict=True)]
-    return flow, [t for t in outside.values() if any(t is other for other in found)]
+    return flow, [t for t in outside.values() if any(t is other for other in reached)]
 
 
 def _closure(
-    trace: tracing.Trace, constants: list[Any], tensors: list[Tensor]
+    trace: tracing.Trace, constants: list[jax.Array], tensors: list[Tensor]
 ) -> list[tuple[int, Tensor]]:
-    """Tensors from outside, each with its place among the constants."""
-    places = {id(constant): i for i, constant in enumerate(constants)}
-    found: dict[int, Tensor] = {}
+    """Tensors from outside, each with its index among the constants."""
+    indices = {id(constant): i for i, constant in enumerate(constants)}
+    closure: dict[int, Tensor] = {}
     for tensor in tensors:
-        cell = buffer_of(tensor)
-        array = cell.array
-        constant = array if isinstance(array, jax.core.Tracer) else trace.root.constant_of(cell)
-        place = places.get(id(constant))
-        if place is None:
+        buffer = buffer_of(tensor)
+        array = buffer.array
+        constant = array if isinstance(array, jax.core.Tracer) else trace.root.constant_of(buffer)
+        index = indices.get(id(constant))
+        if index is None:
             continue
-        if found.setdefault(place, tensor) is not tensor or not covers_buffer(tensor):
+        if closure.setdefault(index, tensor) is not tensor or not covers_buffer(tensor):
             raise CaptureError(
                 "the body of a control-flow call reads a tensor that requires a gradient and is a view of a larger "
                 "tensor, or shares memory with another tensor that requires a gradient",
                 "Pass it as an operand, or read x.clone().",
             )
-    return list(found.items())
+    return list(closure.items())
 
 
 def _write_refused(what: str) -> CaptureError:
@@ -292,7 +316,7 @@ def _write_refused(what: str) -> CaptureError:
 def _generator_refused(what: str) -> CaptureError:
     return CaptureError(
         f"{what} draws random numbers from a generator (generator=...)",
-        "It is traced once for all iterations and threads only the device's own key: omit generator= here, or draw "
+        "It is traced once for all iterations and carries only the device's own key: omit generator= here, or draw "
         "the numbers outside and pass them in.",
     )
 

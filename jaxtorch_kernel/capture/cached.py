@@ -1,7 +1,7 @@
 """The cache of compiled programs, one for each call signature, that `pure` and `jit` share.
 
 A call whose arguments are all device tensors is looked up with torch's tensor guard (`quick.py`), any other call with
-`key_of`. The program found runs if its guards still hold (`Replay.live_cells`); otherwise the function is retraced. A
+`key_of`. The program runs if its guards still hold (`Replay.live_buffers`); otherwise the function is retraced. A
 signature keeps separate programs for training and evaluation: switching the mode of a module evicts neither.
 """
 
@@ -12,11 +12,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch.utils._pytree import TreeSpec
 
 from ..base.ambient import ambient
 from ..base.torch_private import transformed
@@ -24,6 +25,7 @@ from ..programs import tracing
 from ..programs.compiling import phase
 from ..programs.site import origin, site_of
 from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
+from ..storage.buffer import Buffer
 from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
 from .named import Named
@@ -31,12 +33,14 @@ from .numbers import Numbers
 from .quick import STALE, Quick, added, quick_of
 from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
-from .sharing import NeedsPlace
+from .sharing import NeedsOffset
 from .signature import Arguments, key_of
 
 R = TypeVar("R", bound=Replay)
-_MOST_PLAIN = 3
-_MOST_MODES = 8  # of one signature: modules may train and evaluate each for itself
+_MOST_PLAIN = 3  # calls in a row that create parameters
+_MOST_MODES = (
+    8  # programs of one signature: each module of a model may be in training or evaluation
+)
 
 
 class CacheInfo(NamedTuple):
@@ -59,11 +63,11 @@ class Cached(ABC, Generic[R]):
         donate: names of arguments whose memory is donated to the program.
     """
 
-    kind = "pure"  # as it is recorded
+    kind = "pure"  # of its `Source`
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         name: str,
         max_entries: int | None = None,
         static: str | Sequence[str] = (),
@@ -74,24 +78,23 @@ class Cached(ABC, Generic[R]):
         self._max_entries = max_entries
         self._static = Named(function, static)
         self._donate = Named(function, donate)
-        # Of each signature, the latest first.
-        self._programs: OrderedDict[Any, list[R]] = OrderedDict()
+        # The programs of each signature, the latest first.
+        self._programs: OrderedDict[Hashable, list[R]] = OrderedDict()
         # By the number of arguments, the latest first.
         self._quick: dict[int, tuple[Quick, ...]] = {}
         self._numbers = Numbers()
-        self._parts: dict[
-            Any, set[int]
-        ] = {}  # structure -> arguments whose place in their memory counts
-        self.source = FunctionRecord(name, self.kind)  # of its programs, and counts its calls
+        # By the structure of the arguments: those whose offset in their memory is part of the key.
+        self._parts: dict[TreeSpec, set[int]] = {}
+        self.source = FunctionRecord(name, self.kind)
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())
 
-        self._plain_calls = 0  # one after another, that made parameters
-        self._lock = threading.RLock()  # of a trace, and of the table of programs
+        self._plain_calls = 0  # calls in a row that created parameters
+        self._lock = threading.RLock()  # held during a trace and while `_programs` changes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if transformed() or (tracing.depth and tracing.active()):
-            # Part of a larger program, or under a transform of torch's, which sees through it.
+            # The call becomes part of a larger program, or a transform of torch.func must see its operators.
             return self._function(*args, **kwargs)
         if not kwargs:
             now = ambient()
@@ -101,57 +104,57 @@ class Cached(ABC, Generic[R]):
                     return result
         with self.exclusive():
             try:
-                replay, arguments, cells, traced = self.find(args, kwargs)
+                replay, arguments, buffers, traced = self.find(args, kwargs)
             except MakesParameters as error:
                 self.allow_plain(error)
                 return self._run_plain(args, kwargs)
-            # Asked before the run, which may change the arguments; not before the first, which prepares the program.
+            # Before the run, which may change the arguments. Not at the first call: its run completes the program.
             if not traced and not kwargs and (quick := quick_of(arguments, replay)) is not None:
                 self._quick[len(args)] = added(quick, self._quick.get(len(args), ()))
-            result = replay.run(arguments.leaves, cells, arguments)
+            result = replay.run(arguments.leaves, buffers, arguments)
         if not traced:
             for again in replay.again:
                 again()
         return result
 
     def exclusive(self) -> AbstractContextManager[Any]:
-        """A lock, held while a call may be traced."""
+        """The lock that is held while a call may be traced."""
         return self._lock
 
     def find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[R, Arguments, list[Any], bool]:
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[R, Arguments, list[Buffer], bool]:
         """The program of a call, traced if necessary; the arguments of `Replay.run`; whether it was just traced."""
         arguments = Arguments(args, kwargs, self._numbers, self._static, self._parts)
         key = key_of(arguments)
-        kept = self._programs.get(key, [])
-        replay, cells = _holding(kept, arguments)
+        programs = self._programs.get(key, [])
+        replay, buffers = _valid_program(programs, arguments)
         traced = replay is None
-        if replay is None or cells is None:
+        if replay is None or buffers is None:
             _check_leaves(arguments.leaves)
             try:
-                replay = self._traced(arguments, key, kept[0] if kept else None)
+                replay = self._traced(arguments, key, programs[0] if programs else None)
             except MakesParameters:
                 raise
-            except NeedsPlace as need:
-                self._parts.setdefault(arguments.structure, set()).update(need.places)
+            except NeedsOffset as need:
+                self._parts.setdefault(arguments.structure, set()).update(need.indices)
                 return self.find(args, kwargs)
-            except (CaptureError, TypeError):  # TypeError: of C code that wants a number
+            except (CaptureError, TypeError):  # C code that needs a number raises TypeError
                 if not self._numbers.fix(arguments.structure):
                     raise
                 return self.find(args, kwargs)  # with every number static
-            cells = replay.take_first()
+            buffers = replay.first_buffers()
         else:
             self.source.hits += 1
-        return replay, arguments, cells, traced
+        return replay, arguments, buffers, traced
 
-    def _traced(self, arguments: Arguments, key: Any, previous: R | None) -> R:
-        trace = self._opened(arguments, previous)
+    def _traced(self, arguments: Arguments, key: Hashable, previous: R | None) -> R:
+        trace = self._open_record(arguments, previous)
         self._quick.clear()
         started = time.perf_counter()
         try:
             self._check_static(arguments)
-            donated = self._donate.places(arguments)
+            donated = self._donate.indices(arguments)
             with explained(self._function), tracing_as(trace), phase(self._name):
                 replay = self._trace(arguments, donated, previous)
         except BaseException:
@@ -160,7 +163,7 @@ class Cached(ABC, Generic[R]):
         trace.seconds = time.perf_counter() - started
         warn_if_often(self.source)
         replay.state = trace.state
-        self._keep(key, replay)
+        self._add(key, replay)
         self._plain_calls = 0
         return replay
 
@@ -175,28 +178,26 @@ class Cached(ABC, Generic[R]):
                 error.line,
             )
 
-    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         return self._function(*args, **kwargs)
 
     def _check_static(self, arguments: Arguments) -> None:
-        for i in self._static.places(arguments):
+        for i in self._static.indices(arguments):
             if isinstance(arguments.leaves[i], torch.Tensor):
                 raise TypeError(
                     f"a static argument of {self._name} is a tensor, but a program cannot depend on a tensor's "
                     "values: pass Python values (x.item(), tuple(x.shape)), or remove its name from static_argnames"
                 )
 
-    def _keep(self, key: Any, replay: R) -> None:
-        waiting = [old for old in self._programs.pop(key, []) if old.waits()]
-        self._programs[key] = [replay, *waiting][:_MOST_MODES]
+    def _add(self, key: Hashable, replay: R) -> None:
+        """Put a program in front of the other programs of its signature, and evict what exceeds the limits."""
+        others = [old for old in self._programs.pop(key, []) if old.may_hold_again()]
+        self._programs[key] = [replay, *others][:_MOST_MODES]
         while self._max_entries is not None and self._count() > self._max_entries:
             oldest, programs = next(iter(self._programs.items()))
             programs.pop()
             if not programs:
                 del self._programs[oldest]
-
-    def _kept(self) -> list[R]:
-        return [replay for programs in self._programs.values() for replay in programs]
 
     def _latest(self) -> list[R]:
         """All programs, latest first."""
@@ -205,14 +206,14 @@ class Cached(ABC, Generic[R]):
     def _count(self) -> int:
         return sum(map(len, self._programs.values()))
 
-    def _opened(self, arguments: Arguments, previous: R | None) -> TraceRecord:
+    def _open_record(self, arguments: Arguments, previous: R | None) -> TraceRecord:
         """Record the start of a trace and the reasons for it."""
-        source, function = self.source, cast(Any, self._function)
-        found = origin(None)
-        state = state_of(function, arguments)
-        trace = TraceRecord(source, None if found is None else site_of(found), state)
-        if hasattr(function, "site"):  # it knows better, as a cell does
-            trace.site = function.site()
+        source, caller = self.source, origin(None)
+        state = state_of(self._function, arguments)
+        trace = TraceRecord(source, None if caller is None else site_of(caller), state)
+        site_of_cell = getattr(self._function, "site", None)
+        if site_of_cell is not None:  # of a notebook cell, which no line of the user's calls
+            trace.site = site_of_cell()
         if previous is not None and previous.provisional and not Replay.changes(previous):
             trace.reasons = [
                 Reason("state created by its first run (optimizer state) is now an input")
@@ -234,7 +235,7 @@ class Cached(ABC, Generic[R]):
     def _trace(self, arguments: Arguments, donated: set[int], previous: R | None) -> R:
         """Trace a call. `donated`: indices of donated leaves; `previous`: the program whose guards no longer hold."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
         if instance is None:
             return self
         return functools.partial(self, instance)
@@ -252,29 +253,28 @@ class Cached(ABC, Generic[R]):
         self.source.history.clear()
 
 
-def _holding(kept: list[R], call: Arguments) -> tuple[R | None, list[Any] | None]:
-    """The program whose guards hold, with its cells."""
-    for replay in kept:
-        if replay.provisional or (cells := replay.live_cells()) is None:
+def _valid_program(programs: list[R], call: Arguments) -> tuple[R | None, list[Buffer] | None]:
+    """The program whose guards hold, and the buffers that it reads by name."""
+    for replay in programs:
+        if replay.provisional or (buffers := replay.live_buffers()) is None:
             continue
-        if replay.sharing.arguments_agree(call.leaves, cells, call):
-            return replay, cells
+        if replay.sharing.arguments_agree(call.leaves, buffers, call):
+            return replay, buffers
     return None, None
 
 
-def _check_leaves(leaves: list[Any]) -> None:
+def _check_leaves(leaves: list[object]) -> None:
     for leaf in leaves:
         if is_iterator(leaf):
             refuse_iterator(f"an argument of type {type(leaf).__name__}", None, None)
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """A function's name, or its class's."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def checked(function: Any, decorator: str) -> Any:
-    """Return the function; raise TypeError if it is not callable."""
+def check_callable(function: object, decorator: str) -> None:
+    """Raise TypeError if `decorator` is not given a function or a module."""
     if not callable(function):
         raise TypeError(f"{decorator} takes a function or a module, not {type(function).__name__}")
-    return function

@@ -1,15 +1,15 @@
 """One run of torch code over tracers, stored as a JAX function.
 
-`capture` runs the code inside `jax.make_jaxpr` without arguments. Every cell that the code reads becomes a constant of
-the jaxpr under its own identity (`programs/tracing.py`): an argument, a parameter deep in a module, a tensor in a
-closure, the random key. Afterwards each constant is classified:
+`capture` runs the code inside `jax.make_jaxpr` without arguments. Every buffer that the code reads becomes a constant
+of the jaxpr under its own identity (`programs/tracing.py`): that of an argument, of a parameter deep in a module, of a
+tensor in a closure, or a random key, which is a buffer too. Afterwards each constant is classified:
 
-* the cell of an **argument** becomes an input, filled from the arguments of each call;
-* a cell that **outlives the trace** (a parameter, a running statistic, the random key) becomes an input, read at each
+* the buffer of an **argument** becomes an input, filled from the arguments of each call;
+* a buffer that **outlives the trace** (a parameter, a running statistic, the random key) becomes an input, read at each
   call;
 * everything else (a table that the code built, a literal) stays a constant of this program.
 
-The results of the code and the cells that it wrote become outputs. The captured function then has no free variables,
+The results of the code and the buffers that it wrote become outputs. The captured function then has no free variables,
 and can be compiled, differentiated and run like any JAX function.
 """
 
@@ -20,16 +20,18 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import torch
+from jax.core import ShapedArray
+from jax.extend.core import Jaxpr
 from torch.utils import _pytree as pytree
 
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
+from ..programs.trees import is_device_tensor
 from ..storage import placement
-from ..storage.buffer import buffer_of
+from ..storage.buffer import Buffer, Spec, buffer_of
 from .code_trace import CodeTrace
 from .flow import edge_of, ends_of
 from .results import Known, Results
@@ -39,48 +41,61 @@ Tensor = torch.Tensor
 
 @dataclass
 class Captured:
-    """The result of one trace. `function` takes one array for each of `cells`."""
+    """The result of one trace. `function` takes one array for each of `buffers`.
 
-    jaxpr: Any
-    cells: list[Any]  # the inputs' cells: weak references
-    constants: list[Any]  # of the jaxpr: an index into `cells`, or the value
+    Attributes:
+        buffers: weak references to the buffers of the inputs.
+        constants: for each constant of the jaxpr, an index into `buffers`, or its value.
+        avals, specs: of the inputs.
+        structure: the structure of the result.
+        leaves: the leaves of the result: each an Output, a Part, an Alias (`results.py`), or the value itself.
+        outputs: the number of differentiable outputs.
+        others: the number of outputs that are not differentiable.
+        written: the inputs whose buffers the code wrote to. Their new values are the next outputs.
+        new_specs: the specs of these new values.
+        escaped: weak references to buffers that the code created and stored outside itself, with their specs. Their
+            values are the last outputs.
+    """
+
+    jaxpr: Jaxpr
+    buffers: list[weakref.ref[Buffer]]
+    constants: list[int | jax.Array]
     avals: list[jax.ShapeDtypeStruct]
-    specs: list[Any]
-    structure: Any  # of the result
-    leaves: list[
-        Any
-    ]  # of the result: an Output, a Part, an Alias (`results.py`), or the value itself
-    outputs: int  # differentiable ones
-    others: int  # results that are not
-    written: list[int]  # cells rewritten, in the order of the last outputs
-    new_specs: list[Any]
-    escaped: list[tuple[Any, Any]]  # (weak reference, spec) of cells that the code made and kept
+    specs: list[Spec]
+    structure: pytree.TreeSpec
+    leaves: list[object]
+    outputs: int
+    others: int
+    written: list[int]
+    new_specs: list[Spec]
+    escaped: list[tuple[weakref.ref[Buffer], Spec]]
     trace_seconds: float = 0.0
 
-    def function(self, *arrays: Any) -> tuple[list[Any], list[Any]]:
+    def function(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         """(differentiable outputs, then other outputs and the new arrays of written and created tensors)."""
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
         return flat[: self.outputs], flat[self.outputs :]
 
     def reusable(self, inputs: list[int]) -> list[int]:
-        """Those of `inputs` whose memory an output can reuse; written cells reuse their own."""
-        free = Counter((v.aval.shape, v.aval.dtype) for v in self.jaxpr.outvars)
+        """Those of `inputs` whose memory an output can reuse. Memory that is written is reused by its new value."""
+        outputs = (v.aval for v in self.jaxpr.outvars)
+        free = Counter((a.shape, a.dtype) for a in outputs if isinstance(a, ShapedArray))
         free.subtract((self.avals[i].shape, self.avals[i].dtype) for i in self.written)
-        found = []
+        reusable = []
         for i in inputs:
-            look = self.avals[i].shape, self.avals[i].dtype
-            if i not in self.written and free[look] > 0:
-                free[look] -= 1
-                found.append(i)
-        return found
+            kind = self.avals[i].shape, self.avals[i].dtype
+            if i not in self.written and free[kind] > 0:
+                free[kind] -= 1
+                reusable.append(i)
+        return reusable
 
     def reordered(self, order: list[int]) -> Captured:
         """The same function with its inputs in this order."""
         new = {old: i for i, old in enumerate(order)}
         return replace(
             self,
-            cells=[self.cells[i] for i in order],
+            buffers=[self.buffers[i] for i in order],
             avals=[self.avals[i] for i in order],
             specs=[self.specs[i] for i in order],
             constants=[new[c] if type(c) is int else c for c in self.constants],
@@ -88,30 +103,36 @@ class Captured:
         )
 
 
-class Session:
-    """State that a trace keeps besides its `Trace`, and restores."""
+@dataclass
+class Outcome:
+    """What is known of the code once it has run.
 
-    def __init__(self, differentiable: bool):
-        self.trace = CodeTrace(differentiable=differentiable, eager=True)
-        self.structure: Any = None
-        self.leaves: list[Any] = []
-        self.outputs = 0
-        self.others = 0
-        self.written: list[Any] = []
-        self.new_specs: list[Any] = []
-        self.escaped: list[tuple[Any, Any]] = []
-        # The leaves that torch's graph of the outputs ends at, and those places of it that each differentiable output
-        # leads to.
-        self.differentiated: list[Tensor] = []
-        self.flow: list[frozenset[int]] = []
+    Attributes:
+        trace: the trace that it ran under, closed by now.
+        structure, leaves, outputs, others, new_specs, escaped: as in `Captured`.
+        written: the buffers that the code wrote to.
+        differentiated: the leaves that torch's graph of the outputs ends at.
+        flow: for each differentiable output, the indices among `differentiated` that gradients flow to.
+    """
+
+    trace: CodeTrace
+    structure: pytree.TreeSpec
+    leaves: list[object]
+    outputs: int
+    others: int
+    written: list[Buffer]
+    new_specs: list[Spec]
+    escaped: list[tuple[weakref.ref[Buffer], Spec]]
+    differentiated: list[Tensor]
+    flow: list[frozenset[int]]
 
 
 def capture(
-    function: Callable[[], Any],
+    function: Callable[[], object],
     differentiable: bool,
-    gradients: dict[int, tuple[weakref.ref[Tensor], Any]] | None = None,
+    gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] | None = None,
     known: Callable[[], Iterable[Known]] = tuple,
-) -> tuple[Captured, Session]:
+) -> tuple[Captured, Outcome]:
     """Run `function` over tracers.
 
     Args:
@@ -120,102 +141,117 @@ def capture(
         gradients: leaves and their `.grad` by the leaves' identity; those that are read are added.
         known: returns, at the end of the trace, the tensors that the caller has.
     """
-    session = Session(differentiable)
-    session.trace.gradients = {} if gradients is None else gradients
+    trace = CodeTrace(differentiable=differentiable, eager=True)
+    trace.gradients = {} if gradients is None else gradients
+    outcomes: list[Outcome] = []
+
+    def run() -> list[jax.Array]:
+        arrays, outcome = _run(function, trace, known)
+        outcomes.append(outcome)
+        return arrays
+
     started = time.perf_counter()
     with jax.enable_x64(True):
-        closed = jax.make_jaxpr(lambda: _run(function, session, known))()
+        closed = jax.make_jaxpr(run)()
     seconds = time.perf_counter() - started
-    trace = session.trace
+    (outcome,) = outcomes
     by_constant = {
-        id(constant): cell
+        id(constant): buffer
         for reference, constant in trace.captured
-        if (cell := reference()) is not None
+        if (buffer := reference()) is not None
     }
-    cells: list[Any] = []
-    constants: list[Any] = []
+    buffers: list[Buffer] = []
+    constants: list[int | jax.Array] = []
     for constant in closed.consts:
-        cell = by_constant.get(id(constant))
-        if cell is None:
+        buffer = by_constant.get(id(constant))
+        if buffer is None:
             constants.append(constant)
         else:
-            constants.append(len(cells))
-            cells.append(cell)
-    place = {id(cell): i for i, cell in enumerate(cells)}
+            constants.append(len(buffers))
+            buffers.append(buffer)
+    index = {id(buffer): i for i, buffer in enumerate(buffers)}
     arrays = [c for c in closed.consts if id(c) in by_constant]
     captured = Captured(
         jaxpr=closed.jaxpr,
-        cells=[weakref.ref(cell) for cell in cells],
+        buffers=[weakref.ref(buffer) for buffer in buffers],
         constants=constants,
         avals=[jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in arrays],
-        specs=[cell.spec for cell in cells],
-        structure=session.structure,
-        leaves=session.leaves,
-        outputs=session.outputs,
-        others=session.others,
-        written=[place[id(cell)] for cell in session.written],
-        new_specs=session.new_specs,
-        escaped=session.escaped,
+        specs=[buffer.spec for buffer in buffers],
+        structure=outcome.structure,
+        leaves=outcome.leaves,
+        outputs=outcome.outputs,
+        others=outcome.others,
+        written=[index[id(buffer)] for buffer in outcome.written],
+        new_specs=outcome.new_specs,
+        escaped=outcome.escaped,
         trace_seconds=seconds,
     )
-    return captured, session
+    return captured, outcome
 
 
-def placement_of(captured: Captured) -> Any:
+def placement_of(captured: Captured) -> jax.sharding.Sharding:
     """The placement of the outputs, which is that of the inputs."""
     return captured.specs[0].placement if captured.specs else placement.current()
 
 
 def _run(
-    function: Callable[[], Any], session: Session, known: Callable[[], Iterable[Known]]
-) -> list[Any]:
-    """The code under the trace; returns the tracers of everything that leaves it."""
-    trace = session.trace
+    function: Callable[[], object], trace: CodeTrace, known: Callable[[], Iterable[Known]]
+) -> tuple[list[jax.Array], Outcome]:
+    """Run the code under the trace; returns the tracers of everything that leaves it."""
     with tracing.tracing(trace):
         result = function()
         trace.check_refusals()
-        leaves, session.structure = pytree.tree_flatten(result)
+        leaves, structure = pytree.tree_flatten(result)
         results = Results(leaves, trace, known())
-        session.leaves = results.leaves
-        session.outputs, session.others = len(results.differentiable), len(results.others)
-        differentiable, others = (
-            map(contiguous_array, results.differentiable),
-            map(contiguous_array, results.others),
-        )
-        read = [*differentiable, *others]
+        outputs, others = len(results.differentiable), len(results.others)
+        arrays = [contiguous_array(t) for t in (*results.differentiable, *results.others)]
+        differentiated: list[Tensor] = []
+        flow: list[frozenset[int]] = []
         if trace.differentiable:
             elsewhere = [t for t in leaves if isinstance(t, Tensor) and t.device.type != "jax"]
-            _find_leaves([*results.differentiable, *elsewhere], session)
+            differentiated, flow = _flow([*results.differentiable, *elsewhere], trace)
+        result_leaves = results.leaves
+        # What only these hold is dropped: it does not outlive the trace.
         del result, results, leaves
-        session.written = trace.written()
-        session.new_specs = [cell.spec for cell in session.written]
-        # A cell with a new value must be an input, though nothing read it.
-        finals = [cell.array for cell in session.written]
-        session.escaped = trace.escaped()
-        alive = [reference() for reference, _ in session.escaped]
-        born = [buffer.array for buffer in alive if buffer is not None]
-    return [*read, *finals, *born]
+        written = trace.written()
+        escaped = trace.escaped()
+        outcome = Outcome(
+            trace,
+            structure,
+            result_leaves,
+            outputs,
+            others,
+            written,
+            [buffer.spec for buffer in written],
+            escaped,
+            differentiated,
+            flow,
+        )
+        arrays += [buffer.array for buffer in written]
+        alive = [reference() for reference, _ in escaped]
+        arrays += [buffer.array for buffer in alive if buffer is not None]
+    return arrays, outcome
 
 
-def _find_leaves(outputs: list[Tensor], session: Session) -> None:
-    """Note where torch's graph of the outputs ends, and which of them lead there."""
+def _flow(outputs: list[Tensor], trace: CodeTrace) -> tuple[list[Tensor], list[frozenset[int]]]:
+    """The leaves that torch's graph of the outputs ends at; for each differentiable output, the indices of its own."""
     differentiable = [t for t in outputs if t.requires_grad]
-    outer = session.trace.outer
-    ends = ends_of([edge_of(t) for t in differentiable], outer)
+    ends = ends_of([edge_of(t) for t in differentiable], trace.outer)
+    leaves: list[Tensor] = []
     reached: list[list[int]] = [[] for _ in differentiable]
     for edge, starts in ends.items():
-        variable = outer.get(edge, getattr(edge[0], "variable", None))
-        # The code may make leaves of its own, to differentiate by them.
-        if variable is not None and not _is_made(variable, session.trace):
-            for i in starts:
-                reached[i].append(len(session.differentiated))
-            session.differentiated.append(variable)
-    session.flow = [
-        frozenset(own)
-        for t, own in zip(differentiable, reached, strict=True)
+        variable = trace.outer.get(edge, getattr(edge[0], "variable", None))
+        # The code may create leaves of its own, to differentiate with respect to them.
+        if variable is None or (
+            is_device_tensor(variable) and trace.created_here(buffer_of(variable))
+        ):
+            continue
+        for i in starts:
+            reached[i].append(len(leaves))
+        leaves.append(variable)
+    flow = [
+        frozenset(indices)
+        for t, indices in zip(differentiable, reached, strict=True)
         if t.device.type == "jax"
     ]
-
-
-def _is_made(tensor: Tensor, trace: tracing.Trace) -> bool:
-    return tensor.device.type == "jax" and trace.created_here(buffer_of(tensor))
+    return leaves, flow

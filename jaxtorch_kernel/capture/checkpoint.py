@@ -1,25 +1,24 @@
 """`torch.utils.checkpoint` inside captured code: `jax.checkpoint`.
 
-torch's implementation would record the block twice; XLA would recognize the two as equal, compute the block once and
-keep the activations that were to be dropped. The random key is an input of the block, so that both runs draw the same
-numbers.
+torch's implementation would put the block into the program twice. XLA would recognize the two copies as equal, compute
+the block once, and store the activations that the user wants to recompute. With `jax.checkpoint`, XLA keeps them apart.
+The random key is an input of the block, so that both runs draw the same numbers.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import torch
 from torch import nn
 
-from ..programs.trees import split
-from .bodies import aval_of, call_bodies, trace_body
+from ..programs.trees import is_device_tensor, split
+from .bodies import Bound, aval_of, call_bodies, trace_body
 
 Tensor = torch.Tensor
-# Of `torch.utils.checkpoint.checkpoint`: how to recompute, which is JAX's business here.
+# Options of `torch.utils.checkpoint.checkpoint` about how torch recomputes. JAX recomputes here.
 _OPTIONS = (
     "use_reentrant",
     "context_fn",
@@ -30,21 +29,23 @@ _OPTIONS = (
 )
 
 
-def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def checkpoint(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     """`torch.utils.checkpoint.checkpoint(function, *args)` in the open trace."""
     for option in _OPTIONS:
         kwargs.pop(option, None)
     tensors, tree = split((args, kwargs))
 
-    def flat(*given: Tensor) -> Any:
-        args, kwargs = tree.filled(given)
+    def flat(*tensors: Tensor) -> object:
+        args, kwargs = tree.filled(tensors)
         return function(*args, **kwargs)
 
     buffers = _buffers(function)
     avals = [aval_of(t) for t in tensors]
-    body = trace_body(flat, avals, "a checkpointed block", cells=buffers)
+    body = trace_body(flat, avals, "a checkpointed block", state=buffers)
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+    def build(
+        bodies: list[Bound], key: jax.Array, arrays: list[jax.Array]
+    ) -> tuple[list[jax.Array], jax.Array]:
         return jax.checkpoint(bodies[0])(key, *arrays)
 
     differentiable = [output.differentiable for output in body.outputs] + [False] * len(
@@ -59,11 +60,11 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return body.result.filled(results[:count])
 
 
-def _buffers(function: Any) -> list[Tensor]:
-    """The buffers of the module that is checkpointed: its running statistics may change."""
+def _buffers(function: Callable[..., object]) -> list[Tensor]:
+    """The registered buffers of the module that is checkpointed: its running statistics may change."""
     while isinstance(function, functools.partial):
         function = function.func
     module = getattr(function, "__self__", function)
     if not isinstance(module, nn.Module):
         return []
-    return [b for b in module.buffers() if b.device.type == "jax"]
+    return [b for b in module.buffers() if is_device_tensor(b)]

@@ -1,15 +1,14 @@
-"""The trace of a user's torch code: what holds while the code runs, and the tensors that stand for its inputs.
+"""The trace of a user's torch code: the contexts that hold while the code runs, and the tensors over its inputs.
 
 `pure`, `jit`, the bodies of control flow and `jax_view` all trace code of the user's. They open the same contexts:
-names of modules for the HLO, one thread for torch's autograd, the methods of torch that mean something else inside
-captured code. An inner trace inherits most of them from the one around it.
+scopes that name modules in the HLO, torch's autograd in one thread, and replacements of the methods of torch that work
+differently inside captured code. A nested trace runs inside most of these contexts already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import jax
 import torch
@@ -27,7 +26,7 @@ Tensor = torch.Tensor
 class CodeTrace(Trace):
     """One run of the user's torch code over tracers."""
 
-    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+    def contexts(self) -> Iterator[AbstractContextManager[object]]:
         yield jax.enable_x64(True)
         if self.parent is None:
             yield named(self)

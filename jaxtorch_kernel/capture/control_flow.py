@@ -9,43 +9,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import torch
 from torch.utils import _pytree as pytree
 
 from ..programs import tracing
-from ..programs.trees import split
-from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
+from ..programs.trees import is_device_tensor, split
+from .bodies import Body, Bound, aval_of, call_bodies, needs_gradient, trace_body
 from .errors import CaptureError
 from .flow import over_iterations
-from .held import Held, eager
 from .jax_view import ViewTrace
 from .results import Output
 from .scan import as_carry, as_tensor, check_carry, scan
+from .static_functions import StaticFunctions, eager
 
 Tensor = torch.Tensor
+Arrays = list[jax.Array]
 
 
 # -- cond ---------------------------------------------------------------------------------------------------------
 
 
 def cond(
-    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any
-) -> Any:
+    pred: object,
+    true_fn: Callable[..., object],
+    false_fn: Callable[..., object],
+    operands: Sequence[object],
+) -> object:
     """`torch.cond`."""
-    if not tracing.active() or not isinstance(pred, Tensor) or pred.device.type != "jax":
+    if not tracing.active() or not is_device_tensor(pred):
         return (true_fn if pred else false_fn)(*operands)
     tensors, tree = split(operands)
     avals = [aval_of(t) for t in tensors]
     branches = [
-        trace_body(lambda *given, f=f: f(*tree.filled(given)), avals, "a branch of torch.cond")
+        trace_body(lambda *t, f=f: f(*tree.filled(t)), avals, "a branch of torch.cond")
         for f in (true_fn, false_fn)
     ]
     _check_branches(*branches)
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
         return jax.lax.cond(arrays[0].reshape(()) != 0, *bodies, key, *arrays[1:])
 
     differentiable = [
@@ -53,7 +56,7 @@ def cond(
         for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True)
     ]
     flow = [
-        a.union(b).moved(lambda i: [i + 1])
+        a.union(b).renumbered(lambda i: [i + 1])
         for a, b in zip(branches[0].flow, branches[1].flow, strict=True)
     ]
     results = call_bodies("cond", build, [pred, *tensors], branches, differentiable, flow)
@@ -61,7 +64,7 @@ def cond(
 
 
 def _check_branches(first: Body, second: Body) -> None:
-    """Raise where the branches return different things."""
+    """Raise CaptureError if the branches return different structures, values, shapes or dtypes."""
     one, other = first.result, second.result
     if one.structure != other.structure:
         raise CaptureError(
@@ -86,12 +89,12 @@ def _check_branches(first: Body, second: Body) -> None:
 
 
 def while_loop(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
-    carried_inputs: Sequence[Any],
-    additional_inputs: Sequence[Any] = (),
-    **options: Any,
-) -> Any:
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., object],
+    carried_inputs: Sequence[object],
+    additional_inputs: Sequence[object] = (),
+    **options: object,
+) -> object:
     """`torch.while_loop`."""
     if options.get("stack_output"):
         raise NotImplementedError(
@@ -100,7 +103,7 @@ def while_loop(
     carried = list(carried_inputs)
     if not tracing.active():
         while cond_fn(*carried, *additional_inputs):
-            carried = list(body_fn(*carried, *additional_inputs))
+            carried = _listed(body_fn(*carried, *additional_inputs))
         return tuple(carried)
     _, structure = pytree.tree_flatten(carried)
     carry = [as_tensor(leaf) for leaf in carried]
@@ -109,7 +112,7 @@ def while_loop(
         lambda *c: cond_fn(*c, *additional_inputs), avals, "the condition of a while_loop"
     )
     body = trace_body(
-        lambda *c: as_carry(list(body_fn(*c, *additional_inputs)), structure, "while_loop"),
+        lambda *c: as_carry(_listed(body_fn(*c, *additional_inputs)), structure, "while_loop"),
         avals,
         "the body of a while_loop",
     )
@@ -130,7 +133,7 @@ def while_loop(
             "torch.no_grad().",
         )
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
         key, *last = jax.lax.while_loop(
             lambda state: bodies[0](*state)[0][0].reshape(()) != 0,
             lambda state: _key_first(bodies[1](*state)),
@@ -138,78 +141,88 @@ def while_loop(
         )
         return last, key
 
-    # To `jax_view` every input may need a gradient; JAX itself refuses where one is asked for.
+    # Under `jax_view` every input may need a gradient: JAX itself raises an error if one is requested.
     differentiable = [output.differentiable for output in body.outputs]
     return tuple(call_bodies("while_loop", build, carry, [test, body], differentiable))
 
 
-def _root() -> Any:
+def _root() -> tracing.Trace | None:
     trace = tracing.current()
     return None if trace is None else trace.root
 
 
-def _key_first(result: tuple[list[Any], Any]) -> tuple[Any, ...]:
+def _key_first(result: tuple[Arrays, jax.Array]) -> tuple[jax.Array, ...]:
     return result[1], *result[0]
+
+
+def _listed(result: object) -> list[object]:
+    """The results of a user's function as a list.
+
+    Raises:
+        TypeError: if it did not return a list or a tuple.
+    """
+    if not isinstance(result, list | tuple):
+        raise TypeError(f"the function must return a list or tuple, not {type(result).__name__}")
+    return list(result)
 
 
 # -- scan, map, associative_scan ----------------------------------------------------------------------------------
 
 
 def scan_operator(
-    combine_fn: Callable[..., Any],
+    combine_fn: Callable[..., object],
     init: Sequence[Tensor],
     xs: Sequence[Tensor],
-    additional_inputs: Sequence[Any],
-) -> Any:
-    """`torch._higher_order_ops.scan`, its leading dimension scanned: flat carry and outputs."""
+    additional_inputs: Sequence[object],
+) -> list[object]:
+    """`torch._higher_order_ops.scan` over the leading dimension: flat carry and outputs."""
     constants = list(additional_inputs)
     step = functools.partial(_scan_step, combine_fn, len(init))
     (carry, _), ys = scan(step, (list(init), constants), list(xs))
     return [*carry, *ys]
 
 
-def _scan_step(function: Callable[..., Any], count: int, carry: Any, xs: Any) -> Any:
+_State = tuple[list[object], list[object]]  # the carry, and the inputs that no iteration changes
+
+
+def _scan_step(
+    function: Callable[..., object], count: int, carry: _State, xs: list[object]
+) -> tuple[_State, list[object]]:
     state, constants = carry
-    flat = list(function(*state, *xs, *constants))
+    flat = _listed(function(*state, *xs, *constants))
     return (flat[:count], constants), flat[count:]
 
 
 def map_operator(
-    function: Callable[..., Any],
-    xs: Sequence[Tensor],
-    pos_args: Sequence[Any],
-    mutated_arg_indices: str = "",
-) -> Any:
-    """`torch._higher_order_ops.map`: flat outputs. From torch 2.15 on, graphs list the arguments that are written."""
-    if mutated_arg_indices:
-        raise CaptureError(
-            "the function of a map writes to its arguments",
-            "Return the new values instead.",
-        )
+    function: Callable[..., object], xs: Sequence[Tensor], pos_args: Sequence[object]
+) -> object:
+    """`torch._higher_order_ops.map`: flat outputs."""
     return scan(functools.partial(_map_step, function), list(pos_args), list(xs))[1]
 
 
-def _map_step(function: Callable[..., Any], constants: Any, xs: Any) -> Any:
+def _map_step(
+    function: Callable[..., object], constants: list[object], xs: list[object]
+) -> tuple[list[object], object]:
     return constants, function(*xs, *constants)
 
 
 def associative_scan(
-    combine_fn: Callable[..., Any], xs: Sequence[Tensor], additional_inputs: Sequence[Any]
-) -> Any:
+    combine_fn: Callable[..., object], xs: Sequence[Tensor], additional_inputs: Sequence[object]
+) -> list[Tensor]:
     """`torch._higher_order_ops.associative_scan` over the leading dimension: flat outputs."""
     rest = list(xs), tuple(additional_inputs)
     if tracing.active():
         return _associative_scan((combine_fn,), *rest)
-    return _eager_associative_scan(Held(combine_fn), *rest)
+    return _eager_associative_scan(StaticFunctions(combine_fn), *rest)
 
 
 def _associative_scan(
-    functions: tuple[Any, ...], xs: list[Tensor], more: Sequence[Any]
+    functions: tuple[Callable[..., object], ...], xs: list[Tensor], more: Sequence[object]
 ) -> list[Tensor]:
     (combine,) = functions
     element = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in map(aval_of, xs)]
     what = "the function of an associative_scan"
-    body = trace_body(lambda *ab: list(combine(*ab, *more)), element * 2, what)
+    body = trace_body(lambda *ab: _listed(combine(*ab, *more)), element * 2, what)
     check_carry(body, [x[0] for x in xs], "associative_scan")
     if body.draws:
         raise CaptureError(
@@ -217,15 +230,15 @@ def _associative_scan(
             "The order of its calls is not defined: draw the numbers beforehand.",
         )
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
-        def pairs(a: list[Any], b: list[Any]) -> list[Any]:
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
+        def pairs(a: Arrays, b: Arrays) -> Arrays:
             return jax.vmap(lambda *ab: bodies[0](key, *ab)[0])(*a, *b)
 
         return jax.lax.associative_scan(pairs, arrays), key
 
     differentiable = [output.differentiable for output in body.outputs]
     count = len(xs)
-    flow = over_iterations([f.moved(lambda i: [i % count]) for f in body.flow], count)
+    flow = over_iterations([f.renumbered(lambda i: [i % count]) for f in body.flow], count)
     return call_bodies("associative_scan", build, xs, [body], differentiable, flow)
 
 

@@ -3,17 +3,16 @@
 A CPU generator may be passed for a device tensor: a key is drawn from it before each run (`programs/rng.py`), and the
 trace leaves its state unchanged. If its state differs after the trace, the code drew from it on the CPU or seeded it.
 
-Other threads also advance the default generator, and `torch.manual_seed` seeds it along with the device's. So it counts
-as drawn from only if the recorder saw a call that draws and its state is not what seeding alone would give. In user
-code this is an error. In library code it is a warning, because some libraries draw numbers that do not matter
-(LayerDrop at rate 0).
+The state of the default generator proves less: other threads also advance it, and `torch.manual_seed` seeds it along
+with the device's. So the code is taken to have drawn from it only if the recorder saw a call that draws and the state
+differs from what seeding alone would give. In user code this is an error. In library code it is a warning, because some
+libraries draw numbers that do not matter (LayerDrop at rate 0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ _ADVICE = (
 
 
 @contextmanager
-def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
+def untouched(values: Iterable[object], recorder: Recorder) -> Iterator[None]:
     """Check CPU generators while code that can reach these values is traced.
 
     Raises:
@@ -44,8 +43,8 @@ def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
             default.set_state(state)
         raise
     if any(not torch.equal(generator.get_state(), state) for generator, state in before.values()):
-        for generator, own in before.values():
-            generator.set_state(own)
+        for generator, old in before.values():
+            generator.set_state(old)
         raise CaptureError(
             "captured code draws from or seeds a CPU generator, which happens only once, during tracing",
             _ADVICE,
@@ -65,7 +64,7 @@ def untouched(values: Iterable[Any], recorder: Recorder) -> Iterator[None]:
 
 
 def _is_as_before(generator: torch.Generator, state: torch.Tensor) -> bool:
-    """Whether nobody drew from a generator, though it may have been seeded."""
+    """Whether nothing was drawn from a generator, though it may have been seeded."""
     now = generator.get_state()
     if torch.equal(now, state):
         return True

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, ModuleType
 from typing import Any
 
+import jax
 import torch
 from torch import fx
 
@@ -46,27 +47,27 @@ def _hide() -> None:
     for package in (*(f"jaxtorch.{part}" for part in _HIDDEN), "jax", "jaxlib"):
         private.hide_from_dynamo(package)
     import_all()
-    own = [module for name, module in sys.modules.items() if name.startswith("jaxtorch.")]
-    private.run_without_dynamo(code for module in own for code in _codes(module))
+    modules = [module for name, module in sys.modules.items() if name.startswith("jaxtorch.")]
+    private.run_without_dynamo(code for module in modules for code in _codes(module))
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
-    """The code of all functions of a module, those within others too."""
-    pending: list[Any] = [vars(module)]
+    """The code of all functions of a module, including functions inside others."""
+    pending: list[object] = [vars(module)]
     seen = set()
     while pending:
         value = pending.pop()
         if isinstance(value, CodeType):
-            if value.co_filename == module.__file__:  # some modules name code of torch's
+            if value.co_filename == module.__file__:  # a module may also refer to code of torch's
                 yield value
                 pending.extend(value.co_consts)
-        elif isinstance(value, dict):  # of a module or a class
+        elif isinstance(value, dict):  # the attributes of a module or a class
             pending.extend(value.values())
         elif getattr(value, "__module__", None) == module.__name__ and id(value) not in seen:
             seen.add(id(value))
             if isinstance(value, type):
                 pending.append(dict(vars(value)))
-            # Of a function, a static method, what `functools.wraps` made.
+            # A function, a static method, and a wrapper made by `functools.wraps`.
             for name in ("__code__", "__func__", "__wrapped__"):
                 pending.append(getattr(value, name, None))
         elif isinstance(value, property):
@@ -81,7 +82,7 @@ MAX_ENTRIES = 64
 
 def backend(
     graph: fx.GraphModule,
-    examples: Sequence[Any],
+    examples: Sequence[object],
     *,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
@@ -105,9 +106,9 @@ def backend(
         tensor(0.)
     """
     if mode is not None and mode not in MODES:
-        words = ", ".join(map(repr, MODES))
+        modes = ", ".join(map(repr, MODES))
         raise ValueError(
-            f"torch.compile(backend='jax'): mode must be one of {words}, not {mode!r}."
+            f"torch.compile(backend='jax'): mode must be one of {modes}, not {mode!r}."
         )
     changes = dict(options or {})
     max_entries = changes.pop("max_entries", MAX_ENTRIES)
@@ -124,10 +125,10 @@ class CompiledGraph:
         self.pure.source.kind = "compile"
         self.scope = config(**changes) if changes else nullcontext()
         self.copied = set(self.graph.written)  # inputs that must not be borrowed
-        self.eager = False  # `pure` cannot capture it
+        self.eager = False  # whether the graph runs eagerly, because `pure` cannot capture it
         self._warned = False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         graph = self.graph
         inputs: list[Any] = [*args, *(_attribute(self.original, n) for n in graph.attributes)]
         if tracing.active() or private.transformed() or self._needs_eager(inputs):
@@ -139,7 +140,8 @@ class CompiledGraph:
             operands[i] = None
         tensors = [i for i, a in enumerate(operands) if isinstance(a, Tensor)]
         guests = [i for i in tensors if not _on_jax(operands[i])]
-        # Beside tensors of the device, whose programs nobody waits for, the others are copied.
+        # CPU tensors share their memory only if all are on the CPU. With tensors of the device among them nobody waits
+        # for the program, and the caller could write to the shared memory before the program has read it.
         share = len(guests) == len(tensors)
         with self.scope, _autocast_as_cpu() if guests else nullcontext():
             self._lend(operands, guests, share)
@@ -150,10 +152,9 @@ class CompiledGraph:
                 self.eager = True
                 return self.original(*args)
         if share and guests:
-            _wait(
-                [*outputs, *written.values()]
-            )  # or the next write to a CPU tensor might come before its read
-        results = self._sent_home(list(outputs), share)
+            # Otherwise the caller could write to a CPU tensor before the program has read it.
+            _wait([*outputs, *written.values()])
+        results = self._on_original_devices(list(outputs), share)
         for i, value in written.items():
             self._write(i, inputs[i], value)
         if graph.viewer is not None:
@@ -161,24 +162,29 @@ class CompiledGraph:
             results = [views[i] if i in graph.views else r for i, r in enumerate(results)]
         return tuple(results)
 
-    def _on_device(self, *args: Any) -> tuple[Any, dict[int, Tensor]]:
-        """The code that `pure` traces: the graph over copies of what it may write, and what it wrote."""
-        operands: list[Any] = list(args)
-        own: dict[int, tuple[Tensor, Any]] = {}
+    def _on_device(self, *args: object) -> tuple[Any, dict[int, Tensor]]:
+        """The code that `pure` traces: runs the graph on copies of the tensors that it may write.
+
+        Returns:
+            The outputs of the graph, and the tensors that it wrote by the index of the input.
+        """
+        operands: list[object] = list(args)
+        copies: dict[int, tuple[Tensor, jax.Array]] = {}  # a copy, and its array before the graph
         for i, a in enumerate(args):
-            if type(a) is Number:  # a float, which the graph uses as one
+            if type(a) is Number:  # the graph uses it as a float
                 continue
             if isinstance(a, Static):
                 operands[i] = a.value
             elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):
-                operands[i] = a.clone()
-                own[i] = operands[i], buffer_of(operands[i]).array
-        with torch.device("jax"):  # for factories that name no device
+                operands[i] = copy = a.clone()
+                copies[i] = copy, buffer_of(copy).array
+        with torch.device("jax"):  # for factory calls without a device argument
             outputs = self.graph.module(*operands)
-        return outputs, {i: t for i, (t, array) in own.items() if buffer_of(t).array is not array}
+        written = {i: t for i, (t, array) in copies.items() if buffer_of(t).array is not array}
+        return outputs, written
 
     def _needs_eager(self, inputs: list[Any]) -> bool:
-        """Whether the graph writes in a way that only torch's own autograd, or true aliases, can follow."""
+        """Whether the graph writes in a way that needs torch's own autograd, or inputs that really share memory."""
         if self.eager:
             return True
         written = [inputs[i] for i in self.graph.written]
@@ -204,7 +210,7 @@ class CompiledGraph:
             )
 
     def _lend(self, operands: list[Any], guests: list[int], share: bool) -> None:
-        """Make the inputs what `pure` takes."""
+        """Convert the inputs to what `pure` takes: tensors of the device, and numbers that are static."""
         for shared in (True, False):
             some = [i for i in guests if (share and i not in self.copied) is shared]
             for i, lent in zip(some, lend([operands[i] for i in some], shared), strict=True):
@@ -213,23 +219,25 @@ class CompiledGraph:
             if isinstance(operands[i], int | float):
                 operands[i] = Static(operands[i])
 
-    def _sent_home(self, results: list[Any], share: bool) -> list[Any]:
-        """Outputs on the devices where the code has them."""
-        away: dict[torch.device, list[int]] = {}
+    def _on_original_devices(self, results: list[Any], share: bool) -> list[Any]:
+        """The outputs on the devices that the original code puts them on."""
+        by_device: dict[torch.device, list[int]] = {}
         for i, (result, device) in enumerate(zip(results, self.graph.devices, strict=True)):
             if isinstance(result, Tensor) and device is not None and device.type != "jax":
-                away.setdefault(device, []).append(i)
-        for device, places in away.items():
-            back = hand_back([results[i] for i in places], device, share)
-            for i, tensor in zip(places, back, strict=True):
+                by_device.setdefault(device, []).append(i)
+        for device, indices in by_device.items():
+            returned = hand_back([results[i] for i in indices], device, share)
+            for i, tensor in zip(indices, returned, strict=True):
                 results[i] = tensor
         return results
 
     def _write(self, i: int, target: Tensor, value: Tensor) -> None:
-        """Give an input the value that the graph wrote to it."""
+        """Write to an input the value that the graph wrote to its copy."""
         self.copied.add(i)
         with torch.no_grad():
-            if i not in self.graph.written:  # running statistics: torch counts no version of them
+            if (
+                i not in self.graph.written
+            ):  # running statistics: torch does not increment their version
                 target = target.data
             target.copy_(value)
 
@@ -239,7 +247,7 @@ class Static:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: int | float):
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -256,7 +264,7 @@ def _on_jax(tensor: Tensor) -> bool:
     return tensor.device.type == "jax"
 
 
-def _wait(results: Iterable[Any]) -> None:
+def _wait(results: Iterable[object]) -> None:
     for result in results:
         if isinstance(result, Tensor):
             buffer_of(result).array.block_until_ready()
@@ -266,12 +274,13 @@ def _memory(tensor: Tensor) -> int:
     return id(buffer_of(tensor)) if _on_jax(tensor) else tensor.untyped_storage()._cdata
 
 
-def _attribute(graph: fx.GraphModule, name: str) -> Any:
-    return operator.attrgetter(name)(graph)
+def _attribute(graph: fx.GraphModule, name: str) -> Tensor:
+    tensor: Tensor = operator.attrgetter(name)(graph)
+    return tensor
 
 
-def _autocast_as_cpu() -> AbstractContextManager[Any]:
-    """Autocast on the device as it is on the CPU."""
+def _autocast_as_cpu() -> AbstractContextManager[object]:
+    """Autocast on the device with the settings of the CPU."""
     if not torch.is_autocast_enabled("cpu"):
         return nullcontext()
     return torch.autocast("jax", dtype=torch.get_autocast_dtype("cpu"))

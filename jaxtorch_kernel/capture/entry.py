@@ -1,9 +1,14 @@
-"""One traced signature: how a call supplies the inputs of its program, and where the outputs go."""
+"""The replay of a `pure` function: its outputs have gradients, by one node in torch's graph.
+
+`trace_entry` traces a call and checks that the code only does what `pure` allows: it may write registered buffers of
+modules (running statistics) and random keys, and nothing else that existed before. `Entry` then runs the program
+through a `Bridge` (`operators/bridge.py`), which records the node if a tensor needs a gradient.
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -13,60 +18,65 @@ from torch.utils import _pytree as pytree
 from ..operators.bridge import Bridge, layouts
 from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, store, was_replaced
 from ..programs.rng import RandomKey
-from ..storage.buffer import Spec, buffer_of
+from ..storage.buffer import Buffer, Spec, buffer_of
 from ..storage.layout import covers_buffer
 from . import hoisting
-from .captured import Captured, Session, capture, placement_of
+from .captured import Captured, Outcome, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Check
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
-from .errors import CaptureError, written
-from .quick import run_of
+from .errors import CaptureError, write_refused
+from .inputs import arguments_first
+from .quick import CallOf, run_of
 from .reach import reachable
 from .replay import Replay
-from .signature import Arguments
+from .signature import Arguments, Leaves
 
 Tensor = torch.Tensor
 _array_of = attrgetter("array")
+
+
+# A tensor that gradients flow to: its index among the leaves of a call, or a weak reference.
+Input = int | weakref.ref[Tensor]
 
 
 class Entry(Replay):
     """A replay whose outputs have gradients, by one node in torch's graph.
 
     Args:
-        captured, places, record: as `Replay`'s.
-        inputs: the tensors that gradients flow to: a place among the leaves, or a weak reference.
+        captured, indices, record: as for `Replay`.
+        inputs: the tensors that gradients flow to.
         bridge: runs the program.
     """
 
     def __init__(
         self,
         captured: Captured,
-        places: list[int],
+        indices: list[int],
         record: Record,
-        inputs: list[Any],
+        inputs: list[Input],
         bridge: Bridge,
     ):
-        super().__init__(captured, places, record, bridge.compiled.donated)
+        super().__init__(captured, indices, record, bridge.compiled.donated)
         self.landings = record.landings(captured.escaped)
         self.inputs = inputs
         self.bridge = bridge
-        # One array in the place of one tensor, and nothing to write: the commonest program.
+        # The most common program: it returns one tensor, writes nothing and needs no gradient.
         self._only_returns = (
-            self.single
+            self.only is not None
             and not (inputs or captured.written or self.landings or bridge.compiled.donated)
-            and not captured.leaves[0].differentiable
+            and not self.only.differentiable
         )
         effects = self.again or self.sources or self.reflagged or self.rebound
         trivial = self._only_returns and self.reads_nothing and self.sharing.is_trivial
         self._needs_only_arguments = trivial and not effects
 
-    def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:
+    def quick_call(self, specs: list[Spec]) -> CallOf:
         forward, leaf = self.bridge.compiled.forward, self.bridge.other_leaves.get(0)
         if not self._needs_only_arguments or forward is None or leaf is None:
             return super().quick_call(specs)
-        specs = [specs[place] for place in self.places]
+        specs = [specs[index] for index in self.indices]
         return run_of(specs, forward, self.bridge.compiled.records[""], leaf, self.bridge)
 
     def compile(self) -> None:
@@ -76,40 +86,41 @@ class Entry(Replay):
         else:
             compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
+    def _run(self, leaves: Leaves, named: list[Buffer], call: Arguments | None) -> Any:
         captured, bridge = self.captured, self.bridge
         if self._only_returns and (call is None or not call.borrowed):
-            operands = [leaves[place].untyped_storage().buffer.array for place in self.places]
-            operands += map(_array_of, cells)
-            # Where another thread has just written to an input, the way below waits for it.
+            operands = [leaves[index].untyped_storage().buffer.array for index in self.indices]
+            operands += map(_array_of, named)
             try:
                 return bridge.wrap_other(bridge.run(operands)[1], 0)
-            except DONATED_ERRORS:
+            except (
+                DONATED_ERRORS
+            ):  # another thread has just written to an input: the code below waits for it
                 pass
-        buffers = [leaves[place].untyped_storage().buffer for place in self.places]
-        tensors = [leaves[t] if type(t) is int else t() for t in self.inputs]
+        buffers = [leaves[index].untyped_storage().buffer for index in self.indices]
+        tensors: list[Any] = [leaves[t] if isinstance(t, int) else t() for t in self.inputs]
         while True:
             for i in bridge.compiled.donated:
                 ensure_unshared(buffers[i])
-            operands = list(map(_array_of, (*buffers, *cells)))
+            operands = list(map(_array_of, (*buffers, *named)))
             try:
                 ran = bridge.record(tensors, operands) if tensors else bridge.run(operands)
                 break
             except DONATED_ERRORS:
-                if not was_replaced((*buffers, *cells), operands):
+                if not was_replaced((*buffers, *named), operands):
                     raise
         outputs, others = ran
         for i in bridge.compiled.donated:
             mark_donated(buffers[i])
         if captured.written:
-            first = len(self.places)
-            targets = [cells[i - first] for i in captured.written]
+            first = len(self.indices)
+            targets = [named[i - first] for i in captured.written]
             store(targets, others[captured.others :])
-            for cell, spec in zip(targets, captured.new_specs, strict=True):
-                cell.spec = spec
+            for buffer, spec in zip(targets, captured.new_specs, strict=True):
+                buffer.spec = spec
         for landing in self.landings:
             landing(others[captured.others + len(captured.written) + landing.output])
-        if self.single and (call is None or not call.borrowed):
+        if self.only is not None and (call is None or not call.borrowed):
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
         return self._result(
             lambda leaf: (
@@ -123,67 +134,55 @@ class Entry(Replay):
 
 
 def trace_entry(
-    function: Callable[..., Any], arguments: Arguments, name: str, donated: set[int]
+    function: Callable[..., object], arguments: Arguments, name: str, donated: set[int]
 ) -> Entry:
-    """Trace a call for its signature. `donated`: leaves whose memory a run without gradients takes."""
+    """Trace a call for its signature. `donated`: leaves whose memory a run without gradients may reuse."""
     grad = torch.is_grad_enabled()
-    leaves = arguments.given(lambda leaf: _stand_in(leaf, grad))
+    leaves = arguments.traced_leaves(lambda leaf: _without_history(leaf, grad))
     args, kwargs = pytree.tree_unflatten(leaves, arguments.structure)
     recorder = Recorder(function)
     with recording(recorder), untouched([*arguments.leaves, *reachable(function)], recorder):
-        captured, session = capture(
+        captured, outcome = capture(
             lambda: recorder.run(args, kwargs),
             grad,
             recorder.gradients,
             known=lambda: [*arguments.known(leaves), *recorder.notes.known()],
         )
         _check_gradients(recorder)
-        asks = recorder.uses_gradients()
-        if asks:
+        uses_gradients = recorder.uses_gradients()
+        if uses_gradients:
             _guard_gradients(recorder)
-        record = Record(recorder, session.trace.created_here, captured.leaves, captured.escaped)
-        if asks:
-            record.tie(arguments.own, recorder)
-        return _entry(arguments, leaves, captured, session, record, name, donated)
+        record = Record(recorder, outcome.trace.created_here, captured.leaves, captured.escaped)
+        if uses_gradients:
+            record.tie(arguments.caller_leaves, recorder)
+        return _entry(arguments, leaves, captured, outcome, record, name, donated)
 
 
 def _entry(
     arguments: Arguments,
-    leaves: list[Any],
+    leaves: list[object],
     captured: Captured,
-    session: Session,
+    outcome: Outcome,
     record: Record,
     name: str,
     donated: set[int],
 ) -> Entry:
-    place = {
-        id(buffer_of(leaf)): i
-        for i, leaf in enumerate(arguments.leaves)
-        if isinstance(leaf, Tensor) and leaf.device.type == "jax"
-    }
-    # The arguments first, in their order; then what is read by name.
-    cells = [cell() for cell in captured.cells]
-    own = [place.get(id(cell)) for cell in cells]
-    order = sorted(
-        range(len(own)), key=lambda i: (own[i] is None, own[i] or 0, not record.is_named(cells[i]))
-    )
-    captured = captured.reordered(order)
-    places = sorted(p for p in own if p is not None)
-    _check_effects(captured, len(places), record)
-    inputs, positions = _inputs(captured, session, leaves)
-    given = captured.reusable([i for i, place in enumerate(places) if place in donated])
-    compiled = hoisting.compiled(captured, positions, given, name)
-    bridge = Bridge(compiled, placement_of(captured), layouts(session.differentiated), session.flow)
-    entry = Entry(captured, places, record, inputs, bridge)
+    captured, indices, _ = arguments_first(captured, arguments, record)
+    _check_effects(captured, len(indices), record)
+    inputs, positions = _inputs(captured, outcome, leaves)
+    reused = captured.reusable([i for i, index in enumerate(indices) if index in donated])
+    compiled = hoisting.compiled(captured, positions, reused, name)
+    bridge = Bridge(compiled, placement_of(captured), layouts(outcome.differentiated), outcome.flow)
+    entry = Entry(captured, indices, record, inputs, bridge)
     record.forget()
     return entry
 
 
-def _stand_in(leaf: Any, grad: bool) -> Any:
-    """An argument as the traced code sees it: without its history, which ends at the program's border."""
-    if isinstance(leaf, Tensor) and grad and leaf.requires_grad and not leaf.is_leaf:
-        return leaf.detach().requires_grad_()
-    return leaf
+def _without_history(tensor: Tensor, grad: bool) -> Tensor:
+    """The argument that the traced code gets: a leaf, because the program's node ends at its inputs."""
+    if grad and tensor.requires_grad and not tensor.is_leaf:
+        return tensor.detach().requires_grad_()
+    return tensor
 
 
 def _check_gradients(recorder: Recorder) -> None:
@@ -197,7 +196,7 @@ def _check_gradients(recorder: Recorder) -> None:
 
 
 def _guard_gradients(recorder: Recorder) -> None:
-    """Whether a leaf that is read by name has a `.grad` is part of the program."""
+    """Add guards: each leaf that is read by name has a `.grad` if it had one in the trace, and else none."""
     for key, (path, reference) in recorder.tensors.items():
         if key in recorder.gradients:
             _, gradient = recorder.gradients[key]
@@ -215,10 +214,10 @@ def _has_gradient(path: str, leaf: weakref.ref[Tensor], had: bool) -> Check:
 def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
     allowed = record.module_buffers()
     for i in captured.written:
-        cell = captured.cells[i]()
-        if i < arguments or (not isinstance(cell, RandomKey) and id(cell) not in allowed):
-            raise written("an argument" if i < arguments else "a tensor")
-    # A running statistic may be bound anew instead of written: `self.mean = 0.9 * self.mean + ...`.
+        buffer = captured.buffers[i]()
+        if i < arguments or (not isinstance(buffer, RandomKey) and id(buffer) not in allowed):
+            raise write_refused("an argument" if i < arguments else "a tensor")
+    # A running statistic may be assigned a new tensor instead of being written: `self.mean = 0.9 * self.mean + ...`.
     for binding in record.bindings:
         if binding.before is None or not all(slot.is_buffer for slot in binding.targets):
             raise binding.refusal
@@ -229,16 +228,18 @@ def _check_effects(captured: Captured, arguments: int, record: Record) -> None:
         )
 
 
-def _inputs(captured: Captured, session: Session, leaves: list[Any]) -> tuple[list[Any], list[int]]:
-    """The tensors that gradients flow to (a place among the arguments, or a weak reference), and their inputs."""
-    where = {id(cell()): i for i, cell in enumerate(captured.cells)}
+def _inputs(
+    captured: Captured, outcome: Outcome, leaves: list[object]
+) -> tuple[list[Input], list[int]]:
+    """The tensors that gradients flow to, and the index of each among the inputs of the program."""
+    position_of = {id(reference()): i for i, reference in enumerate(captured.buffers)}
     # By the tensor, not by its buffer, which another argument may share.
     argument = {id(leaf): i for i, leaf in enumerate(leaves)}
-    inputs: list[Any] = []
+    inputs: list[Input] = []
     positions: list[int] = []
-    for tensor in session.differentiated:
+    for tensor in outcome.differentiated:
         buffer = buffer_of(tensor)
-        position = where.get(id(buffer))
+        position = position_of.get(id(buffer))
         if position is None:
             raise CaptureError(
                 "gradients flow to a tensor that the captured code does not read directly",

@@ -6,7 +6,6 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import torch
@@ -22,12 +21,12 @@ class CaptureError(RuntimeError):
     def __init__(self, what: str, advice: str, file: str | None = None, line: int | None = None):
         super().__init__()
         self.what, self.advice = what, advice
-        self.place(file, line)
+        self.set_location(file, line)
         trace = tracing.current() if tracing.depth else None
         if trace is not None:
             trace.note_refusal(self)
 
-    def place(self, file: str | None, line: int | None) -> None:
+    def set_location(self, file: str | None, line: int | None) -> None:
         """Set the file and line, and put them into the message."""
         self.file, self.line = file, line
         where = f" (line {line} of {file})" if file is not None else ""
@@ -48,12 +47,12 @@ class MakesParameters(CaptureError):
 
 def user_frame(error: BaseException) -> tuple[str | None, int | None]:
     """File and line of the innermost frame of the user's own code in an error's traceback."""
-    found: tuple[str | None, int | None] = None, None
+    innermost: tuple[str | None, int | None] = None, None
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
         if _is_user[name] if name in _is_user else _user_file(name):
-            found = name, line
-    return found
+            innermost = name, line
+    return innermost
 
 
 _VALUE = (
@@ -70,24 +69,24 @@ _DISTRIBUTIONS = os.path.dirname(torch.distributions.__file__)
 
 
 @contextmanager
-def explained(function: Callable[..., Any]) -> Iterator[None]:
+def explained(function: Callable[..., object]) -> Iterator[None]:
     """Turn an error of the trace into a `CaptureError` that says what to write instead."""
     try:
         yield
     except CaptureError as error:
         if error.file is None:
-            error.place(*user_frame(error))
+            error.set_location(*user_frame(error))
         raise
     except Untraceable as error:
         if error.advice:
             raise CaptureError(str(error), error.advice, *user_frame(error)) from None
-        raise _of_a_value(str(error).rstrip("."), error) from None
+        raise _value_needed(str(error).rstrip("."), error) from None
     except jax.errors.ConcretizationTypeError as error:
-        raise _of_a_value("the code asked for the value of a tensor", error) from None
+        raise _value_needed("the code asked for the value of a tensor", error) from None
 
 
-def _of_a_value(what: str, error: BaseException) -> CaptureError:
-    place = user_frame(error)
+def _value_needed(what: str, error: BaseException) -> CaptureError:
+    location = user_frame(error)
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     validates = any(
         code.co_name in ("__init__", "_validate_sample")
@@ -95,13 +94,13 @@ def _of_a_value(what: str, error: BaseException) -> CaptureError:
         for code in codes
     )
     advice = _VALIDATION if validates else _VALUE + "."
-    # The new error keeps this one, and with it the frames of torch's printing, where a local variable keeps torch.func
-    # off: as long as a shell remembers the error, nested transforms would be wrong.
+    # The new error keeps a reference to this one, and so to the frames of torch's printing, where a local variable
+    # disables torch.func: nested transforms would give wrong results as long as a shell remembers the error.
     traceback.clear_frames(error.__traceback__)
-    return CaptureError(what, advice, *place)
+    return CaptureError(what, advice, *location)
 
 
-def written(what: str) -> CaptureError:
+def write_refused(what: str) -> CaptureError:
     """The error for a write that `pure` does not allow."""
     return CaptureError(
         f"pure code writes to {what}, which existed before the call",

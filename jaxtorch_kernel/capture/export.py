@@ -26,6 +26,7 @@ from .jax_view import jax_view
 from .pure import Pure
 
 Tensor = torch.Tensor
+State = dict[str, Tensor]  # the parameters and buffers of a module, by name
 
 
 class ExportedModule(torch.nn.Module):
@@ -39,14 +40,14 @@ class ExportedModule(torch.nn.Module):
         super().__init__()
         from torch.export.passes import move_to_device_pass
 
-        self.module: Any = move_to_device_pass(program, "jax:0").module()
+        self.module = move_to_device_pass(program, "jax:0").module()
         self._pure = Pure(self._program, "exported", None)
 
-    def _program(self, *args: Any, **kwargs: Any) -> Any:
-        read_whole(self.module)  # it reads its parts by name, without calling them
+    def _program(self, *args: object, **kwargs: object) -> Any:
+        read_whole(self.module)  # its code reads parameters by name, without calling the submodules
         return self.module(*args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the program, compiled once for each call signature."""
         return self._pure(*args, **kwargs)
 
@@ -86,9 +87,9 @@ def from_exported(program: torch.export.ExportedProgram) -> ExportedModule:
 
 
 def export(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
+    function: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object] | None = None,
     *,
     weights: bool = True,
     platforms: Sequence[str] | None = None,
@@ -125,10 +126,10 @@ def export(
     tensors, tree = split_jax((tuple(args), dict(kwargs or {})), is_tensor)
     call, state = _with_state(function)
 
-    def on_tensors(state: dict[str, Tensor], *tensors: Tensor) -> Any:
+    def on_tensors(state: State, *tensors: Tensor) -> object:
         return _plain(call(state, *tree.filled(tensors)))
 
-    def program(*operands: Any, **named: Any) -> Any:
+    def program(*operands: object, **named: object) -> object:
         if weights:
             return jax_view(functools.partial(on_tensors, state))(
                 *jax.tree.leaves((operands, named))
@@ -136,11 +137,10 @@ def export(
         return jax_view(on_tensors)(operands[0], *jax.tree.leaves((operands[1:], named)))
 
     program.__name__ = program.__qualname__ = name_of(function)
-    avals: list[Any] = [None] * len(
-        tree.statics
-    )  # what is no tensor is no argument of the artifact
-    for place, tensor in zip(tree.indices, tensors, strict=True):
-        avals[place] = _aval(tensor)
+    # The artifact takes None for a leaf that is not a tensor.
+    avals: list[jax.ShapeDtypeStruct | None] = [None] * len(tree.statics)
+    for index, tensor in zip(tree.indices, tensors, strict=True):
+        avals[index] = _aval(tensor)
     shapes, named_shapes = jax.tree.unflatten(tree.structure, avals)
     if not weights:
         shapes = ({name: _aval(t) for name, t in state.items()}, *shapes)
@@ -148,8 +148,10 @@ def export(
     return exporter(*shapes, **named_shapes)
 
 
-def _with_state(function: Any) -> tuple[Callable[..., Any], dict[str, Tensor]]:
-    """(how to call it with a state, args, kwargs; its state on the jax device)."""
+def _with_state(
+    function: Callable[..., object],
+) -> tuple[Callable[[State, Any, Any], object], State]:
+    """A function of (state, args, kwargs) that calls `function`, and its state on the jax device."""
     if not isinstance(function, torch.nn.Module):
         return lambda _, args, kwargs: function(*args, **kwargs), {}
     state = {
@@ -158,10 +160,10 @@ def _with_state(function: Any) -> tuple[Callable[..., Any], dict[str, Tensor]]:
     }
     buffers = [name for name, _ in function.named_buffers()]
 
-    def call(now: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
-        # Every floating input may be differentiated; operators refuse that of running statistics.
-        now = now | {name: now[name].detach() for name in buffers}
-        return torch.func.functional_call(function, now, args, kwargs)
+    def call(state: State, args: Any, kwargs: Any) -> object:
+        # `jax_view` gives every floating-point input a gradient, which operators refuse for running statistics.
+        state = state | {name: state[name].detach() for name in buffers}
+        return torch.func.functional_call(function, state, args, kwargs)
 
     return call, state
 
@@ -171,8 +173,8 @@ def _aval(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)
 
 
-def _plain(result: Any) -> Any:
-    """A result in containers that a process without torch knows."""
+def _plain(result: object) -> object:
+    """The result with the containers that a process without torch knows."""
     if isinstance(result, Mapping):
         return {key: _plain(value) for key, value in result.items()}
     if dataclasses.is_dataclass(result) and not isinstance(result, type):

@@ -8,41 +8,46 @@ itself (`Bridge.flow`). During capture torch records every call, and the paths a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch.autograd.graph import Node
 
 from ..operators.bridge import Bridge
-from ..operators.node import function_of
 
 Tensor = torch.Tensor
-Edge = tuple[Any, int]  # a node of torch's graph, and which of its outputs
+Edge = tuple[Node, int]  # a node of torch's graph, and the index of one of its outputs
 
 
 class Flow(NamedTuple):
-    """What gradients of one result of a body flow to (`bodies.py`)."""
+    """What gradients of one result of a body flow to (`bodies.py`).
+
+    Attributes:
+        operands: indices of the body's operands.
+        closure: identities of tensors from outside.
+    """
 
     operands: frozenset[int]
-    closure: frozenset[int]  # ids of tensors from outside
+    closure: frozenset[int]
 
     def union(self, *others: Flow) -> Flow:
-        """To what gradients of any of these flow."""
+        """What gradients of any of these results flow to."""
         operands = self.operands.union(*(other.operands for other in others))
         return Flow(operands, self.closure.union(*(other.closure for other in others)))
 
-    def moved(self, places: Callable[[int], Iterable[int]]) -> Flow:
-        """The same with other numbers for the operands; one may become several."""
-        return Flow(frozenset(new for i in self.operands for new in places(i)), self.closure)
+    def renumbered(self, indices: Callable[[int], Iterable[int]]) -> Flow:
+        """The same with other indices for the operands; one may become several."""
+        return Flow(frozenset(new for i in self.operands for new in indices(i)), self.closure)
 
 
 def edge_of(tensor: Tensor) -> Edge:
-    """A tensor's place in torch's graph."""
+    """The edge of torch's graph that a tensor's gradient enters by."""
     edge = torch.autograd.graph.get_gradient_edge(tensor)
     return edge.node, edge.output_nr
 
 
 def ends_of(starts: Sequence[Edge], stops: Collection[Edge] = ()) -> dict[Edge, list[int]]:
-    """The ends of all paths from `starts`: leaves and `stops`, each with the places of the starts that lead there.
+    """The ends of all paths from `starts`: leaves and `stops`, each with the indices of the starts that lead there.
 
     Example:
         >>> import torch
@@ -53,7 +58,7 @@ def ends_of(starts: Sequence[Edge], stops: Collection[Edge] = ()) -> dict[Edge, 
     """
     stops = set(stops)
     first = [_plain(start, stops) for start in starts]
-    # By bits, so that the graph is walked once whatever the number of starts.
+    # One bit for each start, so that one walk of the graph serves all of them.
     bits: dict[Edge, int] = {}
     for i, start in enumerate(first):
         bits[start] = bits.get(start, 0) | 1 << i
@@ -68,17 +73,19 @@ def ends_of(starts: Sequence[Edge], stops: Collection[Edge] = ()) -> dict[Edge, 
 
 
 def over_iterations(flows: Sequence[Flow], count: int) -> list[Flow]:
-    """Those of a loop, from those of its body, whose first `count` results are the first operands of the next run."""
-    found = list(flows)
+    """The flows of a loop, given those of its body, whose first `count` results are the first operands of the next
+    iteration.
+    """
+    current = list(flows)
     while True:
-        further = [f.union(*(found[i] for i in f.operands if i < count)) for f in found]
-        if further == found:
-            return found
-        found = further
+        further = [f.union(*(current[i] for i in f.operands if i < count)) for f in current]
+        if further == current:
+            return current
+        current = further
 
 
 def _in_order(starts: Sequence[Edge], stops: set[Edge]) -> list[Edge]:
-    """All that is reached, each before what follows it."""
+    """All edges that can be reached, each before the ones that follow it."""
     seen: set[Edge] = set()
     done: list[Edge] = []
     for start in starts:
@@ -102,19 +109,19 @@ def _following(edge: Edge, stops: set[Edge]) -> list[Edge]:
     """The edges that gradients go to from here."""
     if edge in stops:
         return []
-    node, place = edge
+    node, output = edge
     edges = node.next_functions
     flow = _flow(node)
     if flow is not None:
-        edges = [edges[i] for i in sorted(flow[place])]
-    return [_plain(following, stops) for following in edges if following[0] is not None]
+        edges = tuple(edges[i] for i in sorted(flow[output]))
+    return [_plain((node, index), stops) for node, index in edges if node is not None]
 
 
 def _plain(edge: Edge, stops: set[Edge]) -> Edge:
-    """The edge, or that of its node's first output where all outputs lead to the same."""
+    """The edge, or that of its node's first output where all outputs lead to the same edges."""
     return edge if edge in stops or _flow(edge[0]) is not None else (edge[0], 0)
 
 
-def _flow(node: Any) -> list[frozenset[int]] | None:
-    function = function_of(node)
-    return function.flow if isinstance(function, Bridge) else None
+def _flow(node: Node) -> list[frozenset[int]] | None:
+    bridge = getattr(node, "bridge", None)
+    return bridge.flow if isinstance(bridge, Bridge) else None

@@ -1,7 +1,8 @@
 """User-defined gradients inside code that `jax.vjp` differentiates: `autograd.Function` and hooks.
 
 JAX, not torch's autograd, differentiates captured code. So a `Function`'s backward (`custom.py`), a hook on a tensor
-and the hooks of a module (`module_hooks.py`) each become a `jax.custom_vjp`.
+and the hooks of a module (`module_hooks.py`) each become a `jax.custom_vjp`. A hook on a tensor wraps the array of the
+tensor's buffer in an identity whose gradient is the hook.
 
 torch has no extension point for them, so `Function.apply`, `Tensor.register_hook` and similar methods are replaced
 while a trace is open. In a thread that is not tracing, the replacements call torch's own methods.
@@ -10,11 +11,11 @@ while a trace is open. In a thread that is not tracing, the replacements call to
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
-import numpy as np
 import torch
 from torch.autograd.function import Function
 from torch.nn import Module
@@ -23,10 +24,11 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from ..base import torch_private as private
 from ..programs import tracing
-from ..storage.buffer import buffer_of
+from ..programs.trees import is_device_tensor
+from ..storage.buffer import Buffer, buffer_of
 from ..storage.layout import covers_buffer
-from .bodies import aval_of, trace_body
-from .custom import CustomCall, is_ours
+from .bodies import aval_of, pull_back, trace_body
+from .custom import CustomCall
 from .errors import CaptureError
 from .intercepted import intercepted
 from .module_hooks import TracedBackwardHook
@@ -36,8 +38,20 @@ _apply = vars(Function)["apply"]
 _register_hook = Tensor.register_hook
 _register_accumulated = Tensor.register_post_accumulate_grad_hook
 _detach = Tensor.detach_
-# Of the cells with hooks: the array without them, its hooks, and the array with them.
-_hooks: WeakKeyDictionary[Any, tuple[Any, list[Any], Any]] = WeakKeyDictionary()
+# A hook of the user's on the gradient of a tensor. None: the gradient stays as it is.
+TensorHook = Callable[[Tensor], Tensor | None]
+Constants = list[jax.Array]
+
+
+class _Hooked(NamedTuple):
+    """The hooks on a tensor: its array without them, each with its constants, and the array with them."""
+
+    bare: jax.Array
+    hooks: list[tuple[Callable[[Constants, jax.Array], jax.Array], Constants]]
+    array: jax.Array
+
+
+_hooks: WeakKeyDictionary[Buffer, _Hooked] = WeakKeyDictionary()
 _warn = Module._maybe_warn_non_full_backward_hook
 
 
@@ -54,8 +68,8 @@ def _differentiable() -> bool:
 # -- autograd.Function --------------------------------------------------------------------------------------------
 
 
-def _apply_traced(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-    differentiable = any(is_ours(a) and a.requires_grad for a in args)
+def _apply_traced(cls: type[Function], *args: object, **kwargs: object) -> object:
+    differentiable = any(is_device_tensor(a) and a.requires_grad for a in args)
     if not differentiable or not _differentiable():
         return _apply.__get__(None, cls)(*args, **kwargs)
     return CustomCall(cls, args).run()
@@ -64,79 +78,80 @@ def _apply_traced(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
 # -- tensor hooks -------------------------------------------------------------------------------------------------
 
 
-def _register_traced(self: Tensor, hook: Any) -> Any:
+def _register_traced(self: Tensor, hook: TensorHook) -> RemovableHandle:
     trace = tracing.current()
-    if not _differentiable() or trace is None or not is_ours(self):
-        return _register_hook(self, hook)
-    cell = buffer_of(self)
-    if not trace.created_here(cell):
+    if not _differentiable() or trace is None or not is_device_tensor(self):
+        handle: RemovableHandle = _register_hook(self, hook)
+        return handle
+    buffer = buffer_of(self)
+    if not trace.created_here(buffer):
         what, advice = "created outside it", "Register it once, outside the captured code."
     elif not covers_buffer(self):
         what, advice = (
             "that is a view of another",
             "Register it on y = x.clone() and use y instead.",
         )
-    elif id(cell) in trace.read_buffers:
+    elif id(buffer) in trace.read_buffers:
         what, advice = "that has already been used", "Register it right after creating the tensor."
     else:
-        return _hook_by_jax(self, hook, cell)
+        return _hook_by_jax(self, hook, buffer)
     raise CaptureError(f"the captured code registers a hook on a tensor {what}", advice)
 
 
-def _hook_by_jax(self: Tensor, hook: Any, cell: Any) -> RemovableHandle:
+def _hook_by_jax(self: Tensor, hook: TensorHook, buffer: Buffer) -> RemovableHandle:
     with torch.no_grad():
         body = trace_body(
             lambda g: g if (new := hook(g)) is None else new, [aval_of(self)], "a tensor hook"
         )
 
     @jax.custom_vjp
-    def hooked(constants: Any, x: Any) -> Any:
+    def hooked(constants: Constants, x: jax.Array) -> jax.Array:
         return x
 
-    def pull_back(constants: Any, cotangent: Any) -> Any:
-        key = np.zeros(2, np.uint32)
-        result, _ = jax.core.eval_jaxpr(body.jaxpr, constants, key, cotangent.conj())
-        return None, result.conj()
+    def backward(constants: Constants, cotangent: jax.Array) -> tuple[None, jax.Array]:
+        (gradient,) = pull_back(body.jaxpr, constants, [cotangent])
+        return None, gradient
 
-    hooked.defvjp(lambda constants, x: (x, constants), pull_back)
-    bare, hooks, latest = _hooks.get(cell, (cell.array, [], cell.array))
-    if latest is not cell.array:  # it was written to
-        bare, hooks = cell.array, []
-    # The first that was registered is the first that runs: the last that a gradient comes by is the innermost.
+    hooked.defvjp(lambda constants, x: (x, constants), backward)
+    bare, hooks, latest = _hooks.get(buffer, (buffer.array, [], buffer.array))
+    if latest is not buffer.array:  # it was written to
+        bare, hooks = buffer.array, []
+    # Hooks run in the order of registration. A gradient reaches the innermost identity last, so a new hook goes there.
     hooks = [(hooked, body.constants), *hooks]
     array = bare
     for function, constants in hooks:
         array = function(constants, array)
-    cell.array = array
-    _hooks[cell] = bare, hooks, array
+    buffer.array = array
+    _hooks[buffer] = _Hooked(bare, hooks, array)
     return RemovableHandle(OrderedDict())
 
 
 def _detach_traced(self: Tensor) -> Tensor:
     trace = tracing.current()
-    if trace is not None and is_ours(self):
+    if trace is not None and is_device_tensor(self):
         trace.detach(self)
     return _detach(self)
 
 
-def _register_accumulated_traced(self: Tensor, hook: Any) -> Any:
-    if _differentiable() and is_ours(self):
+def _register_accumulated_traced(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    if _differentiable() and is_device_tensor(self):
         raise CaptureError(
             "captured code calls register_post_accumulate_grad_hook, but a leaf keeps its hooks across calls",
             "Register it once, outside the captured code.",
         )
-    return _register_accumulated(self, hook)
+    handle: RemovableHandle = _register_accumulated(self, hook)
+    return handle
 
 
 # -- hooks of modules ---------------------------------------------------------------------------------------------
 
 
-def _backward_hook(*args: Any) -> Any:
+def _backward_hook(*args: Any) -> BackwardHook:
     return TracedBackwardHook(*args) if _differentiable() else BackwardHook(*args)
 
 
-def _warn_traced(self: Module, *args: Any) -> Any:
-    """Replaces what a module calls if it has a hook of `register_backward_hook`, which reads nodes of torch's graph."""
+def _warn_traced(self: Module, *args: object) -> object:
+    """Refuses hooks of `register_backward_hook`, which read nodes of torch's graph; a module with one calls this."""
     if _differentiable():
         raise CaptureError(
             "a module has a hook from register_backward_hook, which needs a node of torch's graph",
@@ -145,7 +160,7 @@ def _warn_traced(self: Module, *args: Any) -> Any:
     return _warn(self, *args)
 
 
-# Held while code is traced for `jax.vjp`.
+# In effect while code is traced for `jax.vjp`.
 intercepted.add(
     (Function, "apply", classmethod(_apply_traced)),
     (Tensor, "register_hook", _register_traced),

@@ -1,39 +1,43 @@
 """Hoists the stacking of layers' parameters out of a captured program (`programs/stacking.py` says why).
 
-`scan_layers` stacks with its own primitive, `stack`, which can be found in the jaxpr of the enclosing program. If all
-its operands are inputs of the program, the stacked array becomes the input instead.
+`scan_layers` stacks with its own primitive, `stack_layers`, which can be found in the jaxpr of the enclosing program. A
+*column* is the tuple of inputs that one equation stacks: the weights of one name in all layers. If nothing else reads
+them, the stacked array becomes the input instead, and two small programs fill the stack before the program runs and
+split its gradient afterwards. Columns of the same number of layers and the same mesh form a group, which is filled
+together, one row (layer) after the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.extend.core import Literal, Primitive, Var
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
 from ..programs.compiled import CompiledFunction
 from ..programs.stacking import StackedFunction, Stacks, stackable, stacked_aval
 from .captured import Captured
 
-Array = Any
+Array = jax.Array
+Column = tuple[int, ...]
 _stack_p = Primitive("stack_layers")
 
 
 def stack(arrays: Sequence[Array], numbers: Sequence[Array]) -> Array:
-    """`jnp.stack`, to be found again.
+    """`jnp.stack`, as a primitive that can be found in a jaxpr.
 
     Args:
         arrays: what to stack.
-        numbers: 0, 1, 2, ..., by which gradients are taken apart. Where they are inputs of the program, XLA makes one
-            kernel for all gradients of a shape; a slice that begins at a constant has its own, which takes it 20 ms.
+        numbers: 0, 1, 2, ..., at which gradients are sliced. If they are inputs of the program, XLA makes one kernel
+            for all gradients of a shape. For a slice that begins at a constant it makes a separate kernel, in 20 ms.
     """
-    return _stack_p.bind(*arrays, *numbers)
+    stacked: Array = _stack_p.bind(*arrays, *numbers)
+    return stacked
 
 
 def _stack(*operands: Array) -> Array:
@@ -44,13 +48,15 @@ def _abstract(*avals: ShapedArray) -> ShapedArray:
     return avals[0].update(shape=(len(avals) // 2, *avals[0].shape))
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Array]:
+def _jvp(primals: Sequence[Array], tangents: Sequence[Array | ad.Zero]) -> tuple[Array, Array]:
     count = len(primals) // 2
-    moved = [ad.instantiate_zeros(t) for t in tangents[:count]]
-    return _stack_p.bind(*primals), stack(moved, primals[count:])
+    arrays = [ad.instantiate_zeros(t) for t in tangents[:count]]
+    return _stack_p.bind(*primals), stack(arrays, primals[count:])
 
 
-def _transposed(cotangent: Any, *operands: Any) -> list[Any]:
+def _transposed(
+    cotangent: Array | ad.Zero, *operands: Array | ad.UndefinedPrimal
+) -> list[Array | ad.Zero | None]:
     count = len(operands) // 2
     if type(cotangent) is ad.Zero:
         return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in operands]
@@ -58,7 +64,7 @@ def _transposed(cotangent: Any, *operands: Any) -> list[Any]:
     return [*rows, *([None] * count)]
 
 
-def _batched(operands: Sequence[Array], dims: Sequence[Any]) -> tuple[Array, int]:
+def _batched(operands: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
     count = len(operands) // 2
     (size,) = {a.shape[d] for a, d in zip(operands, dims, strict=True) if d is not None}
     moved = [
@@ -83,9 +89,9 @@ def compiled(
 
     Args:
         captured: what was captured.
-        inputs: which of its inputs a gradient may be asked for.
+        inputs: those of its inputs whose gradient may be requested.
         donated: inputs whose memory the forward program without residuals may reuse.
-        name: what the program is called.
+        name: the name of the program.
     """
     stacks = _hoisted(captured, inputs, donated)
     if stacks is None:
@@ -100,72 +106,80 @@ def _hoisted(captured: Captured, inputs: Sequence[int], donated: Sequence[int]) 
     columns = _columns(captured, sources, set(inputs), set(donated))
     if not columns:
         return None
-    groups: dict[Any, list[tuple[int, ...]]] = {}
+    groups: dict[Hashable, list[Column]] = {}
     for column in columns:
         sharding = captured.avals[column[0]].sharding
         groups.setdefault((len(column), getattr(sharding, "mesh", sharding)), []).append(column)
     ordered = [column for group in groups.values() for column in group]
     equations, needed = _remaining(captured.jaxpr, sources, columns)
     pairs = list(zip(captured.jaxpr.constvars, captured.constants, strict=True))
-    read = {c for var, c in pairs if type(c) is int and var in needed}
-    kept = sorted({*read, *inputs, *donated} - {i for column in columns for i in column})
-    # The program's own inputs: those kept, then the stacks.
-    places = {i: place for place, i in enumerate(kept)}
-    variables = {var: places[c] if type(c) is int else c for var, c in pairs if var in needed}
+    read = {c for var, c in pairs if isinstance(c, int) and var in needed}
+    remaining = sorted({*read, *inputs, *donated} - {i for column in columns for i in column})
+    # The inputs of the new program: those that remain, then the stacks.
+    positions = {i: position for position, i in enumerate(remaining)}
+    variables = {
+        var: positions[c] if isinstance(c, int) else c for var, c in pairs if var in needed
+    }
     for eqn in captured.jaxpr.eqns:
-        if (own := _column(eqn, sources)) in columns:
-            variables[eqn.outvars[0]] = len(kept) + ordered.index(own)
+        stacked = _column(eqn, sources)
+        if stacked is not None and stacked in columns:
+            variables[eqn.outvars[0]] = len(remaining) + ordered.index(stacked)
     jaxpr = captured.jaxpr.replace(constvars=list(variables), eqns=equations)
-    differentiable = [places[i] for i in inputs if i in places]
-    differentiable += [len(kept) + n for n, column in enumerate(ordered) if column[0] in inputs]
+    differentiable = [positions[i] for i in inputs if i in positions]
+    differentiable += [len(remaining) + n for n, c in enumerate(ordered) if c[0] in inputs]
     return Stacks(
         replace(captured, jaxpr=jaxpr, constants=list(variables.values())).function,
-        [captured.avals[i] for i in kept]
+        [captured.avals[i] for i in remaining]
         + [stacked_aval(captured.avals[c[0]], len(c)) for c in ordered],
-        kept,
+        remaining,
         [[list(row) for row in zip(*group, strict=True)] for group in groups.values()],
         differentiable,
     )
 
 
-def _sources(captured: Captured) -> dict[Any, int]:
-    """Variable -> the input that it is: those that only rename one, as a read does, among them."""
+def _sources(captured: Captured) -> dict[Var, int]:
+    """The input that each variable is equal to, including variables that only rename one, as a read does."""
     constants = zip(captured.jaxpr.constvars, captured.constants, strict=True)
-    sources = {var: i for var, i in constants if type(i) is int}
+    sources = {var: i for var, i in constants if isinstance(i, int)}
     for eqn in captured.jaxpr.eqns:
-        if _renames(eqn) and eqn.invars[0] in sources:
-            sources[eqn.outvars[0]] = sources[eqn.invars[0]]
+        renamed = _renamed(eqn)
+        if renamed is not None and renamed in sources:
+            sources[eqn.outvars[0]] = sources[renamed]
     return sources
 
 
-def _renames(eqn: Any) -> bool:
-    # Literals are not hashable.
-    return (
-        eqn.primitive.name in ("reshape", "stop_gradient")
-        and not isinstance(eqn.invars[0], Literal)
-        and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape
-    )
+def _renamed(eqn: JaxprEqn) -> Var | None:
+    """The variable that an equation only renames."""
+    if eqn.primitive.name not in ("reshape", "stop_gradient"):
+        return None
+    operand, result = eqn.invars[0], eqn.outvars[0]
+    if isinstance(operand, Literal) or operand.aval.shape != result.aval.shape:  # type: ignore[attr-defined]
+        return None
+    return operand
 
 
-def _column(eqn: Any, sources: dict[Any, int]) -> tuple[int, ...] | None:
+def _column(eqn: JaxprEqn, sources: dict[Var, int]) -> Column | None:
     """The inputs that an equation stacks."""
     if eqn.primitive is not _stack_p:
         return None
-    found = tuple(sources.get(var, -1) for var in eqn.invars[: len(eqn.invars) // 2])
-    return None if -1 in found else found
+    stacked = eqn.invars[: len(eqn.invars) // 2]
+    column = [sources[var] for var in stacked if isinstance(var, Var) and var in sources]
+    return tuple(column) if len(column) == len(stacked) else None
 
 
 def _columns(
-    captured: Captured, sources: dict[Any, int], inputs: set[int], donated: set[int]
-) -> dict[tuple[int, ...], None]:
-    """The stacks that can be inputs, each once: of what nothing else reads, for its gradient would have two parts."""
-    columns: dict[tuple[int, ...], None] = {}
+    captured: Captured, sources: dict[Var, int], inputs: set[int], donated: set[int]
+) -> dict[Column, None]:
+    """The stacks that can be inputs, each once. Their operands are read by nothing else: such a read would give the
+    operand a second gradient, which had to be added.
+    """
+    columns: dict[Column, None] = {}
     read = list(captured.jaxpr.outvars)
     for eqn in captured.jaxpr.eqns:
         column = _column(eqn, sources)
         if column is not None:
             columns[column] = None
-        elif not _renames(eqn):
+        elif _renamed(eqn) is None:
             read += eqn.invars
     uses = Counter(i for column in columns for i in column)
     uses.update(sources[var] for var in read if isinstance(var, Var) and var in sources)
@@ -180,13 +194,13 @@ def _columns(
 
 
 def _remaining(
-    jaxpr: Any, sources: dict[Any, int], columns: dict[tuple[int, ...], None]
-) -> tuple[list[Any], set[Any]]:
-    """The equations that are left without these stacks and their reads, and the variables that they read."""
+    jaxpr: Jaxpr, sources: dict[Var, int], columns: dict[Column, None]
+) -> tuple[list[JaxprEqn], set[Var]]:
+    """The equations that remain without these stacks and the reads of their operands, and the variables they read."""
     needed = {var for var in jaxpr.outvars if isinstance(var, Var)}
     equations = []
     for eqn in reversed(jaxpr.eqns):
-        unread = _renames(eqn) and eqn.outvars[0] not in needed
+        unread = _renamed(eqn) is not None and eqn.outvars[0] not in needed
         if not unread and _column(eqn, sources) not in columns:
             equations.append(eqn)
             needed.update(var for var in eqn.invars if isinstance(var, Var))

@@ -2,7 +2,7 @@
 
 The arrays (or tracers: a batch of `vmap`, a tangent of `jvp`) are wrapped in device tensors, the torch code runs over
 them in a trace (`programs/tracing.py`), and its results are returned as arrays. JAX sees only its own primitives, so
-all its transforms work, to any order.
+all its transforms work, in any nesting.
 
 For torch, floating-point inputs require gradients. This makes `detach` and `no_grad` visible: a call whose tensors
 require no gradient is a constant to JAX's derivatives too (`dispatch/traced.py`).
@@ -13,19 +13,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.tree_util import PyTreeDef
 
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..programs.rng import RandomKey
 from ..programs.traced_buffer import TracedBuffer
-from ..storage.buffer import buffer_of
+from ..storage.buffer import Buffer, buffer_of
 from .code_trace import CodeTrace
 from .errors import CaptureError, explained
 from .reach import tensors_in_reach
@@ -33,7 +34,7 @@ from .reach import tensors_in_reach
 Tensor = torch.Tensor
 
 
-def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[..., Any]:
+def jax_view(function: Callable[..., object], *, rng: bool = False) -> Callable[..., Any]:
     """Turn a torch function or module into a JAX function.
 
     The result takes and returns pytrees of `jax.Array`s, eagerly and under `jax.jit`, `grad`, `vmap`, `jvp`,
@@ -65,7 +66,7 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
     if not callable(function):
         raise TypeError(f"jax_view takes a torch function or module, not {type(function).__name__}")
 
-    def view(*args: Any, **kwargs: Any) -> Any:
+    def view(*args: Any, **kwargs: object) -> object:
         key = None
         if rng:
             key, args = key_data("jax_view", args), args[1:]
@@ -73,71 +74,76 @@ def jax_view(function: Callable[..., Any], *, rng: bool = False) -> Callable[...
         leaves = [jnp.asarray(leaf) if _is_array(leaf) else leaf for leaf in leaves]
         with explained(function):
             results, structure = jax.tree.flatten(_run(function, leaves, tree, ViewTrace(key)))
-        return jax.tree.unflatten(structure, map(_as_jax_has_it, results))
+        return jax.tree.unflatten(structure, map(_canonical, results))
 
     return functools.update_wrapper(view, function, updated=())
 
 
 class ViewTrace(CodeTrace):
-    """The trace of one call from JAX. Arrays may be concrete (no transform), so cells are compared by identity.
+    """The trace of one call from JAX.
+
+    Outside transforms the arrays are concrete, so a tracer in a buffer does not show whether the trace has read it: the
+    trace looks buffers up by identity.
 
     Args:
-        key: raw key data to draw random numbers from, or None where there must be none.
+        key: raw key data to draw random numbers from; None if the code may not draw any.
     """
 
-    def __init__(self, key: Any):
+    def __init__(self, key: jax.Array | None):
         super().__init__(differentiable=True, eager=False)
         self.key = key
 
-    def contexts(self) -> Iterator[AbstractContextManager[Any]]:
+    def contexts(self) -> Iterator[AbstractContextManager[object]]:
         # First, since it also lets torch's autograd use several threads.
         yield torch.inference_mode(False)
         yield torch.enable_grad()
         yield torch.device("jax")
         yield from super().contexts()
 
-    def read(self, cell: Any) -> Any:
-        """The value of the cell; values from before the call are constants."""
-        if self.created_here(cell) or self._touched(cell):
-            return cell.array
-        if not isinstance(cell, RandomKey):
-            return super().read(cell)
+    def read(self, buffer: Buffer) -> jax.Array:
+        """The value of the buffer; values from before the call are constants."""
+        if self.created_here(buffer) or self._touched(buffer):
+            return buffer.array
+        if not isinstance(buffer, RandomKey):
+            return super().read(buffer)
         if self.key is None:
             raise CaptureError(
                 "torch code called from JAX draws random numbers without a key",
                 "Use jax_view(function, rng=True) and pass a JAX key first, or call .eval() on the module.",
             )
-        self.touch(cell)
-        cell.array, self.key = self.key, jax.random.bits(_wrap_key(self.key), (2,), np.uint32)
-        return cell.array
+        self.touch(buffer)
+        buffer.array, self.key = self.key, jax.random.bits(_wrap_key(self.key), (2,), np.uint32)
+        return buffer.array
 
-    def constant_of(self, cell: Any) -> Any:
-        """What the cell holds, to be placed where the arrays of the call are."""
-        return uncommitted(super().constant_of(cell))
+    def constant_of(self, buffer: Buffer) -> jax.Array:
+        """The array of the buffer, not committed to a device: JAX places it with the arrays of the call."""
+        return uncommitted(super().constant_of(buffer))
 
-    def touch(self, cell: Any) -> TracedBuffer | None:
-        """Keep what the cell holds from now on in this trace, unless it was made here."""
-        return None if self.created_here(cell) else super().touch(cell)
+    def touch(self, buffer: Buffer) -> TracedBuffer | None:
+        """Store the value of the buffer in this trace from now on, unless the buffer was created in it."""
+        return None if self.created_here(buffer) else super().touch(buffer)
 
-    def overwrite(self, cell: Any, array: Any) -> None:
-        """Give a cell a value that does not depend on the one before: a seed needs no key."""
-        self.touch(cell)
-        cell.array = array
+    def overwrite(self, buffer: Buffer, array: jax.Array) -> None:
+        """Give a buffer a value that does not depend on its old one, which need not be read: seeding needs no key."""
+        self.touch(buffer)
+        buffer.array = array
 
-    def _touched(self, cell: Any) -> bool:
-        known = self.locals.get(id(cell))
-        return known is not None and known.buffer() is cell
+    def _touched(self, buffer: Buffer) -> bool:
+        known = self.locals.get(id(buffer))
+        return known is not None and known.buffer() is buffer
 
     def check_writes(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
-        """Refuse what a JAX function cannot do.
+        """Refuse writes to tensors that existed before the call.
 
         Args:
-            gradients: tensors that the code can reach, and their `.grad` before; they get it back.
+            gradients: leaves that the code can reach, and their `.grad` before, which is restored.
 
         Raises:
             CaptureError: if a tensor that existed before the call, or its `.grad`, has changed.
         """
-        changed: list[Any] = [cell for cell in self.written() if not isinstance(cell, RandomKey)]
+        changed: list[Buffer] = [
+            buffer for buffer in self.written() if not isinstance(buffer, RandomKey)
+        ]
         for tensor, gradient in gradients:
             if not tensor.is_leaf:  # a write gave it a history
                 tensor.detach_()
@@ -155,8 +161,10 @@ class ViewTrace(CodeTrace):
             )
 
 
-def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: ViewTrace) -> Any:
-    """The torch code over these leaves; its result, with arrays for tensors."""
+def _run(
+    function: Callable[..., object], leaves: list[object], tree: PyTreeDef, trace: ViewTrace
+) -> object:
+    """Run the torch code over these leaves; returns its result, with arrays for tensors."""
     with tracing.tracing(trace):
         inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
@@ -166,12 +174,13 @@ def _run(function: Callable[..., Any], leaves: list[Any], tree: Any, trace: View
     return result
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> TypeGuard[jax.Array]:
+    """Whether a leaf is an array of JAX or numpy, which have the attributes in common that are used here."""
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
-def _to_tensor(array: Any, trace: ViewTrace) -> Tensor:
-    """A tensor over an argument, which torch code may write to: not a leaf, and with a `.grad` all the same."""
+def _to_tensor(array: jax.Array, trace: ViewTrace) -> Tensor:
+    """A tensor over an argument. Not a leaf, because torch code may write to it, but with a `.grad` like one."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise TypeError(
             "torch has no dtype for a JAX key: use jax_view(function, rng=True), which takes one key as its first "
@@ -183,8 +192,8 @@ def _to_tensor(array: Any, trace: ViewTrace) -> Tensor:
     return tensor
 
 
-def _to_array(leaf: Any) -> Any:
-    """A result as JAX takes it."""
+def _to_array(leaf: object) -> object:
+    """A leaf of the result as JAX accepts it: a tensor's array, or the leaf itself."""
     if not isinstance(leaf, Tensor):
         if leaf is None or _is_array(leaf) or isinstance(leaf, bool | int | float | complex | str):
             return leaf
@@ -199,7 +208,7 @@ def _to_array(leaf: Any) -> Any:
     return contiguous_array(leaf)
 
 
-def _as_jax_has_it(leaf: Any) -> Any:
+def _canonical(leaf: object) -> object:
     """A result in the dtype that JAX's configuration allows."""
     if not _is_array(leaf):
         return leaf
@@ -207,14 +216,15 @@ def _as_jax_has_it(leaf: Any) -> Any:
     return leaf if leaf.dtype == dtype else jax.lax.convert_element_type(leaf, dtype)
 
 
-def _wrap_key(data: Any) -> Any:
+def _wrap_key(data: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def key_data(name: str, args: tuple[Any, ...]) -> Any:
-    """Raw threefry data of the key, of any kind, that is the first of the arguments of `name(..., rng=True)`.
+def key_data(name: str, args: tuple[object, ...]) -> jax.Array:
+    """Raw threefry data for the key that is the first argument of `name(..., rng=True)`.
 
-    Of a threefry key its own, so that `key(7)` is `torch.manual_seed(7)`.
+    For a threefry key this is the key's own data, so that `key(7)` gives the numbers of `torch.manual_seed(7)`. For a
+    key of another kind it is drawn from the key.
     """
     if not args:
         raise TypeError(f"{name}(..., rng=True) takes a JAX key as its first argument")

@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..programs import tracing
 from . import saving
-from .cached import Cached, checked, name_of
+from .cached import Cached, check_callable, name_of
 from .signature import Arguments
 from .step import Step, same_program, trace_step
 
@@ -45,7 +45,7 @@ class Jit(Cached[Step]):
         with _steps:
             return super().__call__(*args, **kwargs)
 
-    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         result = super()._run_plain(args, kwargs)
         return pytree.tree_map_only(torch.Tensor, without_history, result)
 
@@ -58,14 +58,36 @@ class Jit(Cached[Step]):
         return step
 
 
+@overload
 def jit(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object],
     *,
     name: str | None = None,
     max_entries: int | None = None,
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
-) -> Any:
+) -> Jit: ...
+
+
+@overload
+def jit(
+    function: None = None,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> Callable[[Callable[..., object]], Jit]: ...
+
+
+def jit(
+    function: Callable[..., object] | None = None,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> Jit | Callable[[Callable[..., object]], Jit]:
     """Compile torch code with side effects, such as a whole training step, into one program per signature.
 
     `zero_grad`, forward, `backward`, clipping and `optimizer.step()` become one XLA program; parameters, gradients and
@@ -113,5 +135,5 @@ def jit(
             static_argnames=static_argnames,
             donate=donate,
         )
-    checked(function, "jit")
+    check_callable(function, "jit")
     return Jit(function, name or name_of(function), max_entries, static_argnames, donate)

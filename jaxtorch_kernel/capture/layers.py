@@ -1,14 +1,14 @@
 """`scan_layers`: runs a stack of identical layers as one loop, so that tracing and compile time do not grow with depth.
 
-The code of the first layer runs once. Its parameters and buffers are inputs of the traced body, and the loop passes in
+The code of the first layer runs once. Its parameters and buffers are inputs of the traced body, and the loop passes
 those of each layer in turn. They are stacked, if possible before the program runs (`hoisting.py`). In torch's graph the
-call is one node whose inputs are the layers' own parameters, so each layer receives its own gradients.
+call is one node whose inputs are the parameters of all layers, so each layer receives its own gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -22,24 +22,27 @@ from ..programs.stacking import counter
 from ..programs.trees import split
 from ..storage.buffer import buffer_of, spec_of, wrap
 from .alike import State, check_same, state_of
-from .bodies import aval_of, call_bodies, trace_body
+from .bodies import Bound, aval_of, call_bodies, trace_body
 from .dependencies.recorder import read_whole
 from .flow import over_iterations
-from .held import Held, eager
 from .hoisting import stack
-from .scan import as_carry, as_tensor, check_carry
+from .scan import Carry, as_carry, as_tensor, check_carry
+from .static_functions import StaticFunctions, eager
 
 Tensor = torch.Tensor
+Arrays = list[jax.Array]
+Remat = bool | str | Callable[..., bool] | None
+X = TypeVar("X")  # a tensor, or a pytree of tensors
 
 
 def scan_layers(
     layers: Iterable[nn.Module],
-    x: Any,
-    *shared: Any,
-    remat: bool | str | Callable[..., bool] = False,
+    x: X,
+    *shared: object,
+    remat: Remat = False,
     ignore: Sequence[str] = (),
-    **keywords: Any,
-) -> Any:
+    **keywords: object,
+) -> X:
     """Call identical layers one after the other, as one loop.
 
     Equivalent to
@@ -82,17 +85,17 @@ def scan_layers(
     rest = x, shared, keywords, remat, tuple(ignore)
     if tracing.active():
         return _scan_layers(tuple(modules), *rest)
-    return _eager_scan_layers(Held(*modules), *rest)
+    return _eager_scan_layers(StaticFunctions(*modules), *rest)
 
 
 def _scan_layers(
     layers: tuple[nn.Module, ...],
-    x: Any,
-    shared: Any,
-    keywords: dict[str, Any],
-    remat: Any,
+    x: X,
+    shared: tuple[object, ...],
+    keywords: dict[str, object],
+    remat: Remat,
     ignore: tuple[str, ...],
-) -> Any:
+) -> X:
     states = [state_of(layer) for layer in layers]
     template = states[0]
     for i, layer in enumerate(layers):
@@ -109,19 +112,20 @@ def _scan_layers(
 
     inputs = [*carry, *operands]
     body = trace_body(
-        flat, list(map(aval_of, inputs)), "a layer of scan_layers", cells=template.tensors
+        flat, list(map(aval_of, inputs)), "a layer of scan_layers", state=template.tensors
     )
     check_carry(body, carry, "stack of layers")
     count = len(carry)
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
+
         state, constants = arrays[:count], arrays[count : len(inputs)]
         each = arrays[len(inputs) : len(inputs) + len(layers) * template.size]
         numbers = arrays[len(inputs) + len(each) :]
         stacked = [stack(each[i :: template.size], numbers) for i in range(template.size)]
 
-        def step(state: Any, own: Any) -> Any:
-            results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *own)
+        def step(state: Carry, of_layer: Arrays) -> tuple[Carry, Arrays]:
+            results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *of_layer)
             return (key, results[:count]), results[count:]
 
         (key, last), written = jax.lax.scan(step, (key, state), stacked, len(layers))
@@ -134,31 +138,32 @@ def _scan_layers(
     everything = [*inputs, *each, *_numbers(states)]
 
     def of_each(i: int) -> Sequence[int]:
-        """The operands behind one operand of the body: for a tensor of a layer, those of all layers."""
+        """The operands of the call for one operand of the body: for a tensor of a layer, those of all layers."""
         if i < len(inputs):
             return [i]
         return range(i, len(inputs) + len(each), template.size)
 
-    flow = [f.moved(of_each) for f in over_iterations(body.flow, count)]
+    flow = [f.renumbered(of_each) for f in over_iterations(body.flow, count)]
     results = call_bodies("scan_layers", build, everything, [body], differentiable, flow)
-    places = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
+    written = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():
-        for place, values in zip(places, results[count:], strict=True):
+        for index, values in zip(written, results[count:], strict=True):
             for state, value in zip(states, values.unbind(), strict=True):
-                state.tensors[place].copy_(value)
-    return pytree.tree_unflatten(results[:count], structure)
+                state.tensors[index].copy_(value)
+    last: X = pytree.tree_unflatten(results[:count], structure)
+    return last
 
 
 _eager_scan_layers = eager(_scan_layers)
-_known_numbers: dict[Any, list[Tensor]] = {}
+_row_numbers: dict[jax.sharding.Sharding, list[Tensor]] = {}
 
 
 def _numbers(layers: Sequence[State]) -> list[Tensor]:
-    """0, 1, 2, ... where the layers are: tensors that live on, and so are inputs of every program that reads them."""
+    """0, 1, 2, ... in the placement of the layers. The tensors outlive the trace, so they are inputs of the program."""
     if not layers[0].tensors:
         return []
     aval = counter(buffer_of(layers[0].tensors[0]).spec.placement)
-    known = _known_numbers.setdefault(aval.sharding, [])
+    known = _row_numbers.setdefault(aval.sharding, [])
     for i in range(len(known), len(layers)):
         with jax.ensure_compile_time_eval():  # in an open trace
             array = jax.device_put(np.int32(i), aval.sharding)
@@ -166,10 +171,9 @@ def _numbers(layers: Sequence[State]) -> list[Tensor]:
     return known[: len(layers)]
 
 
-def _remat(function: Callable[..., Any], remat: Any) -> Callable[..., Any]:
+def _remat(function: Bound, remat: Remat) -> Bound:
     if remat is False or remat is None:
         return function
-    if isinstance(remat, str):
-        remat = getattr(jax.checkpoint_policies, remat)
-    # The loop keeps XLA from merging the two runs.
-    return jax.checkpoint(function, prevent_cse=False, policy=None if remat is True else remat)
+    policy = getattr(jax.checkpoint_policies, remat) if isinstance(remat, str) else remat
+    # `prevent_cse` is not needed: in a loop, XLA does not merge the recomputation with the first run.
+    return jax.checkpoint(function, prevent_cse=False, policy=None if policy is True else policy)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import jax
 from jax import export
+from jax.extend.core import ClosedJaxpr
 
 from ..programs.compiled import CompiledFunction
 from .tpu import compile_elsewhere
@@ -33,7 +33,7 @@ class Lowered:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         avals: Sequence[jax.ShapeDtypeStruct],
         name: str,
         target: str | None = None,
@@ -43,12 +43,12 @@ class Lowered:
                 f"a target names a TPU and its topology, such as 'v5e:1x1', not {target!r}"
             )
         self.target = target
-        # The devices of this machine are no part of a program for another.
+        # The shardings name devices of this machine, which a program for another machine cannot have.
         self._avals = (
             [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals] if target else list(avals)
         )
 
-        def program(*operands: Any) -> Any:
+        def program(*operands: jax.Array) -> object:
             return function(*operands)
 
         program.__name__ = program.__qualname__ = name
@@ -57,12 +57,12 @@ class Lowered:
             self._traced = self._jitted.trace(*self._avals)
 
     @property
-    def jaxpr(self) -> Any:
+    def jaxpr(self) -> ClosedJaxpr:
         """The program as a `jax.core.ClosedJaxpr`."""
         return self._traced.jaxpr
 
     @cached_property
-    def _lowered(self) -> Any:
+    def _lowered(self) -> jax.stages.Lowered:
         with jax.enable_x64(True):
             return self._traced.lower(lowering_platforms=("tpu",) if self.target else None)
 
@@ -84,7 +84,7 @@ class Lowered:
         return Executable(**describe(compiled, jax.local_devices()[0]))
 
     def _serialized(self) -> bytes:
-        # JAX refuses custom calls that another version of XLA might not know. It is the same version here.
+        # JAX refuses to export custom calls that another version of XLA might lack. Here the version is the same.
         calls = set(re.findall(r"custom_call @([\w.$]+)", self.stablehlo))
         checks = [export.DisabledSafetyCheck.custom_call(name) for name in calls]
         with jax.enable_x64(True):
@@ -118,7 +118,7 @@ class Executable:
 def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
     """The forward program of a captured signature."""
 
-    def forward(*arrays: Any) -> list[Any]:
+    def forward(*arrays: jax.Array) -> list[jax.Array]:
         outputs, others = compiled.function(*arrays)
         return [*outputs, *others]
 
@@ -134,7 +134,7 @@ def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered
         )
     count = len(compiled.avals)
 
-    def both(*operands: Any) -> tuple[list[Any], list[Any]]:
+    def both(*operands: jax.Array) -> tuple[list[jax.Array], Sequence[jax.Array]]:
         arrays, cotangents = operands[:count], operands[count:]
         primals = [arrays[i] for i in compiled.inputs]
         outputs, pullback, others = jax.vjp(compiled.of_inputs(arrays), *primals, has_aux=True)

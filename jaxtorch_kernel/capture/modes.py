@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 
@@ -18,17 +18,20 @@ class Modes:
 
     def restore(self) -> list[str]:
         """Restore the settings; return those that had changed."""
-        found = []
-        for (name, now, _), (_, old, set_back) in zip(self._now(), self._before, strict=True):
+        changed = []
+        for (name, now, _), (_, old, restore) in zip(self._now(), self._before, strict=True):
             if now != old:
-                set_back(old)
-                found.append(name)
-        return found
+                restore()
+                changed.append(name)
+        return changed
 
     @staticmethod
-    def _now() -> list[tuple[str, Any, Callable[[Any], Any]]]:
+    def _now() -> list[tuple[str, object, Callable[[], object]]]:
+        """The name of each setting, its value, and a function that sets this value."""
+        device, dtype = private.default_device(), torch.get_default_dtype()
+        grad = torch.is_grad_enabled()
         return [
-            ("torch's default device", private.default_device(), torch.set_default_device),
-            ("torch's default dtype", torch.get_default_dtype(), torch.set_default_dtype),
-            ("whether gradients are recorded", torch.is_grad_enabled(), torch.set_grad_enabled),
+            ("torch's default device", device, partial(torch.set_default_device, device)),
+            ("torch's default dtype", dtype, partial(torch.set_default_dtype, dtype)),
+            ("whether gradients are recorded", grad, partial(torch.set_grad_enabled, grad)),
         ]

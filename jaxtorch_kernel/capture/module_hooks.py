@@ -1,125 +1,179 @@
 """A module's full backward hooks inside code that `jax.vjp` differentiates.
 
 torch inserts an identity before the module and one after it, and passes the gradients of these nodes to the hooks. Here
-each identity is a `jax.custom_vjp`. The one before the module needs the gradients of the one after it. JAX computes
-those first, in the same run of Python, so they are passed through an attribute. The computation of the user's hooks is
-traced after the module has run.
+each identity is a `jax.custom_vjp`. The one before the module also needs the gradients that reach the one after it. JAX
+computes those first, in the same run of Python, so they are passed through a `_Link`. The user's hooks are traced after
+the module has run, when the shapes on both sides are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 import torch
+from jax.extend.core import Jaxpr
 from torch.utils.hooks import BackwardHook
 
 from ..operators.bridge import Bridge, avals_of
 from ..programs.compiled import CompiledFunction
+from ..programs.trees import is_device_tensor
 from ..storage import placement
-from .bodies import Body, aval_of, read, trace_body
-from .custom import is_ours
+from .bodies import Body, aval_of, pull_back, read, trace_body
 
 Tensor = torch.Tensor
+Arrays = Sequence[jax.Array]
+# The gradients of a module's arguments or results, in their order; None for what has none.
+Gradients = list[Tensor | None]
+# A hook of a node of torch's graph: (gradients of its inputs, of its outputs) -> other gradients of its inputs.
+Hook = Callable[..., Sequence[Tensor | None]]
+# (constants, cotangents) -> (None, for the constants; gradients)
+PullBack = Callable[[Any, Arrays], tuple[None, Arrays]]
+
+
+class _Node:
+    """Takes the hook that torch registers on a node of its graph."""
+
+    hook: Hook
+
+    def register_hook(self, hook: Hook) -> None:
+        self.hook = hook
+
+
+@dataclass
+class _Side:
+    """The tensors on one side of a module: its arguments or its results.
+
+    Attributes:
+        hook: torch's closure that calls the user's hooks.
+        indices: which of the arguments or results are tensors.
+        differentiable: which of them have a gradient.
+        avals: of those.
+        others: size and dtype of the other tensors, by their index.
+    """
+
+    hook: Hook
+    indices: list[int]
+    differentiable: list[int]
+    avals: list[jax.ShapeDtypeStruct]
+    others: dict[int, tuple[torch.Size, torch.dtype]]
+
+    def gradients(self, given: Sequence[Tensor]) -> Gradients:
+        """The gradients of all tensors, from those of the differentiable ones."""
+        by_index = dict(zip(self.differentiable, given, strict=True))
+        return [by_index.get(i) for i in self.indices]
+
+    def wanted(self, results: Sequence[Tensor | None], given: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the differentiable tensors, from what the hook returned. `given`: what it got."""
+        by_index = dict(zip(self.indices, results, strict=True))
+        pairs = [(by_index[i], g) for i, g in zip(self.differentiable, given, strict=True)]
+        return [torch.zeros_like(g) if result is None else result for result, g in pairs]
+
+
+@dataclass
+class _Link:
+    """What the identity after a module passes to the one before it.
+
+    Attributes:
+        jaxpr: the hooks' computation for the arguments; None if no argument has a gradient.
+        outer: its constants, and the gradients of the results, between the two pullbacks.
+    """
+
+    jaxpr: Jaxpr | None = None
+    outer: tuple[Arrays, list[jax.Array]] | None = None
 
 
 class TracedBackwardHook(BackwardHook):
     """torch's `BackwardHook` with other identities. The closures that call the user's hooks are torch's."""
 
-    def __init__(self, module: Any, user_hooks: Any, user_pre_hooks: Any):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        user_hooks: Sequence[Callable[..., object]],
+        user_pre_hooks: Sequence[Callable[..., object]],
+    ):
         super().__init__(module, user_hooks, user_pre_hooks)
         self._what = f"a backward hook of {type(module).__name__}"
-        self._entering = True
-        self._enter: Any = (
-            None  # torch's closure, places of the tensors, of those with a gradient, their avals
-        )
-        self._zeros: dict[int, Any] = {}  # those without one: size and dtype
-        self._link = SimpleNamespace(body=None, given=None)
+        self._is_before = True  # the identity before the module comes first
+        self._before: _Side | None = None
+        self._link = _Link()
 
-    def setup_output_hook(self, args: Any) -> Any:
+    def setup_output_hook(self, args: object) -> object:
         """As torch's."""
-        self._entering = False
+        self._is_before = False
         return super().setup_output_hook(args)
 
-    def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
-        places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
-        differentiable = [i for i in places if is_ours(args[i]) and args[i].requires_grad]
+    def _apply_on_tensors(
+        self, fn: Callable[[Any], None], args: Any
+    ) -> tuple[object, list[int] | None]:
+        indices = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+        differentiable = [i for i in indices if is_device_tensor(args[i]) and args[i].requires_grad]
         if not differentiable or not torch.is_grad_enabled():
             return args, None
-        node = SimpleNamespace()
-        node.register_hook = lambda hook: setattr(node, "hook", hook)
+        node = _Node()
         fn(node)
         tensors = [args[i] for i in differentiable]
-        own = node.hook, places, differentiable, [aval_of(t) for t in tensors]
-        rest = {i: (args[i].shape, args[i].dtype) for i in places if i not in differentiable}
-        if self._entering:
-            self._enter, self._zeros = own, rest
-            results = _identity(tensors, _entered(self._link), ())
+        others = {i: (args[i].shape, args[i].dtype) for i in indices if i not in differentiable}
+        side = _Side(node.hook, indices, differentiable, list(map(aval_of, tensors)), others)
+        if self._is_before:
+            self._before = side
+            results = _identity(tensors, _pull_back_before(self._link), ())
         else:
-            self.n_outputs, self.output_tensors_index = len(args), places  # type: ignore[assignment]  # None there
+            self.n_outputs, self.output_tensors_index = len(args), indices  # type: ignore[assignment]  # None in torch
             with torch.no_grad():
-                leave, enter = self._bodies(own)
-            self._link.body = enter and enter.jaxpr
-            constants = leave.constants, enter and enter.constants
-            results = _identity(tensors, _left(self._link, leave.jaxpr), constants)
-        made = list(args)
+                after, before = self._bodies(side)
+            if before is not None:
+                self._link.jaxpr = before.jaxpr
+            constants = after.constants, [] if before is None else before.constants
+            results = _identity(tensors, _pull_back_after(self._link, after.jaxpr), constants)
+        replaced = list(args)
         for i, result in zip(differentiable, results, strict=True):
-            made[i] = result
-        return (tuple(made) if type(args) is tuple else type(args)(*made)), places
+            replaced[i] = result
+        return (tuple(replaced) if type(args) is tuple else type(args)(*replaced)), indices
 
-    def _bodies(self, own: Any) -> tuple[Body, Body | None]:
-        """What the hooks do to the gradients of the outputs, and from these and their own to those of the inputs."""
-        hook, places, differentiable, avals = own
-
-        def packed(given: Any, differentiable: list[int], places: list[int]) -> list[Any]:
-            found = dict(zip(differentiable, given, strict=True))
-            return [found.get(i) for i in places]
+    def _bodies(self, after: _Side) -> tuple[Body, Body | None]:
+        """What the hooks do to the gradients of the results; and to those of the arguments, given both."""
 
         def leave(*given: Tensor) -> list[Tensor]:
-            results = hook(None, packed(given, differentiable, places))
-            self.grad_outputs = None  # of this trace
-            return _those(results, places, differentiable, given)
+            results = after.hook(None, after.gradients(given))
+            self.grad_outputs = None  # tracers of this trace, which must not outlive it
+            return after.wanted(results, given)
 
-        body = trace_body(leave, avals, self._what)
-        if self._enter is None:
+        body = trace_body(leave, after.avals, self._what)
+        before = self._before
+        if before is None:
             return body, None
-        inner, places_in, differentiable_in, avals_in = self._enter
 
         def enter(*given: Tensor) -> list[Tensor]:
-            own, outer = given[: len(differentiable_in)], given[len(differentiable_in) :]
-            outputs = packed(outer, differentiable, places)
-            self.grad_outputs = self._pack_with_none(places, outputs, self.n_outputs)
-            gradients = packed(own, differentiable_in, places_in)
-            for k, i in enumerate(places_in):
-                if i in self._zeros:  # which needs none: torch's own hooks see zeros
-                    size, dtype = self._zeros[i]
+            count = len(before.differentiable)
+            inner, outer = given[:count], given[count:]
+            outputs = after.gradients(outer)
+            self.grad_outputs = self._pack_with_none(after.indices, outputs, self.n_outputs)
+            gradients = before.gradients(inner)
+            for k, i in enumerate(before.indices):
+                if (
+                    i in before.others
+                ):  # torch's own hooks get zeros for a tensor that needs no gradient
+                    size, dtype = before.others[i]
                     gradients[k] = torch.zeros(size, dtype=dtype, device="jax")
-            return _those(inner(gradients, None), places_in, differentiable_in, own)
+            return before.wanted(before.hook(gradients, None), inner)
 
-        return body, trace_body(enter, [*avals_in, *avals], self._what)
-
-
-def _those(results: Any, places: list[int], differentiable: list[int], given: Any) -> list[Tensor]:
-    """Of a hook's results, the gradients that are wanted."""
-    found = dict(zip(places, results, strict=True))
-    pairs = zip(differentiable, given, strict=True)
-    return [torch.zeros_like(g) if found[i] is None else found[i] for i, g in pairs]
+        return body, trace_body(enter, [*before.avals, *after.avals], self._what)
 
 
-def _identity(tensors: list[Tensor], pull_back: Any, constants: Any) -> Any:
-    """The tensors, with a gradient of their own."""
+def _identity(tensors: list[Tensor], pull_back: PullBack, constants: object) -> Sequence[Tensor]:
+    """The tensors, with `pull_back` as the gradient."""
 
     @jax.custom_vjp
-    def same(constants: Any, arrays: Any) -> Any:
+    def same(constants: object, arrays: list[jax.Array]) -> list[jax.Array]:
         return arrays
 
     same.defvjp(lambda constants, arrays: (arrays, constants), pull_back)
     arrays = [read(t) for t in tensors]
     compiled = CompiledFunction(
-        lambda *own: (same(constants, list(own)), []),
+        lambda *operands: (same(constants, list(operands)), []),
         avals_of(arrays),
         range(len(arrays)),
         name="backward hook",
@@ -127,27 +181,21 @@ def _identity(tensors: list[Tensor], pull_back: Any, constants: Any) -> Any:
     return Bridge(compiled, placement.current())(tensors, arrays)[0]
 
 
-def _left(link: SimpleNamespace, jaxpr: Any) -> Any:
-    def pull_back(constants: Any, cotangents: Any) -> Any:
-        results = _run(jaxpr, constants[0], cotangents)
-        link.given = constants[1], results
+def _pull_back_after(link: _Link, jaxpr: Jaxpr) -> PullBack:
+    def backward(constants: tuple[Arrays, Arrays], cotangents: Arrays) -> tuple[None, Arrays]:
+        results = pull_back(jaxpr, constants[0], cotangents)
+        link.outer = constants[1], results
         return None, results
 
-    return pull_back
+    return backward
 
 
-def _entered(link: SimpleNamespace) -> Any:
-    def pull_back(_: Any, cotangents: Any) -> Any:
-        given, link.given = link.given, None
-        if given is None:  # no gradient came by the outputs
+def _pull_back_before(link: _Link) -> PullBack:
+    def backward(_: object, cotangents: Arrays) -> tuple[None, Arrays]:
+        outer, link.outer = link.outer, None
+        if outer is None or link.jaxpr is None:  # no gradient reached the results
             return None, cotangents
-        return None, _run(link.body, given[0], [*cotangents, *given[1]])
+        constants, gradients = outer
+        return None, pull_back(link.jaxpr, constants, [*cotangents, *gradients])
 
-    return pull_back
-
-
-def _run(jaxpr: Any, constants: Any, cotangents: Any) -> list[Any]:
-    # torch's cotangents are the conjugates of JAX's.
-    key = np.zeros(2, np.uint32)
-    *results, _ = jax.core.eval_jaxpr(jaxpr, constants, key, *(c.conj() for c in cotangents))
-    return [r.conj() for r in results]
+    return backward

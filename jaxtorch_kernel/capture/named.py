@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,7 +23,7 @@ class Named:
         ValueError: if the function has no such parameter.
     """
 
-    def __init__(self, function: Callable[..., Any], names: str | Sequence[str]):
+    def __init__(self, function: Callable[..., object], names: str | Sequence[str]):
         self.names = {names} if isinstance(names, str) else set(names)
         self.positions: set[int] = set()
         if not self.names:
@@ -42,17 +42,17 @@ class Named:
         )
         self.positions = {i for i, p in enumerate(positional) if p.name in self.names}
 
-    def places(self, arguments: Arguments) -> set[int]:
-        """Among the leaves of a call."""
+    def indices(self, arguments: Arguments) -> set[int]:
+        """The indices of their leaves among the leaves of a call."""
         if not self.names:
             return set()
         args, kwargs = arguments.structure.children()
         chosen = [i in self.positions for i in range(len(args.children()))]
         chosen += [name in self.names for name in kwargs.context]
-        found: set[int] = set()
+        indices: set[int] = set()
         first = 0
         for spec, wanted in zip([*args.children(), *kwargs.children()], chosen, strict=True):
             if wanted:
-                found.update(range(first, first + spec.num_leaves))
+                indices.update(range(first, first + spec.num_leaves))
             first += spec.num_leaves
-        return found
+        return indices

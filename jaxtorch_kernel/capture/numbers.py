@@ -1,19 +1,21 @@
-"""Python numbers among the arguments: static at first, operands once they change.
+"""Python numbers among the arguments: static at first, operands once they vary.
 
-A number is part of the key until a call passes a different value in its place. From then on it is an operand of the
-program, so that a number that changes at every call causes two traces, not one per call (as `torch.compile` does for
-sizes). The code then receives a `Number`, which can be added to, subtracted from, multiplied with or divided by a
-floating-point tensor like the Python number. Any other use (`range(n)`, `2 ** n`, `n in table`) needs its value: the
-trace fails, and the number stays static. A bool is always static.
+A number is part of the key until a call passes a different value for it. From then on it is an operand of the program,
+so that a number that changes at every call causes two traces, not one per call (as `torch.compile` does for sizes). The
+code then receives a `Number`, which can be added to, subtracted from, multiplied with or divided by a floating-point
+tensor like the Python number. Any other use (`range(n)`, `2 ** n`, `n in table`) needs its value: the trace fails, and
+the number stays static. A bool is always static.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 import torch
+from torch.utils._pytree import TreeSpec
 
 from ..storage.buffer import wrap_sized
 from ..storage.dtypes import to_numpy
@@ -27,55 +29,57 @@ class Numbers:
     """Which numbers of one function are operands, for each structure of its arguments."""
 
     def __init__(self) -> None:
-        self._first: dict[Any, dict[int, Any]] = {}  # structure -> place -> the first value
-        self._moving: dict[Any, set[int]] = {}
-        self._fixed: dict[Any, set[int]] = {}  # tried as operands, and the code needs their values
+        # By the structure of the arguments: the first value of each number, by its index among the leaves; the
+        # indices of numbers that vary; the indices of those that were operands until the code needed their values.
+        self._first: dict[TreeSpec, dict[int, int | float]] = {}
+        self._varying: dict[TreeSpec, set[int]] = {}
+        self._fixed: dict[TreeSpec, set[int]] = {}
 
-    def substitute(self, structure: Any, leaves: list[Any], static: set[int]) -> set[int]:
-        """Put tensors in the place of the numbers that are operands; returns their places. `static` ones never are."""
+    def substitute(self, structure: TreeSpec, leaves: list[object], static: set[int]) -> set[int]:
+        """Replace the numbers that are operands by tensors; returns their indices. `static`: never operands."""
         numbers = {
             i: leaf
             for i, leaf in enumerate(leaves)
-            if type(leaf) in (int, float) and i not in static
+            if isinstance(leaf, int | float) and type(leaf) in (int, float) and i not in static
         }
         if not numbers:
             return set()
         first = self._first.setdefault(structure, dict(numbers))
         fixed = self._fixed.get(structure, set())
-        moving = self._moving.setdefault(structure, set())
+        varying = self._varying.setdefault(structure, set())
         for i, value in numbers.items():
             old = first.setdefault(i, value)
             if i not in fixed and (type(old) is not type(value) or repr(old) != repr(value)):
-                moving.add(i)
+                varying.add(i)
         wide = any(
             isinstance(t, Tensor) and t.dtype.itemsize >= 8 and t.is_floating_point()
             for t in leaves
         )
-        moving = {i for i in moving & numbers.keys() if _fits(leaves[i])}
-        for i in moving:
-            leaves[i] = _tensor(leaves[i], _dtype_of(leaves[i], wide))
-        return moving
+        operands = {i for i in varying & numbers.keys() if _fits(numbers[i])}
+        for i in operands:
+            leaves[i] = _tensor(numbers[i], _dtype_of(numbers[i], wide))
+        return operands
 
-    def fix(self, structure: Any) -> bool:
-        """Make every operand static again; False where there is none."""
-        moving = self._moving.pop(structure, set())
-        self._fixed.setdefault(structure, set()).update(moving)
-        return bool(moving)
+    def fix(self, structure: TreeSpec) -> bool:
+        """Make every operand static again; False if there is none."""
+        varying = self._varying.pop(structure, set())
+        self._fixed.setdefault(structure, set()).update(varying)
+        return bool(varying)
 
 
-def _dtype_of(value: Any, wide: bool) -> torch.dtype:
+def _dtype_of(value: int | float, wide: bool) -> torch.dtype:
     # The dtype with which a 0-dim tensor promotes as the Python number does.
     if isinstance(value, int):
         return torch.int64
     return torch.float64 if wide else torch.get_default_dtype()
 
 
-def _fits(value: Any) -> bool:
+def _fits(value: int | float) -> bool:
     return isinstance(value, float) or -(2**63) <= value < 2**63
 
 
-def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    kind: Any = type(value)
+def _tensor(value: int | float, dtype: torch.dtype) -> Tensor:
+    kind: type = type(value)
     return _cached(repr(value), kind, dtype)  # by its digits: -0.0 is not 0.0
 
 
@@ -100,19 +104,21 @@ _ARITHMETIC = frozenset(
     )
     for name in (base, f"{base}_", f"__{base}__", f"__r{base}__", f"__i{base}__", "rsub")
 )
-_EXACT = (
-    torch.float32,
-    torch.float64,
-)  # a number is rounded to these before it is used, also by the CPU
+# The CPU, too, rounds a number to one of these dtypes before it uses the number.
+_EXACT = (torch.float32, torch.float64)
 
 
 class Number(Tensor):
-    """A Python number that is an operand, as the traced code sees it."""
+    """A Python number that is an operand, in the form that the traced code gets."""
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        cls,
+        function: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         others = [a for a in args if isinstance(a, Tensor) and type(a) is not cls]
         name = getattr(function, "__name__", "")
@@ -125,17 +131,17 @@ class Number(Tensor):
     def __hash__(self) -> int:
         raise NeedsNumber()
 
-    def __getattr__(self, name: str) -> Any:  # of a number that a tensor does not have
+    def __getattr__(self, name: str) -> NoReturn:  # an attribute of numbers that tensors lack
         raise NeedsNumber()
 
-    def _needs(self, *_: Any) -> Any:
+    def _refuse(self, *_: object) -> NoReturn:
         raise NeedsNumber()
 
-    __round__ = __trunc__ = __floor__ = __ceil__ = __index__ = _needs
-    __divmod__ = __rdivmod__ = __int__ = __float__ = __bool__ = __complex__ = _needs
+    __round__ = __trunc__ = __floor__ = __ceil__ = __index__ = _refuse
+    __divmod__ = __rdivmod__ = __int__ = __float__ = __bool__ = __complex__ = _refuse
 
-    @property  # type: ignore[misc]  # it can be written elsewhere
-    def __class__(self) -> Any:  # `isinstance(k, int)` asks for it
+    @property  # type: ignore[misc]  # `object` has a setter too
+    def __class__(self) -> type[Number]:  # read by `isinstance(k, int)`
         raise NeedsNumber()
 
 
@@ -147,5 +153,5 @@ class NeedsNumber(CaptureError):
 
 
 def number(tensor: Tensor) -> Number:
-    """A 0-dim tensor, as the Number that the code gets."""
+    """The Number over a 0-dim tensor."""
     return torch.Tensor._make_subclass(Number, tensor)

@@ -1,11 +1,15 @@
 """Optimizers inside a captured step.
 
 `optimizer.step()` reads Python numbers that change between steps: the learning rate, which a scheduler sets, and the
-step count, which torch keeps on the CPU. Tracing would turn them into constants. So while a step is traced (detected by
-torch's own step hook), the learning rate is a tensor whose value is set from the group before each run, and the
-optimizer runs with torch's `capturable=True`, with its count on the device. After the step the groups are restored, so
-that other code still reads Python numbers. An optimizer that needs its learning rate as a number is traced with a
-number (`rates=False`).
+step count, which torch stores on the CPU. Tracing would turn them into constants. So torch's own step hooks prepare an
+optimizer that steps in a trace:
+
+* the learning rate in each parameter group becomes a tensor (`Rate`), which gets the group's number before each run;
+* the optimizer runs with torch's `capturable=True`, and its step count moves to the device.
+
+After the step the groups are restored, so that other code still reads Python numbers. An optimizer that needs its
+learning rate as a number is traced with a number (`rates=False`). Everything else that decides what an optimizer does
+is compared before each run (`UsedOptimizer`).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
 from ..storage.transfer import put
 from .dependencies.guard import Change
@@ -33,8 +38,8 @@ from .dependencies.tokens import token
 from .errors import CaptureError
 
 Tensor = torch.Tensor
-
-
+Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
+State = dict[Tensor, object]  # the state of an optimizer, by parameter
 _values_of = dict.values
 
 
@@ -47,13 +52,13 @@ class Rate:
         group = optimizer.param_groups[index]
         self.value = float(group["lr"])
         wide = any(p.dtype.to_real() == torch.float64 for p in group["params"])
-        self.dtype: Any = np.float64 if wide else np.float32
+        self.dtype = np.dtype(np.float64 if wide else np.float32)
         array, spec = put(np.array(self.value, self.dtype))
         self.tensor = wrap(array, spec, (), torch.float64 if wide else torch.float32)
 
     @property
-    def cell(self) -> Buffer:
-        """Where the program reads it."""
+    def buffer(self) -> Buffer:
+        """The buffer that the program reads."""
         return buffer_of(self.tensor)
 
     def refresh(self) -> None:
@@ -64,27 +69,34 @@ class Rate:
         value = float(optimizer.param_groups[self.index]["lr"])
         if value != self.value:
             self.value = value
-            self.cell.array = put(np.array(value, self.dtype))[0]
+            self.buffer.array = put(np.array(value, self.dtype))[0]
 
 
-class Known:
-    """An optimizer that the captured code used: what of it, beside its numbers, decides what it does."""
+class UsedOptimizer:
+    """An optimizer that the captured code used, with everything that decides what it does.
+
+    Attributes:
+        reference: a weak reference to it.
+        numbers: the settings of each group that are plain values.
+        rates: the groups whose learning rate is an operand.
+        identities: of its parameters, state and hooks.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.numbers = [_numbers(group) for group in optimizer.param_groups]
-        self.rates: set[int] = set()  # the groups whose learning rate is an operand
+        self.rates: set[int] = set()
         self.settle()
 
     def changes(self) -> list[Change]:
-        """The changes, in readable form."""
+        """The changes since the trace."""
         optimizer = self.reference()
         if optimizer is None:
             return [Change(f"{self.name}", "there", None)]
-        found = []
-        if _look(optimizer) != self.look:
-            found.append(
+        changes = []
+        if _identities(optimizer) != self.identities:
+            changes.append(
                 Change(f"the parameters, state, hooks or step of {self.name}", "other", "new")
             )
         for i, (old, group) in enumerate(zip(self.numbers, optimizer.param_groups, strict=False)):
@@ -92,14 +104,14 @@ class Known:
             for name in old:
                 if old[name] != new.get(name) and not (name == "lr" and i in self.rates):
                     path = f"{self.name}.param_groups[{i}][{name!r}]"
-                    found.append(Change(path, token(old[name]), token(new.get(name))))
-        return found
+                    changes.append(Change(path, token(old[name]), token(new.get(name))))
+        return changes
 
     def settle(self) -> None:
         """After the trace, make the state that its first step created a dependency of the program."""
         optimizer = self.reference()
         if optimizer is not None:
-            self.look = _look(optimizer)
+            self.identities = _identities(optimizer)
         self._names = [
             [name for name in numbers if not (name == "lr" and i in self.rates)]
             for i, numbers in enumerate(self.numbers)
@@ -114,24 +126,24 @@ class Known:
         self._sizes = list(map(len, groups))
 
     def holds(self) -> bool:
-        """Whether it is as it was."""
+        """Whether nothing has changed since the trace."""
         optimizer = self.reference()
-        if optimizer is None or _look(optimizer) != self.look:
+        if optimizer is None or _identities(optimizer) != self.identities:
             return False
         groups = optimizer.param_groups
         try:
             now = [[g[n] for n in names] for g, names in zip(groups, self._names, strict=True)]
         except KeyError:
             return False
-        # A tensor in the place of a number is no number, and must not be compared with one.
+        # Types first: comparing a number with a tensor that has replaced one would give a tensor.
         if [list(map(type, values)) for values in now] != self._types or now != self._values:
             return False
         if any(self._tensors) and list(map(_tensors, groups)) != self._tensors:
             return False
         return list(map(len, groups)) == self._sizes
 
-    def give_back(self) -> None:
-        """Let the groups have the numbers that they had."""
+    def restore_numbers(self) -> None:
+        """Restore the numbers of the groups."""
         optimizer = self.reference()
         groups = [] if optimizer is None else optimizer.param_groups
         for old, group in zip(self.numbers, groups, strict=False):
@@ -149,41 +161,40 @@ class Known:
         ]
 
 
-def _tensors(group: dict[str, Any]) -> dict[str, int]:
-    """The settings of a group that are tensors of the device, by identity: their values are read by the program."""
-    found = {k: v for k, v in group.items() if isinstance(v, Tensor)}
-    return {k: id(v) for k, v in found.items() if v.device.type == "jax"}
+def _tensors(group: Group) -> dict[str, int]:
+    """The identities of settings that are tensors of the device, whose values the program reads."""
+    return {k: id(v) for k, v in group.items() if is_device_tensor(v)}
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+def _numbers(group: Group) -> Group:
     plain = (int, float, tuple, str, type(None))
     return {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
 
 
-def _kept(state: dict[Any, Any]) -> Iterable[Any]:
-    """What an optimizer keeps of its parameters."""
+def _state_values(state: dict[Tensor, Any]) -> Iterable[object]:
+    """The values in an optimizer's state."""
     try:
         return [*chain.from_iterable(map(_values_of, state.values()))]
-    except TypeError:  # of another library: a dictionary for each parameter is torch's way
+    except TypeError:  # torch has a dictionary for each parameter; optimizers of other libraries may have other objects
         return chain.from_iterable(map(_parts, state.values()))
 
 
-def _parts(state: Any) -> Iterable[Any]:
+def _parts(state: object) -> Iterable[object]:
     if isinstance(state, dict):
         return state.values()
     return state if isinstance(state, list | tuple) else (state,)
 
 
-def _look(optimizer: torch.optim.Optimizer) -> Any:
-    """By identity: parameters, state, hooks, and a `step` that was put in the place of the class's."""
-    own = vars(optimizer)
+def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
+    """The identities of parameters, state, hooks, and of `step`, which the user may have replaced."""
+    attributes = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [*map(id, _kept(optimizer.state))],
-        id(own.get("step")),
+        [*map(id, _state_values(optimizer.state))],
+        id(attributes.get("step")),
         id(type(optimizer).step),
-        [*map(id, own.get("_optimizer_step_pre_hooks", {}).values())],
-        [*map(id, own.get("_optimizer_step_post_hooks", {}).values())],
+        [*map(id, attributes.get("_optimizer_step_pre_hooks", {}).values())],
+        [*map(id, attributes.get("_optimizer_step_post_hooks", {}).values())],
     )
 
 
@@ -191,29 +202,28 @@ class Optimizers:
     """The optimizers that the code uses while a step is traced.
 
     Args:
-        recorder: notified of the parameters of each.
+        recorder: is notified of each optimizer.
         rates: whether learning rates are operands.
     """
 
     def __init__(self, recorder: Recorder | None = None, rates: bool = True) -> None:
         self._as_operands = rates
         self.rates: list[Rate] = []
-        self.known: dict[int, Known] = {}
+        self.used: dict[int, UsedOptimizer] = {}
         self._recorder = recorder
-        self._before: list[tuple[dict[str, Any], str, Any]] = []
-        self._states: list[tuple[torch.optim.Optimizer, dict[Any, Any]]] = []
+        self._before: list[tuple[Group, str, object]] = []
+        self._states: list[tuple[torch.optim.Optimizer, State]] = []
         self._prepared: dict[int, dict[int, Rate]] = {}
         self._thread = threading.get_ident()
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Make every optimizer that steps ready for the trace; afterwards its groups are as they were.
-
-        Where the trace fails, its state is as it was, too.
+        """Context of a trace, in which every optimizer that steps is prepared. At the end its groups are restored; if
+        the trace fails, so is its state.
         """
         handles = (
             register_optimizer_step_pre_hook(self._prepare),
-            register_optimizer_step_post_hook(self._give_back),
+            register_optimizer_step_post_hook(self._restore_groups),
         )
         try:
             yield
@@ -221,19 +231,19 @@ class Optimizers:
             for optimizer, state in self._states:
                 optimizer.state.clear()
                 optimizer.state.update(state)
-            self._give_back()
-            for known in self.known.values():
-                known.give_back()
+            self._restore_groups()
+            for known in self.used.values():
+                known.restore_numbers()
             raise
         finally:
             for handle in handles:
                 handle.remove()
-            self._give_back()
+            self._restore_groups()
             self._states.clear()
             if self._recorder is not None:
                 for optimizer in self._recorder.optimizers.values():
-                    self.known.setdefault(id(optimizer), Known(optimizer))
-            for known in self.known.values():
+                    self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
+            for known in self.used.values():
                 known.settle()
             self._recorder = None
 
@@ -243,17 +253,17 @@ class Optimizers:
             rate.refresh()
 
     def hold(self) -> bool:
-        """Whether the optimizers are what they were."""
-        return all(known.holds() for known in self.known.values())
+        """Whether no optimizer has changed since the trace."""
+        return all(known.holds() for known in self.used.values())
 
     def changes(self) -> list[Change]:
         """The changes of the optimizers."""
-        return [change for known in self.known.values() for change in known.changes()]
+        return [change for known in self.used.values() for change in known.changes()]
 
-    def _prepare(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _prepare(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        known = self.known.setdefault(id(optimizer), Known(optimizer))
+        known = self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
         if first:
@@ -274,39 +284,39 @@ class Optimizers:
             if first:
                 _move_counts(optimizer, group)
 
-    def _give_back(self, *_: Any) -> None:
-        """Let the groups be as they were."""
+    def _restore_groups(self, *_: object) -> None:
+        """Restore the settings of the groups."""
         if threading.get_ident() != self._thread:
             return
         for group, name, value in reversed(self._before):
             group[name] = value
         self._before.clear()
 
-    def _set(self, group: dict[str, Any], name: str, value: Any) -> None:
+    def _set(self, group: Group, name: str, value: object) -> None:
         self._before.append((group, name, group[name]))
         group[name] = value
 
-    def check(self, written: list[Any]) -> None:
+    def check(self, written: list[Buffer]) -> None:
         """Refuse a step that sets its own learning rate, or another number of its optimizer. Called in the trace.
 
         Raises:
-            CaptureError: if the step wrote the cell of a learning rate, or a number has changed.
+            CaptureError: if the step wrote the buffer of a learning rate, or a number has changed.
         """
-        for known in self.known.values():
+        for known in self.used.values():
             for path in known.changed_by():
                 raise CaptureError(
                     f"captured code changes {path}, but its Python runs only once",
                     "Change it outside the captured code (call scheduler.step() after the captured step).",
                 )
         for rate in self.rates:
-            if any(cell is rate.cell for cell in written):
+            if any(buffer is rate.buffer for buffer in written):
                 raise CaptureError(
                     "captured code steps a scheduler, but its Python runs only once",
                     "Call scheduler.step() outside, after the captured step.",
                 )
 
 
-def _is_rate(value: Any) -> bool:
+def _is_rate(value: object) -> bool:
     """Whether a learning rate can be read as a number at each run."""
     return isinstance(value, float) or (
         isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim()
@@ -322,12 +332,12 @@ def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _move_counts(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    """Put what the optimizer counts on the CPU onto the device, where the program can count on."""
+def _move_counts(optimizer: torch.optim.Optimizer, group: Group) -> None:
+    """Move the step counts of an optimizer from the CPU to the device, where the program increments them."""
     for p in group["params"]:
         state = optimizer.state.get(p, {})
         for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim():
-                # Not by `to`, in the trace: what the trace makes of nothing is a constant of the program.
+                # Not by `to`, which the trace would record: a tensor computed from no input is a constant.
                 array, spec = put(value.detach().numpy())
                 state[name] = wrap(array, spec, (), value.dtype)

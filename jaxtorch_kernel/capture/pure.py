@@ -1,18 +1,18 @@
 """`pure`: compiles torch code as one program that is differentiated by `jax.vjp`.
 
 A call is looked up by its signature (`signature.py`). The first call of each signature is traced (`captured.py`) and
-compiled (`programs/compiled.py`). Every other call runs the compiled program: the arguments' buffers and the captured
-cells go in, tensors come out, and torch's autograd graph gets one node. The code may only write module buffers (running
-statistics) and the random key: both are outputs of the program and are written back.
+compiled (`programs/compiled.py`). Every other call runs the compiled program: it takes the buffers of the arguments and
+of everything that is read by name, it returns tensors, and torch's autograd graph gets one node. The code may only
+write module buffers (running statistics) and the random key: both are outputs of the program and are written back.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
-from .cached import Cached, checked, name_of
+from .cached import Cached, check_callable, name_of
 from .entry import Entry, trace_entry
 from .signature import Arguments
 
@@ -27,7 +27,7 @@ class Pure(Cached[Entry]):
         return trace_entry(self._function, arguments, self._name, donated)
 
     def lower(
-        self, *args: Any, target: str | None = None, gradients: bool = False, **kwargs: Any
+        self, *args: object, target: str | None = None, gradients: bool = False, **kwargs: object
     ) -> Lowered:
         """Lower the program of a call without running it; it can be printed, or compiled for any device.
 
@@ -51,19 +51,41 @@ class Pure(Cached[Entry]):
 
         entry, _, _, traced = self.find(args, kwargs)
         if traced:
-            entry.take_back()
+            entry.undo_trace()
         lower = with_gradients_of if gradients else forward_of
         return lower(entry.bridge.compiled, target)
 
 
+@overload
 def pure(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object],
     *,
     name: str | None = None,
     max_entries: int | None = None,
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
-) -> Any:
+) -> Pure: ...
+
+
+@overload
+def pure(
+    function: None = None,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> Callable[[Callable[..., object]], Pure]: ...
+
+
+def pure(
+    function: Callable[..., object] | None = None,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> Pure | Callable[[Callable[..., object]], Pure]:
     """Compile a torch function or module as one program for each call signature.
 
     The function is traced once per signature; later calls run the compiled program and none of its Python. Gradients
@@ -108,5 +130,5 @@ def pure(
         )
     if isinstance(function, Pure):
         return function
-    checked(function, "pure")
+    check_callable(function, "pure")
     return Pure(function, name or name_of(function), max_entries, static_argnames, donate)

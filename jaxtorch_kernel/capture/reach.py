@@ -1,14 +1,15 @@
 """Finds what code can reach by name, before it runs.
 
-Some things must be known in advance: the input tensors of a cell, the modules on the CPU that are lent to the device,
-the `.grad` of a step's leaves. The dependencies of a program are not guessed from this: `dependencies/` records them.
+Some things must be known in advance: the input tensors of a notebook cell, the modules on the CPU whose tensors are
+lent to the device, the `.grad` of a step's leaves. The search is static, so it may find too much or too little. What a
+program depends on is not taken from it: `dependencies/` records that while the code runs.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -29,10 +30,10 @@ class Reach:
         hidden: names that the code sets itself before it reads them.
 
     Attributes:
-        inputs: the names that hold tensors, and what they hold; a part of a module on the CPU by its path.
-        lent: the inputs that are parts of modules on the CPU: the input's name, the module's table, the name there.
-        modules, optimizers: path -> what is there.
-        tensors: all tensors found.
+        inputs: the values that contain tensors, by their name; tensors of modules on the CPU, by their path.
+        lent: for each input of a module on the CPU, its path, the module's table that contains it, and its key there.
+        modules, optimizers: by their path.
+        tensors: all tensors that were found.
         codes: the code of user functions.
     """
 
@@ -40,33 +41,33 @@ class Reach:
         self.namespace = namespace
         self.hidden = frozenset(hidden)
         self.inputs: dict[str, Any] = {}
-        self.lent: list[tuple[str, dict[str, Any], str]] = []
+        self.lent: list[tuple[str, dict[str, torch.Tensor], str]] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.tensors: list[torch.Tensor] = []
         self.codes: list[types.CodeType] = []
         self._names: set[str] = set()
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, object] = {}
 
     def name(self, name: str, hand_over: bool = True) -> None:
-        """Follow one name of the namespace. `hand_over`: what holds tensors is an input."""
+        """Follow one name of the namespace. `hand_over`: make its value an input if it contains tensors."""
         if name in self._names or name in self.hidden:
             return
         self._names.add(name)
         value = self.namespace.get(name, _MISSING)
         if value is not _MISSING:
-            if hand_over and _holds_tensors(value):
+            if hand_over and _contains_tensors(value):
                 self.inputs[name] = value
             self.visit(name, value)
 
     def leave_filled(self, code: types.CodeType) -> None:
-        """Hand over no container that the code fills, itself or in a function: it is read and filled by its name."""
+        """Remove containers that the code or a function of it fills from the inputs: the code accesses them by name."""
         for some in (code, *self.codes):
             for name in names_filled(some):
                 if not isinstance(self.inputs.get(name), torch.Tensor):
                     self.inputs.pop(name, None)
 
-    def visit(self, path: str, value: Any, depth: int = _DEEPEST) -> None:
+    def visit(self, path: str, value: object, depth: int = _DEEPEST) -> None:
         """Follow one value."""
         if is_plain(value) or id(value) in self._seen or not depth:
             return
@@ -95,8 +96,8 @@ class Reach:
             if is_user_class(value):
                 for name, item in list(vars(value).items()):
                     self.visit(f"{path}.{name}", getattr(item, "__func__", item), depth - 1)
-        elif "__wrapped__" in _own_attributes(value):  # `hasattr` may run code of the user's
-            self.visit(path, value.__wrapped__, depth - 1)
+        elif "__wrapped__" in (attributes := _attributes(value)):
+            self.visit(path, attributes["__wrapped__"], depth - 1)
         elif is_user_class(type(value)) and hasattr(value, "__dict__"):
             self.visit(type(value).__name__, type(value), depth)
             for name, item in list(vars(value).items()):
@@ -110,7 +111,7 @@ class Reach:
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(path, value, depth - 1)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            self.visit(f"{path}.{name}", _contents(cell), depth - 1)
+            self.visit(f"{path}.{name}", contents_of(cell), depth - 1)
         for name in names_read(code).globals:
             if function.__globals__ is self.namespace:
                 self.name(name)
@@ -119,44 +120,48 @@ class Reach:
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         self.modules[path] = module
-        own = vars(module)
+        attributes = vars(module)
         if is_user_class(type(module)):
             self.visit(type(module).__name__, type(module))
-        for name, value in list(own.items()):
+        for name, value in list(attributes.items()):
             if name not in ("_parameters", "_buffers", "_modules"):
                 self.visit(f"{path}.{name}", value, 3)
         for table in ("_parameters", "_buffers"):
-            for name, value in own[table].items():
+            for name, value in attributes[table].items():
                 if value is not None and value.device.type == "cpu":
                     self.inputs[f"{path}.{name}"] = value
-                    self.lent.append((f"{path}.{name}", own[table], name))
+                    self.lent.append((f"{path}.{name}", attributes[table], name))
                 if value is not None:
                     self.tensors.append(value)
-        for name, child in own["_modules"].items():
+        for name, child in attributes["_modules"].items():
             self.visit(f"{path}.{name}", child)
 
 
-def _holds_tensors(value: Any) -> bool:
+def _contains_tensors(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, torch.nn.Module | type | types.FunctionType | types.ModuleType):
         return False
     try:
         return any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(value))
-    except RecursionError:  # a list that holds itself
+    except RecursionError:  # a list that contains itself
         return False
 
 
-def _own_attributes(value: Any) -> Any:
+def _attributes(value: object) -> dict[str, Any]:
+    """The attributes of an object, read without running code of its class."""
     try:
-        return object.__getattribute__(value, "__dict__")
+        attributes: dict[str, Any] = object.__getattribute__(value, "__dict__")
+        return attributes
     except AttributeError:
-        return ()
+        return {}
 
 
-def tensors_in_reach(function: Any, leaves: list[Any]) -> list[torch.Tensor]:
+def tensors_in_reach(
+    function: Callable[..., object], leaves: Collection[object]
+) -> list[torch.Tensor]:
     """The tensors among `leaves`, and in the function's defaults, closure and globals, one level into objects."""
-    found: dict[int, torch.Tensor] = {}
+    reached: dict[int, torch.Tensor] = {}
     for value in [*leaves, *reachable(function)]:
         if isinstance(value, torch.Tensor):
             tensors = [value]
@@ -166,38 +171,41 @@ def tensors_in_reach(function: Any, leaves: list[Any]) -> list[torch.Tensor]:
             tensors = [p for group in value.param_groups for p in group["params"]]
         else:
             continue
-        found.update((id(t), t) for t in tensors)
-    return list(found.values())
+        reached.update((id(t), t) for t in tensors)
+    return list(reached.values())
 
 
 def reachable(function: Any) -> list[Any]:
     """Everything that a function names, one level into containers and objects."""
-    own = getattr(function, "__self__", None)
+    instance = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)
-    if hasattr(function, "reached"):  # it knows better, as a cell does
+    if hasattr(
+        function, "reached"
+    ):  # of a notebook cell (`cells/program.py`), which has searched already
         return list(function.reached())
     code = getattr(function, "__code__", None)
-    values = [] if own is None else [own]
+    values = [] if instance is None else [instance]
     if isinstance(function, torch.nn.Module):
         values.append(function)
     if code is not None:
         table = function.__globals__
         values += [table[name] for name in code.co_names if name in table]
-        values += [_contents(cell) for cell in function.__closure__ or ()]
+        values += [contents_of(cell) for cell in function.__closure__ or ()]
         values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    found = []
+    reached = []
     for value in values:
-        found.append(value)
+        reached.append(value)
         if isinstance(value, dict):
-            found += value.values()
+            reached += value.values()
         elif isinstance(value, list | tuple):
-            found += value
+            reached += value
         elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):
-            found += vars(value).values()
-    return found
+            reached += vars(value).values()
+    return reached
 
 
-def _contents(cell: Any) -> Any:
+def contents_of(cell: types.CellType) -> object:
+    """The contents of a closure's cell; None if it is empty."""
     try:
         return cell.cell_contents
     except ValueError:

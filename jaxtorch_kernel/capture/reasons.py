@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ..programs.stats import Reason
 from .dependencies.guard import Change
 from .dependencies.tokens import Code, Identity, Phrase, Structure, TensorLook, Value
 
-State = dict[str, Any]  # path -> what stands there
+# What a program depends on: path -> the token of the value there (`dependencies/tokens.py`).
+State = dict[str, object]
 
 _WITHIN = re.compile(r"[.\[]")
-_NAMES = 4  # that one advice tells; more are a number
+_NAMES = 4  # that one piece of advice lists; of more names, the number is given
 _HOOK = re.compile(r"\._\w*hooks\w*\[\d+\]")
 
 
@@ -28,14 +28,14 @@ def differences(before: State, after: State) -> list[str]:
 
 
 def changes(before: State, after: State) -> list[Change]:
-    """What differs between two states."""
+    """The differences between two states."""
     paths = [*after, *(p for p in before if p not in after)]
     looks = ((path, before.get(path), after.get(path)) for path in paths)
     return outermost([Change(path, old, new) for path, old, new in looks if old != new])
 
 
 def outermost(found: list[Change]) -> list[Change]:
-    """Without what lies inside of something else that changed; of a tuple, its elements."""
+    """The changes without those inside of another changed object; a tuple is replaced by its changed elements."""
     kept: list[Change] = []
     said: list[str] = []
     for change in sorted(found, key=_depth):
@@ -76,12 +76,13 @@ def reasons(found: list[Change]) -> list[Reason]:
     for path, advice in phrases.values():
         names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
     return [
-        Reason(what, _said(advice, list(names[advice]))) for what, (_, advice) in phrases.items()
+        Reason(what, _with_names(advice, list(names[advice])))
+        for what, (_, advice) in phrases.items()
     ]
 
 
 def distance(found: list[Change]) -> int:
-    """How much changed: of a tensor its dtype, shape, device and gradient count each."""
+    """How many things changed: the dtype, shape, device and requires_grad of a tensor count separately."""
     return sum(
         sum(a != b for a, b in zip(old, new, strict=True))
         if isinstance(old, TensorLook) and isinstance(new, TensorLook)
@@ -90,15 +91,15 @@ def distance(found: list[Change]) -> int:
     )
 
 
-def _said(advice: str, names: list[str]) -> str:
-    """An advice with its names."""
+def _with_names(advice: str, names: list[str]) -> str:
+    """The advice with the names filled in."""
     if len(names) > _NAMES:
         names = [*names[: _NAMES - 1], f"{len(names) - _NAMES + 1} more"]
     several = ", ".join(names[:-1]) + " and " if len(names) > 1 else ""
     return advice.replace("{}", several + names[-1])
 
 
-def _phrase(path: str, old: Any, new: Any) -> str:
+def _phrase(path: str, old: object, new: object) -> str:
     hook = _HOOK.search(path)
     if hook is not None:
         where = path[: hook.start()]
@@ -122,7 +123,7 @@ def _phrase(path: str, old: Any, new: Any) -> str:
     if isinstance(new, Value) and isinstance(old, TensorLook):
         return f"{path} is {_shown(new)}, not a tensor"
     if isinstance(old, str) or isinstance(new, str):
-        return f"{path} is a different one"
+        return f"{path} is a different object"
     if isinstance(new, Structure):
         return f"{path} has different contents"
     kind = (
@@ -135,7 +136,7 @@ def _phrase(path: str, old: Any, new: Any) -> str:
     return f"{path} is a different {kind}"
 
 
-def _advice(path: str, old: Any, new: Any) -> str:
+def _advice(path: str, old: object, new: object) -> str:
     """How to avoid the retrace; {} stands for the names to which the advice applies."""
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         if old.dtype != new.dtype:
@@ -190,5 +191,5 @@ def _shown(value: Value) -> str:
     return text if len(text) <= 30 else text[:27] + "..."
 
 
-def _short(dtype: Any) -> str:
+def _short(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")

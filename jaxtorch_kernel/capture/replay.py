@@ -1,4 +1,11 @@
-"""One traced signature and its runs: where its inputs are, whether its guards hold, what it returns."""
+"""One traced signature and its runs: where its inputs are, whether its guards hold, what it returns.
+
+Before a run, `live_buffers` reads the buffers that the program takes besides its arguments, and checks all that the
+trace depended on: specs, memory layouts, requires_grad flags, shared memory and guards. If a check fails it returns
+None, and the call is retraced. `run` then takes the arguments' buffers and these, and returns the result of the code
+with new tensors for its outputs. What the program does with the buffers is up to the subclass: `Entry` (`entry.py`)
+adds a node to torch's graph, `Step` (`step.py`) writes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from operator import attrgetter, call
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import torch
@@ -15,24 +22,24 @@ from torch.utils import _pytree as pytree
 
 from ..programs.rng import RandomKey
 from ..storage import moves
-from ..storage.buffer import Spec
+from ..storage.buffer import Buffer, Spec
 from .captured import Captured
 from .dependencies.effects import layout_of
 from .dependencies.guard import Change
 from .dependencies.record import Record
 from .dependencies.tokens import Phrase, look
-from .quick import STALE, buffers_of
+from .quick import STALE, CallOf, buffers_of
 from .results import Alias, Output, Part, as_class
 from .sharing import Sharing
-from .signature import Arguments
+from .signature import Arguments, Leaves
 
 Tensor = torch.Tensor
 
 
 _storage_of = Tensor.untyped_storage
 _buffer_of, _spec_of, _flag_of = map(attrgetter, ("buffer", "spec", "requires_grad"))
-# What None in the place of a tensor or a cell raises, and a table that has lost one.
-_GONE = AttributeError, TypeError, IndexError
+# Raised by reading a buffer through a dead weak reference (None), or through a container that has lost its tensor.
+_NO_LONGER_EXISTS = AttributeError, TypeError, IndexError
 
 
 def _nothing() -> None:
@@ -43,85 +50,89 @@ class Replay(ABC):
     """A captured program and where its inputs come from.
 
     Args:
-        captured: what the trace found; its inputs are the arguments' buffers, then `references`' cells.
-        places: of the arguments, among the leaves of a call.
+        captured: the captured function; its inputs are the arguments' buffers, then those read by name.
+        indices: the index of each argument among the leaves of a call.
         record: what the trace depended on, and what it did to Python state.
-        given: inputs whose memory the program takes, beside what it writes.
-        cells: how many of the captured cells are read at each run, the arguments' included; all by default.
+        donated: inputs that are donated besides those that the program writes.
+        count: how many of the captured buffers are read at each run, the arguments' included; all by default.
+
+    Attributes:
+        undo: restores the Python state that the trace changed, if no run follows the trace.
+        state: what the traced call depended on (`retraces.py`).
+        provisional: whether the trace created lasting tensors, so that the next call must be traced again.
+        reads_nothing: whether the program depends on its arguments alone, so that it is valid forever.
+        only: the output that is the whole result, if the code returned one new tensor and no container.
     """
 
-    # Takes back what the trace did to Python state, where no run follows it.
     undo: Callable[[], None] = staticmethod(_nothing)
-    state: dict[str, Any] | None = None  # what the call that was traced looked like
-    provisional = False  # made lasting tensors: to be traced again, now that they exist
+    state: dict[str, object] | None = None
+    provisional = False
 
     def __init__(
         self,
         captured: Captured,
-        places: list[int],
+        indices: list[int],
         record: Record,
-        given: Sequence[int] = (),
-        cells: int | None = None,
+        donated: Sequence[int] = (),
+        count: int | None = None,
     ):
         self.captured = captured
-        self.places = places
+        self.indices = indices
         self.guards = record.guards
         self.again = record.repeats
         self.undo = record.undo
         self.paths = record.paths
-        found = record.references(captured.cells[len(places) : cells])
-        self.tensors, self.references, self._first = found
+        references = record.references(captured.buffers[len(indices) : count])
+        self.tensors, self.references, self._first = references
         self.flags = [
             t().requires_grad if (flag := record.flags.get(id(t()))) is None else flag  # type: ignore[union-attr]  # alive
             for t in (self.tensors if record.differentiates else ())
         ]
-        self._flagged = record.flagged  # tensors whose flag the code reads
+        self._flagged = record.flagged  # tensors whose requires_grad the code reads
         self._flags = list(map(_flag_of, map(call, self._flagged)))
         self._fresh = {i for i, leaf in enumerate(captured.leaves) if id(leaf) in record.fresh}
-        self.specs = captured.specs[len(places) : cells]
+        self.specs = captured.specs[len(indices) : count]
         self._layouts = record.layouts
-        self._kept: tuple[int, list[Any]] = (
-            -1,
-            [],
-        )  # `moves.count`, and the cells of the tensors at that time
-        # Beside its arguments: it holds for good.
+        # `moves.count`, and the buffers of the tensors at that time.
+        self._latest: tuple[int, list[ref[Buffer]]] = -1, []
         self.reads_nothing = self.guards.is_bare and not (self.tensors or self.references)
-        # One tensor and nothing around it: a step's loss, a module's output.
         only = captured.leaves[0] if captured.structure.is_leaf() else None
-        self.single = isinstance(only, Output) and only.cls is Tensor
-        alive = [cell() for cell in captured.cells[:cells]]
-        written = [i for i in (*captured.written, *given) if i < len(alive)]
-        self.sharing = Sharing(alive, places, written, record)
+        self.only = only if isinstance(only, Output) and only.cls is Tensor else None
+        alive = [buffer for reference in captured.buffers[:count] if (buffer := reference())]
+        written = [i for i in (*captured.written, *donated) if i < len(alive)]
+        self.sharing = Sharing(alive, indices, written, record)
         self.reflagged, self.rebound = record.reflagged, record.rebound
-        self.sources = [c for r in self.references if isinstance(c := r(), RandomKey)]
+        self.sources = [b for r in self.references if isinstance(b := r(), RandomKey)]
 
-    def _cells(self) -> list[Any]:
-        """The cells of the tensors that are read by name. Raises AttributeError where one is gone."""
-        alive: Any = map(call, self.tensors)
-        return list(map(_buffer_of, map(_storage_of, alive)))
+    def _tensor_buffers(self) -> list[Buffer]:
+        """The buffers of the tensors that are read by name. Raises AttributeError if one no longer exists."""
+        tensors: Iterator[Any] = map(call, self.tensors)  # None if one is gone
+        return list(map(_buffer_of, map(_storage_of, tensors)))
 
-    def _bound(self) -> list[Any]:
-        """The other cells: those of slots that each run rebinds, and the random key."""
-        return [reference() for reference in self.references]
+    def _other_buffers(self) -> list[Buffer]:
+        """The other buffers that are read: those of slots that each run rebinds, and the random key."""
+        # A slot whose tensor has changed gives None, which has no spec: `live_buffers` sees that.
+        return cast(list[Buffer], [reference() for reference in self.references])
 
-    def _cells_of_tensors(self) -> list[Any] | None:
-        """The cells of the tensors that are read by name; None where one of these lies in memory in another way.
+    def _tensor_buffers_in_layout(self) -> list[Buffer] | None:
+        """The buffers of the tensors that are read by name; None if the memory layout of one has changed.
 
-        They are those of the last run, where no tensor of the process has moved since. Raises what `_GONE` lists where
-        one is gone.
+        They are those of the last run if no tensor of the process has got other memory since (`storage/moves.py`).
+        Raises an error of `_NO_LONGER_EXISTS` if a tensor no longer exists.
         """
-        count, kept = self._kept
+        count, latest = self._latest
         if count == moves.count:
-            return list(map(call, kept))
+            # One may be gone: then it is None, and reading its spec raises an error of `_NO_LONGER_EXISTS`.
+            return list(map(call, latest))  # type: ignore[arg-type]
         count = moves.count
-        cells = self._cells()
+        buffers = self._tensor_buffers()
         if any(self._moved()):
             return None
-        self._kept = count, list(map(ref, cells))
-        return cells
+        self._latest = count, list(map(ref, buffers))
+        return buffers
 
     def _moved(self) -> Iterator[Change]:
-        """The tensors that lie in memory in another way than in the trace."""
+        """The tensors whose memory layout differs from that in the trace."""
         for path, reference, layout in self._layouts:
             tensor = reference()
             if tensor is not None and layout_of(tensor) != layout:
@@ -130,66 +141,68 @@ class Replay(ABC):
                 new = now if old != now else Phrase("has a different memory layout")
                 yield Change(path, old, new)
 
-    def quick_call(self, specs: list[Spec]) -> Callable[[tuple[Any, ...]], Any]:
-        """Runs a call of tensors that `Quick.matches` knows. It refers to the replay, which must not keep it.
+    def quick_call(self, specs: list[Spec]) -> CallOf:
+        """A function that runs a call whose tensors `Quick.matches` accepts.
+
+        The function refers to the replay, so the replay must not refer to it.
 
         Args:
-            specs: of the arguments' buffers.
+            specs: the specs of the arguments' buffers.
         """
 
         def call_of(args: tuple[Any, ...]) -> Any:
-            cells = self.live_cells() if buffers_of(args, specs) is not None else None
-            if cells is None or not self.sharing.arguments_agree(args, cells):
+            buffers = self.live_buffers() if buffers_of(args, specs) is not None else None
+            if buffers is None or not self.sharing.arguments_agree(args, buffers):
                 return STALE
-            result = self.run(args, cells)
+            result = self.run(args, buffers)
             for again in self.again:
                 again()
             return result
 
         return call_of
 
-    def take_first(self) -> list[Any]:
-        """The cells of the call that was traced: its code may have put other tensors in their places since."""
-        cells, self._first = self._first, []
-        return cells
+    def first_buffers(self) -> list[Buffer]:
+        """The buffers that the traced call read. Its code may have stored other tensors under their names since."""
+        buffers, self._first = self._first, []
+        return cast(list[Buffer], buffers)
 
-    def live_cells(self) -> list[Any] | None:
-        """The cells to read, or None where the program no longer says what the code would do."""
+    def live_buffers(self) -> list[Buffer] | None:
+        """The buffers to read besides the arguments', or None if the program is not valid for the present state."""
         if self.reads_nothing:
             return []
         try:
-            cells = self._cells_of_tensors()
-            if cells is None:
+            buffers = self._tensor_buffers_in_layout()
+            if buffers is None:
                 return None
-            cells += self._bound()
-            if list(map(_spec_of, cells)) != self.specs or not self.sharing.cells_agree(cells):
+            buffers += self._other_buffers()
+            if list(map(_spec_of, buffers)) != self.specs or not self.sharing.names_agree(buffers):
                 return None
             if self.flags and list(map(_flag_of, map(call, self.tensors))) != self.flags:
                 return None
             if self._flagged and list(map(_flag_of, map(call, self._flagged))) != self._flags:
                 return None
-        except _GONE:
+        except _NO_LONGER_EXISTS:
             return None
         try:
-            return cells if self.holds() else None
-        except AttributeError:  # what it asks is gone
+            return buffers if self.holds() else None
+        except AttributeError:  # an object that a guard reads no longer exists
             return None
 
-    def waits(self) -> bool:
-        """Whether its guards may hold again: everything that it reads still exists, though some value differs."""
+    def may_hold_again(self) -> bool:
+        """Whether its guards may hold again later: everything that it reads still exists, only some value differs."""
         try:
-            same = list(map(_spec_of, self._cells() + self._bound())) == self.specs
+            same = list(map(_spec_of, self._tensor_buffers() + self._other_buffers())) == self.specs
             return same and not self.provisional and not self.guards.gone
-        except _GONE:
+        except _NO_LONGER_EXISTS:
             return False
 
     def holds(self) -> bool:
-        """Whether what the trace depended on is as it was."""
+        """Whether the guards hold."""
         return self.guards.hold()
 
     def changes(self) -> list[Change]:
-        """Why `live_cells` or `holds` says no."""
-        found = [*self.guards.changes(), *self._moved()]
+        """The changes for which `live_buffers` returns None or `holds` returns False."""
+        changes = [*self.guards.changes(), *self._moved()]
         flags = [
             *zip(self.tensors, self.flags, strict=False),
             *zip(self._flagged, self._flags, strict=True),
@@ -199,64 +212,63 @@ class Replay(ABC):
             if tensor is not None and tensor.requires_grad != flag:
                 old = look(tensor)._replace(requires_grad=flag)
                 change = Change(self.paths.get(id(tensor), "a tensor"), old, look(tensor))
-                found += [] if change in found else [change]
+                changes += [] if change in changes else [change]
         try:
-            specs = list(map(_spec_of, self._cells() + self._bound()))
-        except _GONE:
-            found.append(Change("a tensor that it read", "there", None))
-            return found
+            specs = list(map(_spec_of, self._tensor_buffers() + self._other_buffers()))
+        except _NO_LONGER_EXISTS:
+            changes.append(Change("a tensor that it read", "there", None))
+            return changes
         for old_spec, spec in zip(self.specs, specs, strict=True):
             if spec != old_spec:
-                found.append(Change("a tensor that it reads", old_spec, spec))
-        return found
+                changes.append(Change("a tensor that it reads", old_spec, spec))
+        return changes
 
-    def take_back(self) -> None:
-        """Give Python state back what the trace changed: no run follows it."""
+    def undo_trace(self) -> None:
+        """Restore the Python state that the trace changed. Called if no run follows the trace."""
         undo, self.undo = self.undo, _nothing
         undo()
 
     @abstractmethod
     def compile(self) -> None:
-        """Compile what a run will need, so that the run itself only runs."""
+        """Compile everything that a run needs, so that the run itself compiles nothing."""
 
-    def run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None = None) -> Any:
-        """The call, by the compiled program.
+    def run(self, leaves: Leaves, named: list[Buffer], call: Arguments | None = None) -> Any:
+        """Run the compiled program for a call, and return what the code returned.
 
         Args:
-            leaves: of the call, as the program takes them.
-            cells: what `live_cells` gave.
-            call: the arguments, where the caller's own leaves may be others.
+            leaves: the leaves that the program takes.
+            named: the buffers from `live_buffers`.
+            call: the arguments, if `leaves` may differ from the leaves that the caller passed.
         """
-        self.undo = _nothing  # it holds what was there before the trace
-        for place, flag in self.reflagged:
-            (leaves if call is None else call.own)[place].requires_grad_(flag)
-        for place, slot in self.rebound:
-            slot.set((leaves if call is None else call.own)[place])
+        self.undo = _nothing  # it refers to objects from before the trace
+        for index, flag in self.reflagged:
+            (leaves if call is None else call.caller_leaves)[index].requires_grad_(flag)
+        for index, slot in self.rebound:
+            slot.set((leaves if call is None else call.caller_leaves)[index])
         if not self.sources:
-            return self._run(leaves, cells, call)
+            return self._run(leaves, named, call)
         with ExitStack() as stack:
             for source in self.sources:  # two threads must not draw from the same key
                 stack.enter_context(source.locked())
-            return self._run(leaves, cells, call)
+            return self._run(leaves, named, call)
 
     @abstractmethod
-    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
-        """The call, where nobody else draws random numbers meanwhile."""
+    def _run(self, leaves: Leaves, named: list[Buffer], call: Arguments | None) -> Any:
+        """Run the program for a call while the random keys that it draws from are locked."""
 
     def _result(
         self,
         tensor_of: Callable[[Output], Tensor],
-        leaves: Sequence[Any],
+        leaves: Leaves,
         call: Arguments | None,
     ) -> Any:
         """What the code returned, with this run's tensors."""
         borrowed = call is not None and call.borrowed
-        if self.single and not borrowed:
-            return tensor_of(self.captured.leaves[0])
-        own = leaves if call is None else call.own
-        made: dict[
-            int, Tensor
-        ] = {}  # by the identity of the Output: one that is there twice is one tensor
+        if self.only is not None and not borrowed:
+            return tensor_of(self.only)
+        passed = leaves if call is None else call.caller_leaves
+        # By the identity of the Output: one that the code returned twice is one tensor.
+        made: dict[int, Tensor] = {}
 
         def tensor(output: Output) -> Tensor:
             if id(output) not in made:
@@ -273,7 +285,7 @@ class Replay(ABC):
             elif isinstance(leaf, Part):
                 leaf = leaf.view.of(tensor(leaf.output))
             elif isinstance(leaf, Alias):
-                leaf = leaf.of(own)
+                leaf = leaf.of(passed)
             elif isinstance(leaf, Tensor) and not leaf.requires_grad:
                 leaf = leaf.clone()  # made by the trace: the caller may write to what it gets
             results.append(leaf)

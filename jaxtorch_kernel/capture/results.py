@@ -1,11 +1,14 @@
 """The results of captured code, and how each run returns them.
 
+Each leaf of the result is one of four kinds:
+
 Output   a tensor that the program computes
 Part     a view of an output, if the code returned several views of one storage (`return y, y[:2]`)
 Alias    a tensor that the caller already has, or a view of it (`return x.T`): not an output of the program
+value    anything else, returned as it is
 
-Eager code returns the tensor itself or a view, so that a write to one is visible in the other. Each run recreates views
-with `as_strided`, which torch's autograd differentiates like the original view.
+A write to a tensor that eager code returns is visible in the tensors that it shares memory with. To keep that, each run
+recreates views with `as_strided`, which torch's autograd differentiates like the original view.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..programs.tracing import Trace
+from ..programs.trees import is_device_tensor
 from ..storage.buffer import buffer_of
 from ..storage.layout import covers_buffer
 from .numbers import Number
@@ -27,7 +31,7 @@ Tensor = torch.Tensor
 
 
 def as_class(tensor: Tensor, cls: type[Tensor]) -> Tensor:
-    """The tensor, as one of a subclass."""
+    """The tensor as an instance of `cls`, a subclass of Tensor or Tensor itself."""
     return tensor if type(tensor) is cls else tensor.as_subclass(cls)
 
 
@@ -38,12 +42,12 @@ class Output:
     size: tuple[int, ...]
     dtype: torch.dtype
     differentiable: bool
-    position: int = 0  # among the outputs of its kind
-    cls: type[Tensor] = Tensor  # a subclass that the code made it of
+    position: int = 0  # among the outputs that are differentiable, or among those that are not
+    cls: type[Tensor] = Tensor  # the subclass that the code returned
 
 
 class View(NamedTuple):
-    """How a tensor lies in the memory of another one."""
+    """The layout of a tensor in the memory of another one."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -68,16 +72,17 @@ class Alias(NamedTuple):
     """A tensor that existed before the code ran, or a view of it.
 
     Attributes:
-        source: its place among the leaves of the call, or a weak reference.
+        source: its index among the leaves of the call, or a weak reference.
         view: None for the tensor itself.
     """
 
     source: int | weakref.ref[Tensor]
     view: View | None
 
-    def of(self, leaves: Sequence[Any]) -> Tensor:
+    def of(self, leaves: Sequence[object]) -> Tensor:
         """The tensor, given the leaves of a call."""
-        source: Any = leaves[self.source] if type(self.source) is int else self.source()  # type: ignore[operator]
+        source = leaves[self.source] if isinstance(self.source, int) else self.source()
+        assert isinstance(source, Tensor)  # a guard of the program keeps it alive
         return source if self.view is None else self.view.of(source)
 
 
@@ -87,7 +92,7 @@ class Known(NamedTuple):
     Attributes:
         tensor: as the code saw it.
         source: for an `Alias`.
-        copied: the code saw a copy of it, so that views of that are none of the caller's tensor.
+        copied: the code saw a copy of it, so a view of that copy is not a view of the caller's tensor.
     """
 
     tensor: Tensor
@@ -99,27 +104,29 @@ class Results:
     """The classified results of the code. Created at the end of a trace.
 
     Args:
-        leaves: all that it returned, flat.
+        leaves: the leaves of what it returned.
         trace: the trace.
         known: tensors that the caller has.
 
     Attributes:
-        leaves: one for each: an Output, a Part, an Alias or the value itself.
+        leaves: one for each leaf: an Output, a Part, an Alias or the value itself.
         differentiable, others: the tensors of the outputs, each in the order of its positions.
     """
 
-    def __init__(self, leaves: Sequence[Any], trace: Trace, known: Iterable[Known]):
+    def __init__(self, leaves: Sequence[object], trace: Trace, known: Iterable[Known]):
         self.differentiable: list[Tensor] = []
         self.others: list[Tensor] = []
         self._outputs: dict[int, Output] = {}  # by the identity of the tensor
         self._sharing: dict[int, list[Tensor]] = defaultdict(list)  # by the identity of the buffer
         self._known: dict[int, list[Known]] = defaultdict(list)
-        for found in known:
-            self._known[id(buffer_of(found.tensor))].append(found)
+        for entry in known:
+            self._known[id(buffer_of(entry.tensor))].append(entry)
         for leaf in leaves:
-            if _on_device(leaf):
+            if is_device_tensor(leaf):
                 self._sharing[id(buffer_of(leaf))].append(leaf)
-        self.leaves = [self._leaf(leaf, trace) if _on_device(leaf) else leaf for leaf in leaves]
+        self.leaves: list[object] = [
+            self._leaf(leaf, trace) if is_device_tensor(leaf) else leaf for leaf in leaves
+        ]
 
     def _leaf(self, leaf: Tensor, trace: Trace) -> Output | Part | Alias:
         buffer = buffer_of(leaf)
@@ -141,7 +148,7 @@ class Results:
         return None
 
     def _bases(self, leaf: Tensor) -> list[Tensor]:
-        """Tensors over the whole of the leaf's memory, where other results share it."""
+        """Tensors that cover all of the leaf's memory, if other results share it."""
         sharing = self._sharing[id(buffer_of(leaf))]
         if all(other is leaf for other in sharing) or _is_whole(leaf):
             return []
@@ -149,24 +156,20 @@ class Results:
         return [t for t in bases if _is_whole(t)]
 
     def _output(self, tensor: Tensor) -> Output:
-        known = self._outputs.get(id(tensor))
-        if known is None:
+        output = self._outputs.get(id(tensor))
+        if output is None:
             kind = self.differentiable if tensor.requires_grad else self.others
-            look = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
-            known = Output(*look, len(kind), _class_of(tensor))
+            size, dtype = tuple(tensor.shape), tensor.dtype
+            output = Output(size, dtype, tensor.requires_grad, len(kind), _class_of(tensor))
             kind.append(tensor)
-            self._outputs[id(tensor)] = known
-        return known
-
-
-def _on_device(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.device.type == "jax"
+            self._outputs[id(tensor)] = output
+        return output
 
 
 def _class_of(tensor: Tensor) -> type[Tensor]:
-    """The subclass that the caller gets a tensor as."""
-    ours = type(tensor) is Number or isinstance(tensor, torch.nn.Parameter)
-    return Tensor if ours else type(tensor)
+    """The class of the tensor that the caller gets."""
+    plain = type(tensor) is Number or isinstance(tensor, torch.nn.Parameter)
+    return Tensor if plain else type(tensor)
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -174,7 +177,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _view(leaf: Tensor, base: Tensor) -> View | None:
-    """The view of `base` that `leaf` is; None if it is not just a view."""
+    """The view of `base` that equals `leaf`; None if gradients or values of `leaf` differ from those of any view."""
     if (
         leaf.dtype != base.dtype
         or leaf.is_conj() != base.is_conj()
@@ -184,8 +187,8 @@ def _view(leaf: Tensor, base: Tensor) -> View | None:
     if leaf.requires_grad and (leaf._backward_hooks or not _leads_by_views(leaf, base)):
         return None
     detached = base.requires_grad and not leaf.requires_grad
-    lies = tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset())
-    return View(*lies, detached, _class_of(leaf))
+    offset = int(leaf.storage_offset())
+    return View(tuple(leaf.shape), leaf.stride(), offset, detached, _class_of(leaf))
 
 
 _VIEWS: tuple[str, ...] = (
@@ -206,7 +209,7 @@ def _leads_by_views(leaf: Tensor, base: Tensor) -> bool:
     """Whether gradients flow from `leaf` to `base` through views only: a user `Function` may return a view too."""
     if not base.requires_grad:
         return False
-    node: Any = leaf.grad_fn
+    node = leaf.grad_fn
     while node is not None:
         if node is base.grad_fn or getattr(node, "variable", None) is base:
             return True

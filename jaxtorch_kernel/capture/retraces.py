@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch.utils import _pytree as pytree
@@ -24,12 +24,21 @@ from .dependencies.tokens import Identity, Structure, look, token
 from .reasons import State, changes, distance, outermost, reasons
 from .signature import Arguments
 
-_MOST_STATES = 8  # of one function, that a new one is compared with
-_KINDS = ("pure", "jit", "cell", "compile")  # that warn
+_MOST_STATES = 8  # earlier states of a function that a new one is compared with
+_KINDS = ("pure", "jit", "cell", "compile")  # the kinds of sources that warn about many traces
 
 
-def state_of(function: Callable[..., Any], arguments: Arguments) -> State:
-    """What the program of a call depends on: path -> what stands there."""
+class Traced(Protocol):
+    """A program that explains why it cannot run a call: a `Replay`."""
+
+    state: State | None
+
+    def changes(self) -> list[Change]:
+        """The guards that fail."""
+
+
+def state_of(function: Callable[..., object], arguments: Arguments) -> State:
+    """What the program of a call depends on."""
     args, kwargs = pytree.tree_unflatten(arguments.leaves, arguments.structure)
     state: State = {}
     for name, value in _by_name(function, args, kwargs).items():
@@ -43,8 +52,8 @@ def state_of(function: Callable[..., Any], arguments: Arguments) -> State:
 
 
 def _by_name(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> dict[str, object]:
     """The arguments under the names that the function gives them."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
@@ -58,24 +67,25 @@ def _by_name(
     return bound
 
 
-def _static(leaf: Any) -> Any:
-    """As `signature.by_value` has it: by value, or by identity."""
-    kind: Any = type(leaf)
+def _static(leaf: object) -> object:
+    """The token of an argument that is not a tensor, by value or by identity as in `signature.by_value`."""
+    kind = type(leaf)
     if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
         return Identity(kind.__name__, id(leaf))
     known = token(leaf)
     return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Identity) else known
 
 
-def why(source: FunctionRecord, state: State, kept: list[Any]) -> list[Reason]:
-    """What differs from the trace of the source that is most like this one; nothing for its first.
+def why(source: FunctionRecord, state: State, programs: Sequence[Traced]) -> list[Reason]:
+    """The differences from the most similar earlier trace of the source; nothing for its first trace.
 
     Args:
-        state: what the call looks like.
-        kept: the programs that there are, latest first, each of which says what does not hold for it.
+        source: what is traced.
+        state: what the program of the call depends on.
+        programs: the programs that exist, latest first.
     """
     candidates = [
-        outermost(changes(r.state, state) + r.changes()) for r in kept if r.state is not None
+        outermost(changes(p.state, state) + p.changes()) for p in programs if p.state is not None
     ]
     if not candidates:
         states = [t.state for t in source.history if t.state is not None]
@@ -85,13 +95,13 @@ def why(source: FunctionRecord, state: State, kept: list[Any]) -> list[Reason]:
 
 
 def forget_old_states(source: FunctionRecord) -> None:
-    """Keep only what the next trace is compared with."""
+    """Drop the states that the next trace is not compared with."""
     for trace in list(source.history)[:-_MOST_STATES]:
         trace.state = None
 
 
 def warn_if_often(source: FunctionRecord) -> None:
-    """Warn once of a source that was traced more often than `jaxtorch.config.max_traces`."""
+    """Warn once if a source was traced more often than `jaxtorch.config.max_traces`."""
     limit = config.max_traces
     if limit is None or source.warned or source.traces <= limit or source.kind not in _KINDS:
         return

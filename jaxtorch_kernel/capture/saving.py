@@ -2,7 +2,7 @@
 
 Around a call of `pure`, as around an eager call, the hooks receive what the call saves for backward: the program's
 residuals (`operators/bridge.py`). Inside `pure` torch saves nothing, so hooks are refused there. Inside a `jit` step
-torch's own engine runs, and the hooks work; around one they would have to be part of its program and are refused.
+torch's own engine runs, and hooks work. Around a step they would have to be part of its program, so they are refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _enter = saved_tensors_hooks.__enter__
 
 
 def check_none(name: str) -> None:
-    """Raise where hooks are open around a step.
+    """Check that no hooks are open around a step.
 
     Raises:
-        CaptureError: if they are.
+        CaptureError: if there are any.
     """
     if private.saving_hooks() is not None:
         raise CaptureError(
@@ -35,7 +35,7 @@ def check_none(name: str) -> None:
 
 @contextmanager
 def open_trace() -> Iterator[None]:
-    """Hold while a call is traced: hooks around it are not for what torch saves meanwhile, and none may be entered."""
+    """Context of a trace: hooks around the call do not receive what torch saves in it, and none may be entered."""
     if private.saving_hooks() is None:
         with _replaced.held():
             yield

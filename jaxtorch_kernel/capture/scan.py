@@ -1,4 +1,8 @@
-"""`scan`: a loop over the first dimension, compiled once whatever its length."""
+"""`scan`: a loop over the first dimension, compiled once for any number of iterations.
+
+The function is traced once, as the body of a `lax.scan` (`bodies.py`). Tensors that it reads from outside become
+operands of the loop, so that gradients flow to them. An eager call is one compiled program (`static_functions.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,21 @@ from torch.utils import _pytree as pytree
 from ..base import torch_private as private
 from ..programs import tracing
 from ..programs.trees import split
-from .bodies import Body, aval_of, call_bodies, trace_body
+from .bodies import Body, Bound, aval_of, call_bodies, trace_body
 from .flow import over_iterations
-from .held import Held, eager
+from .static_functions import StaticFunctions, eager
 
 Tensor = torch.Tensor
+Arrays = list[jax.Array]
+Carry = tuple[jax.Array, Arrays]  # the random key, and the arrays of the user's carry
+# (carry, x) -> (new carry, y): the user's function, over pytrees.
+Function = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def scan(
-    function: Callable[[Any, Any], tuple[Any, Any]],
-    init: Any,
-    xs: Any = None,
+    function: Function,
+    init: object,
+    xs: object = None,
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
@@ -67,11 +75,11 @@ def scan(
         return _loop(function, init, xs, length, reverse)
     if tracing.active():
         return _scan((function,), init, xs, length, reverse)
-    return _eager_scan(Held(function), init, xs, length, reverse)
+    return _eager_scan(StaticFunctions(function), init, xs, length, reverse)
 
 
 def _scan(
-    functions: tuple[Any, ...], init: Any, xs: Any, length: int, reverse: bool
+    functions: tuple[Function], init: object, xs: object, length: int, reverse: bool
 ) -> tuple[Any, Any]:
     (function,) = functions
     first, carry_structure = pytree.tree_flatten(init)
@@ -79,7 +87,7 @@ def _scan(
     elements, tree = split(xs)
     count = len(carry)
 
-    def flat(*tensors: Tensor) -> tuple[list[Any], Any]:
+    def flat(*tensors: Tensor) -> tuple[list[Tensor], object]:
         result = function(
             pytree.tree_unflatten(tensors[:count], carry_structure), tree.filled(tensors[count:])
         )
@@ -92,8 +100,8 @@ def _scan(
     body = trace_body(flat, avals, "the function of a scan")
     check_carry(body, carry, "scan")
 
-    def build(bodies: list[Any], key: Any, arrays: list[Any]) -> tuple[list[Any], Any]:
-        def step(state: Any, x: Any) -> Any:
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
+        def step(state: Carry, x: Arrays) -> tuple[Carry, Arrays]:
             results, key = bodies[0](state[0], *state[1], *x)
             return (key, results[:count]), results[count:]
 
@@ -111,7 +119,9 @@ def _scan(
 _eager_scan = eager(_scan)
 
 
-def _loop(function: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:
+def _loop(
+    function: Function, carry: object, xs: object, length: int, reverse: bool
+) -> tuple[Any, Any]:
     """The loop in Python: a transform of `torch.func` must see each call."""
     ys = []
     for i in reversed(range(length)) if reverse else range(length):
@@ -121,12 +131,12 @@ def _loop(function: Any, carry: Any, xs: Any, length: int, reverse: bool) -> tup
     if reverse:
         ys.reverse()
     stacked = pytree.tree_map(
-        lambda *own: torch.stack(own) if isinstance(own[0], Tensor) else own[0], *ys
+        lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *ys
     )
     return carry, stacked
 
 
-def _length(xs: Any, length: int | None) -> int:
+def _length(xs: object, length: int | None) -> int:
     sizes = set()
     for leaf in pytree.tree_leaves(xs):
         if isinstance(leaf, Tensor):
@@ -143,7 +153,7 @@ def _length(xs: Any, length: int | None) -> int:
     return int(sizes.pop())
 
 
-def as_tensor(leaf: Any) -> Tensor:
+def as_tensor(leaf: object) -> Tensor:
     """Convert a number or tensor of a carry to a device tensor.
 
     Raises:
@@ -158,16 +168,16 @@ def as_tensor(leaf: Any) -> Tensor:
     return leaf
 
 
-def as_carry(carry: Any, structure: Any, what: str) -> list[Any]:
+def as_carry(carry: object, structure: pytree.TreeSpec, what: str) -> list[Tensor]:
     """The leaves of a new carry.
 
     Raises:
         TypeError: if its structure differs from that of the old one.
     """
-    leaves, own = pytree.tree_flatten(carry)
-    if own != structure:
+    leaves, after = pytree.tree_flatten(carry)
+    if after != structure:
         raise TypeError(
-            f"the carry of a {what} must keep its structure: it is {structure} before and {own} after"
+            f"the carry of a {what} must keep its structure: it is {structure} before and {after} after"
         )
     return [as_tensor(leaf) for leaf in leaves]
 

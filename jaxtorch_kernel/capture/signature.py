@@ -1,13 +1,15 @@
-"""The signature of a call: the key of its captured program.
+"""The signature of a call: the key by which its captured program is found.
 
-Tensors contribute geometry, requires_grad and class; everything else contributes type and value.
+`Arguments` flattens a call's arguments and converts them to what the program takes: numbers that vary become tensors,
+CPU tensors are copied to the device, and a tensor that is part of a larger one is copied. `key_of` makes the key. A
+tensor contributes its geometry, requires_grad and class; everything else contributes its type and value.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -20,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
+from ..programs.trees import is_device_tensor
 from ..storage.buffer import buffer_of, geometry
 from ..storage.layout import covers_buffer
 from ..storage.transfer import to_device
@@ -43,25 +46,48 @@ _STDLIB_VALUES = (
 )
 
 
-class Arguments:
-    """The arguments of one call, flat."""
+# The leaves that a program takes: a tensor of the device where it has an input, and elsewhere any value of the user's.
+Leaves = Sequence[Any]
 
-    __slots__ = ("borrowed", "copied", "leaves", "numbers", "own", "parts", "plain", "structure")
+
+class Arguments:
+    """The arguments of one call, flattened.
+
+    Attributes:
+        caller_leaves: the leaves that the caller passed.
+        leaves: the leaves that the program takes.
+        numbers: the indices of numbers that are operands.
+        borrowed: whether a tensor came from the CPU, so that results are returned there.
+        copied: the indices of tensors that were copied because they are part of a larger tensor.
+        parts: whether a tensor is taken as a part of a larger one, its offset included in the key.
+        plain: whether all arguments are whole tensors of the device, so that `quick.py` may find the program.
+    """
+
+    __slots__ = (
+        "borrowed",
+        "caller_leaves",
+        "copied",
+        "leaves",
+        "numbers",
+        "parts",
+        "plain",
+        "structure",
+    )
 
     def __init__(
         self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         numbers: Numbers,
         static: Named,
-        parts: dict[Any, set[int]],
+        parts: Mapping[pytree.TreeSpec, set[int]],
     ):
-        self.own, self.structure = pytree.tree_flatten((args, kwargs))
-        self.leaves = list(self.own)  # as the program takes them
-        self.numbers = numbers.substitute(self.structure, self.leaves, static.places(self))
-        self.borrowed = False  # some came from the CPU
+        self.caller_leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        self.leaves: list[Any] = list(self.caller_leaves)
+        self.numbers = numbers.substitute(self.structure, self.leaves, static.indices(self))
+        self.borrowed = False
         self.copied: set[int] = set()
-        self.parts = False  # some are taken as parts of larger tensors
+        self.parts = False
         for i, leaf in enumerate(self.leaves):
             if not isinstance(leaf, Tensor):
                 continue
@@ -72,10 +98,9 @@ class Arguments:
                 if i in parts.get(self.structure, ()):
                     self.parts = True
                     continue
-                # A part of a larger tensor is read here: its place in it is no part of the program.
+                # Copied before the run, so that one program serves parts at any offset.
                 self.leaves[i] = leaf.clone()
                 self.copied.add(i)
-        # Whole tensors of the device and nothing else: `quick.py` may find the program.
         self.plain = (
             not self.borrowed
             and not self.copied
@@ -84,38 +109,42 @@ class Arguments:
             and all(map(isinstance, args, repeat(Tensor)))
         )
 
-    def given(self, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> list[Any]:
-        """The leaves as the traced code sees them; `tensor` makes a tensor's stand-in."""
-        found = []
+    def traced_leaves(self, tensor: Callable[[Tensor], Tensor] = lambda t: t) -> list[object]:
+        """The leaves that the traced code gets; `tensor` replaces each tensor."""
+        leaves: list[object] = []
         for i, leaf in enumerate(self.leaves):
             if i in self.numbers:
                 leaf = number(leaf)
             elif isinstance(leaf, Tensor):
                 leaf = tensor(leaf)
-            found.append(leaf)
-        return found
+            leaves.append(leaf)
+        return leaves
 
-    def check_written(self, places: set[int]) -> None:
+    def buffer_indices(self) -> dict[int, int]:
+        """The index of the leaf for the buffer of each tensor, by the buffer's identity."""
+        return {
+            id(buffer_of(leaf)): i for i, leaf in enumerate(self.leaves) if is_device_tensor(leaf)
+        }
+
+    def check_written(self, indices: set[int]) -> None:
         """Refuse writes to arguments that are not on the device.
 
         Raises:
             CaptureError: if the code writes to one.
         """
-        for i in places:
-            if self.own[i].device.type != "jax":
+        for i in indices:
+            if self.caller_leaves[i].device.type != "jax":
                 raise CaptureError(
                     "the captured code writes to an argument on the CPU, but it only has a copy",
                     "Move it to the device: `x = x.jax()`.",
                 )
 
-    def known(self, given: list[Any]) -> list[Known]:
-        """The caller's tensors, which the code may give back. `given`: the leaves as the code saw them."""
+    def known(self, traced_leaves: list[object]) -> list[Known]:
+        """The caller's tensors, which the code may return. `traced_leaves`: the leaves that the code got."""
         return [
             Known(tensor, i, i in self.copied or self.borrowed)
-            for i, tensor in enumerate(given)
-            if type(tensor) is not Number
-            and isinstance(tensor, Tensor)
-            and tensor.device.type == "jax"
+            for i, tensor in enumerate(traced_leaves)
+            if type(tensor) is not Number and is_device_tensor(tensor)
         ]
 
 
@@ -129,12 +158,12 @@ def _borrowed(tensor: Tensor) -> Tensor:
     return tensor.to("jax") if tensor.requires_grad else to_device(tensor)
 
 
-def key_of(arguments: Arguments) -> tuple[Any, ...]:
+def key_of(arguments: Arguments) -> tuple[Hashable, ...]:
     """The key of a call."""
-    # A copy of an argument is no argument: the code gives back views of it, and may not write to it.
-    own = zip(arguments.leaves, arguments.own, strict=True)
-    taken = tuple(i for i, (leaf, given) in enumerate(own) if leaf is not given)
-    key: list[Any] = [ambient(), arguments.structure, taken, arguments.borrowed]
+    # A program for a copied argument differs: views of the copy are results, and the copy may not be written.
+    pairs = zip(arguments.leaves, arguments.caller_leaves, strict=True)
+    converted = tuple(i for i, (leaf, passed) in enumerate(pairs) if leaf is not passed)
+    key: list[Hashable] = [ambient(), arguments.structure, converted, arguments.borrowed]
     buffers = []
     for leaf in arguments.leaves:
         if isinstance(leaf, Tensor):
@@ -144,7 +173,7 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
             buffer = buffer_of(leaf)
             buffers.append(id(buffer))
             key += geometry(leaf, buffer), leaf.requires_grad, type(leaf)
-            if leaf.__dict__:  # what the user hung on it
+            if leaf.__dict__:  # attributes that the user set
                 key.append(token(leaf.__dict__))
             if arguments.parts:
                 key.append((leaf.storage_offset(), leaf.is_conj(), leaf.is_neg()))
@@ -155,34 +184,36 @@ def key_of(arguments: Arguments) -> tuple[Any, ...]:
     return tuple(key)
 
 
-def by_value(leaf: Any) -> Any:
+def by_value(leaf: object) -> Hashable:
     """The key of a non-tensor argument: its type and value, or its identity if it has no value.
 
     Objects of user classes, except frozen dataclasses, count by identity: code may distinguish objects that are equal.
     """
-    kind: Any = type(leaf)
+    kind = type(leaf)
     if isinstance(leaf, float | complex) or kind in _STDLIB_VALUES:
         return kind, repr(leaf)  # by its digits: 0.0 is not -0.0, and nan is nan
     if is_plain(leaf):
-        return kind, (tuple(map(by_value, leaf)) if kind in (tuple, frozenset) else leaf)
-    librarys = kind.__module__.partition(".")[0] in ("torch", "jax", "jaxlib", "jaxtorch")
-    if librarys and kind.__hash__ is not None and kind.__eq__ is not object.__eq__:
+        if isinstance(leaf, tuple | frozenset):
+            return kind, tuple(map(by_value, leaf))
+        return kind, leaf
+    from_library = kind.__module__.partition(".")[0] in ("torch", "jax", "jaxlib", "jaxtorch")
+    if from_library and kind.__hash__ is not None and kind.__eq__ is not object.__eq__:
         return kind, leaf
     parameters = getattr(kind, "__dataclass_params__", None)
-    if parameters is not None and parameters.frozen:
+    if parameters is not None and parameters.frozen and is_dataclass(leaf):
         return kind, tuple(by_value(getattr(leaf, f.name)) for f in fields(leaf))
     return ByIdentity(leaf)
 
 
 class ByIdentity:
-    """An argument without a value of its own (a module, a list), equal to itself alone. Held weakly where it can be."""
+    """A value that is compared by identity (a module, a list), with a weak reference to it if the class allows one."""
 
     __slots__ = ("id", "reference")
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.id = id(value)
         try:
-            self.reference: Any = weakref.ref(value)
+            self.reference: Callable[[], object] = weakref.ref(value)
         except TypeError:
             self.reference = lambda: value
 
@@ -190,6 +221,7 @@ class ByIdentity:
         return self.id
 
     def __eq__(self, other: object) -> bool:
+        # Identities are reused: only references to a living object count.
         return isinstance(other, ByIdentity) and other.reference() is self.reference() is not None
 
     def __repr__(self) -> str:

@@ -1,9 +1,15 @@
-"""One traced signature of a step with side effects: the inputs of its program, and where its outputs are written."""
+"""The replay of a `jit` function: its program writes, and the old arrays are donated to it.
+
+The inputs of the program are the arguments, then the buffers read by name, then initial values of tensors that the code
+creates and keeps (optimizer state). A run gives new arrays to all buffers that the code wrote. It also repeats what the
+code did to the `.grad` of leaves: a gradient that the code created is created by each run; one that it only removed or
+exchanged is removed or exchanged again (`GradientChange`).
+"""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -18,43 +24,45 @@ from ..programs import watching
 from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, run_into, was_replaced
 from ..programs.compiled import CompiledFunction
 from ..programs.tracing import Untraceable
-from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, Session, capture, placement_of
+from ..storage.buffer import Buffer, buffer_of, spec_of
+from .captured import Captured, Outcome, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
 from .dependencies.landings import Landing
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
+from .inputs import arguments_first
 from .optimizers import Optimizers
 from .reach import reachable, tensors_in_reach
 from .replay import Replay
 from .results import Output
-from .sharing import NeedsPlace, check_parts
-from .signature import Arguments
+from .sharing import NeedsOffset, check_parts
+from .signature import Arguments, Leaves
 
 Tensor = torch.Tensor
 
 
-class Grad:
+class GradientChange:
     """A leaf whose `.grad` the code set.
 
     Attributes:
-        leaf: a weak reference.
-        had: whether there was one before.
-        after: its value afterwards if the code did not create it: None, or a tensor that existed before.
-        exchanged: whether the code replaced the old value by `after`. What it creates, each run creates again.
+        leaf: a weak reference to it.
+        had: whether it had a gradient before.
+        after: its gradient afterwards if the code did not create it: None, or a tensor that existed before.
+        exchanged: whether the code replaced the old gradient by `after`. Each run creates again what the code created.
+        hooks: the leaf's hooks, by identity.
     """
 
-    def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, made: bool):
+    def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, created: bool):
         self.leaf = weakref.ref(leaf)
         self.had = before is not None
-        self.exchanged = not made and after is not before
+        self.exchanged = not created and after is not before
         self.after = after if self.exchanged else None
         self.hooks = hooks_of(leaf)
 
     def set(self, gradient: Tensor | None) -> None:
-        """Give the leaf its gradient."""
+        """Set the leaf's gradient."""
         leaf = self.leaf()
         if leaf is not None:
             leaf.grad = gradient
@@ -66,69 +74,89 @@ def hooks_of(leaf: Tensor) -> tuple[int, ...]:
     return tuple(id(hook) for table in tables if table for hook in table.values())
 
 
+_NO_SPEC = spec_of(np.dtype(np.uint8), (0,), None)  # type: ignore[arg-type]  # nothing reads it
 _backward_hooks = attrgetter("_backward_hooks")
 _accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
-class Constant:
-    """An input that is the same at each run: the first value of a tensor that the code makes and keeps."""
+class InitialValue:
+    """An input that is the same at each run: the initial value of a tensor that the code creates and keeps."""
 
-    def __init__(self, cell: Any, value: Any):
-        self.cell, self.value = cell, value
+    def __init__(self, buffer: weakref.ref[Buffer], value: jax.Array):
+        self.buffer, self.value = buffer, value
 
-    def target(self) -> Any:
-        """The cell that the program writes; another one where nobody holds it any more."""
-        return self.cell() or Buffer(None, None)  # type: ignore[arg-type]  # set by the run
+    def target(self) -> Buffer:
+        """The buffer that the program writes; a temporary one if nothing refers to the tensor any more."""
+        return self.buffer() or _empty()
+
+
+def _empty() -> Buffer:
+    """A buffer whose array is set by a run."""
+    return Buffer(None, _NO_SPEC)  # type: ignore[arg-type]  # set by the run
 
 
 class Step(Replay):
-    """A replay that writes: its inputs are the arguments, the cells, and first values (`constants`), in this order."""
+    """A replay that writes.
+
+    Args:
+        captured, indices, record: as for `Replay`.
+        initial: the inputs that are initial values, which come last.
+        name: the name of the program.
+
+    Attributes:
+        live: the number of the other inputs, which each run reads from buffers.
+        gradients: the leaves read by name whose `.grad` the code set.
+        gradients_of_arguments: the same for arguments, by their index: each run has another leaf.
+        created: buffers that the code created and stored outside itself. Each run writes to them.
+    """
 
     def __init__(
         self,
         captured: Captured,
-        places: list[int],
+        indices: list[int],
         record: Record,
-        constants: list[Constant],
+        initial: list[InitialValue],
         name: str,
     ):
-        self.alive = len(captured.cells) - len(constants)  # arguments and cells
-        super().__init__(captured, places, record, cells=self.alive)
+        self.live = len(captured.buffers) - len(initial)
+        super().__init__(captured, indices, record, count=self.live)
         self.landings = record.landings(captured.escaped)
-        self.constants = constants
+        self.initial = initial
         self.name = name
         self.optimizers = Optimizers()
-        self.grads: list[Grad] = []
-        # Of arguments, by their place among the leaves of the call: each run has its own leaf.
-        self.argument_grads: dict[int, Grad] = {}
-        self.kept: list[Buffer] = []  # made by the code, held by somebody: written at each run
-        self.compiled: Any = None
-        self._owned: list[int] = []
-        self._respecified = True  # whether a write changes a cell's dtype or size
-        self._given: list[int] = []
-        self._looks: list[Fresh] = []
-        self._had: list[bool] = []
+        self.gradients: list[GradientChange] = []
+        self.gradients_of_arguments: dict[int, GradientChange] = {}
+        self.created: list[Buffer] = []
+        self.compiled: CompiledFunction
+        self._donated: list[int] = []
+        self._respecified = True  # whether a write changes a buffer's dtype or size
+        self._donated_arguments: list[int] = []
+        self._layouts_of_results: list[Fresh] = []
+        self._had_gradients: list[bool] = []
         self._is_hooked = False
 
     def prepare(self, donated: set[int]) -> None:
-        """Choose the donated inputs: all that are written, except first values that later runs need.
+        """Choose the donated inputs: all that are written, except initial values that later runs need.
 
         Args:
             donated: leaves of the call that are donated as well.
         """
         captured = self.captured
-        self._given = captured.reusable([i for i, p in enumerate(self.places) if p in donated])
-        self._owned = [*(i for i in captured.written if i < self.alive), *self._given]
-        self.sharing.written = self._owned
-        firsts = [i for i in captured.written if self.provisional and i >= self.alive]
-        # A cell that lives has the spec that it was traced with (`live_cells`).
+        self._donated_arguments = captured.reusable(
+            [i for i, p in enumerate(self.indices) if p in donated]
+        )
+        self._donated = [*(i for i in captured.written if i < self.live), *self._donated_arguments]
+        self.sharing.written = self._donated
+        # A provisional step runs once, so nothing needs its initial values afterwards.
+        initial = [i for i in captured.written if self.provisional and i >= self.live]
+        # A buffer that is read has the spec that it was traced with (`live_buffers`).
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
-        self.reads_nothing &= not (self.grads or self.optimizers.known)
-        self._had = [grad.had for grad in self.grads]
-        self._is_hooked = any(grad.hooks for grad in self.grads)
+        self.reads_nothing &= not (self.gradients or self.optimizers.used)
+        self._had_gradients = [grad.had for grad in self.gradients]
+        self._is_hooked = any(grad.hooks for grad in self.gradients)
         self.compiled = CompiledFunction(
-            captured.function, captured.avals, donated=[*self._owned, *firsts], name=self.name
+            captured.function, captured.avals, donated=[*self._donated, *initial], name=self.name
         )
 
     def settle(self) -> None:
@@ -145,54 +173,53 @@ class Step(Replay):
         self.provisional = False
 
     def holds(self) -> bool:
-        leaves: list[Any] = [grad.leaf() for grad in self.grads]
-        # AttributeError, of a leaf that is gone, is caught in `live_cells`.
-        if [leaf.grad is not None for leaf in leaves] != self._had:
+        leaves: list[Any] = [grad.leaf() for grad in self.gradients]
+        # A leaf that no longer exists is None; the AttributeError is caught in `live_buffers`.
+        if [leaf.grad is not None for leaf in leaves] != self._had_gradients:
             return False
         hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
         same = not (hooked or self._is_hooked) or all(
-            hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.grads, strict=True)
+            hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.gradients, strict=True)
         )
         return same and self.guards.hold() and self.optimizers.hold()
 
     def changes(self) -> list[Change]:
-        found = super().changes()
-        for grad in self.grads:
+        changes = super().changes()
+        for grad in self.gradients:
             leaf = grad.leaf()
             if leaf is None:
                 continue
             path = self.paths.get(id(leaf), "a tensor")
             if (leaf.grad is not None) is not grad.had:
                 old, new = ("there", None) if grad.had else (None, "there")
-                found.append(Change(f"{path}.grad", old, new))
+                changes.append(Change(f"{path}.grad", old, new))
             elif hooks_of(leaf) != grad.hooks:
-                found.append(Change(f"a hook of {path}", "other", "new"))
-        return found + self.optimizers.changes()
+                changes.append(Change(f"a hook of {path}", "other", "new"))
+        return changes + self.optimizers.changes()
 
     def compile(self) -> None:
         self.compiled.compile()
 
-    def _run(self, leaves: Sequence[Any], cells: list[Any], call: Arguments | None) -> Any:
+    def _run(self, leaves: Leaves, named: list[Buffer], call: Arguments | None) -> Any:
         captured = self.captured
         self.optimizers.refresh()
-        inputs = [leaves[place].untyped_storage().buffer for place in self.places]
-        inputs += cells
+        inputs = [leaves[index].untyped_storage().buffer for index in self.indices]
+        inputs += named
         execute = self.compiled.forward or self.compiled.compile()
-        count = captured.outputs + captured.others
-        # Set by the run: results, and what the code made and left somewhere.
-        fresh = [Buffer(None, None) for _ in range(count)]  # type: ignore[arg-type]
-        born = [Buffer(None, None) for _ in captured.escaped]  # type: ignore[arg-type]
+        # Set by the run: results, and tensors that the code created and stored outside itself.
+        results = [_empty() for _ in range(captured.outputs + captured.others)]
+        created = [_empty() for _ in captured.escaped]
         written = [
-            inputs[i] if i < self.alive else self.constants[i - self.alive].target()
+            inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written
         ]
         watching.launching(self.compiled.records[""])
-        targets = [*fresh, *written, *born]
+        targets = [*results, *written, *created]
         while True:
-            for i in self._owned:
+            for i in self._donated:
                 ensure_unshared(inputs[i])
-            operands = [cell.array for cell in inputs]
-            operands += [constant.value for constant in self.constants]
+            operands = [buffer.array for buffer in inputs]
+            operands += [initial.value for initial in self.initial]
             try:
                 run_into(execute, operands, targets)
                 break
@@ -201,32 +228,34 @@ class Step(Replay):
                     raise
         self.compiled.records[""].calls += 1
         if self._respecified:
-            for cell, spec in zip(written, captured.new_specs, strict=True):
-                cell.spec = spec
-        for i in self._given:
+            for buffer, spec in zip(written, captured.new_specs, strict=True):
+                buffer.spec = spec
+        for i in self._donated_arguments:
             mark_donated(inputs[i])
-        for cell, buffer in zip(self.kept, born, strict=False):
-            cell.array = buffer.array
-        for place, grad in self.argument_grads.items():
-            grad.leaf = weakref.ref((leaves if call is None else call.own)[place])
-        for grad in (*self.grads, *self.argument_grads.values()):
+        for buffer, new in zip(self.created, created, strict=False):
+            buffer.array = new.array
+        for index, grad in self.gradients_of_arguments.items():
+            grad.leaf = weakref.ref((leaves if call is None else call.caller_leaves)[index])
+        for grad in (*self.gradients, *self.gradients_of_arguments.values()):
             if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
-            landing(born[landing.output].array)
-        arrays = [buffer.array for buffer in fresh]
-        if not self._looks:
-            self._looks = [result_leaf(array, placement_of(captured)) for array in arrays]
+            landing(created[landing.output].array)
+        arrays = [buffer.array for buffer in results]
+        if not self._layouts_of_results:
+            self._layouts_of_results = [
+                result_leaf(array, placement_of(captured)) for array in arrays
+            ]
 
         def tensor(output: Output) -> Tensor:
-            place = output.position + (0 if output.differentiable else captured.outputs)
-            return wrap_result(self._looks[place], arrays[place], self)
+            i = output.position + (0 if output.differentiable else captured.outputs)
+            return wrap_result(self._layouts_of_results[i], arrays[i], self)
 
         return self._result(tensor, leaves, call)
 
 
 def trace_step(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     arguments: Arguments,
     name: str,
     donated: set[int],
@@ -236,12 +265,12 @@ def trace_step(
     """Trace a call for its signature.
 
     Args:
-        donated: leaves of the call that are donated, beside what is written.
-        again: whether the state created by its first run now exists.
-        rates: learning rates are operands, where the optimizers can take them.
+        donated: leaves of the call that are donated, besides those that are written.
+        again: whether the state that its first run created exists now.
+        rates: whether learning rates are operands, for optimizers that accept tensors.
     """
-    given = arguments.given()
-    args, kwargs = pytree.tree_unflatten(given, arguments.structure)
+    traced_leaves = arguments.traced_leaves()
+    args, kwargs = pytree.tree_unflatten(traced_leaves, arguments.structure)
     recorder = Recorder(function)
     optimizers = Optimizers(recorder, rates)
     before = recorder.gradients
@@ -251,22 +280,22 @@ def trace_step(
     reached = [*arguments.leaves, *reachable(function)]
     try:
         with recording(recorder), optimizers.prepared(), untouched(reached, recorder):
-            captured, session = capture(
+            captured, outcome = capture(
                 lambda: recorder.run(args, kwargs),
                 False,
                 before,
-                known=lambda: [*arguments.known(given), *recorder.notes.known()],
+                known=lambda: [*arguments.known(traced_leaves), *recorder.notes.known()],
             )
-            optimizers.check(session.written)
-            record = Record(recorder, session.trace.created_here, captured.leaves, captured.escaped)
+            optimizers.check(outcome.written)
+            record = Record(recorder, outcome.trace.created_here, captured.leaves, captured.escaped)
             if recorder.uses_gradients():
-                record.tie(arguments.own, recorder)
-            step = _step(arguments, captured, session, record, optimizers, recorder, name)
+                record.tie(arguments.caller_leaves, recorder)
+            step = _step(arguments, captured, outcome, record, optimizers, recorder, name)
             if step.provisional and again:
                 step.settle()
             step.prepare(donated)
     except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError) as error:
-        if not optimizers.rates or isinstance(error, NeedsPlace):
+        if not optimizers.rates or isinstance(error, NeedsOffset):
             raise
     else:
         return step
@@ -276,73 +305,61 @@ def trace_step(
 def _step(
     arguments: Arguments,
     captured: Captured,
-    session: Session,
+    outcome: Outcome,
     record: Record,
     optimizers: Optimizers,
     recorder: Recorder,
     name: str,
 ) -> Step:
     before = recorder.gradients
-    # One that the code made, over memory from outside, is gone by now.
+    # A leaf that the code created, over memory from outside, no longer exists.
     leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
     after = {key: leaf.grad for key, leaf in leaves_of.items()}
-    recorder.restore_gradients()  # the step's cells are looked up now
-    place = {
-        id(buffer_of(t)): i
-        for i, t in enumerate(arguments.leaves)
-        if isinstance(t, Tensor) and t.device.type == "jax"
-    }
-    captured, places, constants = _in_order(captured, session.trace, place, record)
-    check_parts(arguments, captured.cells, places, captured.written)
-    arguments.check_written({places[i] for i in captured.written if i < len(places)})
-    step = Step(captured, places, record, constants, name)
+    recorder.restore_gradients()  # the step reads the buffers of the old gradients
+    captured, indices, created = arguments_first(
+        captured, arguments, record, outcome.trace.created_here
+    )
+    initial = [InitialValue(weakref.ref(buffer), buffer.array) for buffer in created]
+    check_parts(arguments, captured.buffers, indices, captured.written)
+    arguments.check_written({indices[i] for i in captured.written if i < len(indices)})
+    step = Step(captured, indices, record, initial, name)
     step.optimizers = optimizers
-    made = {id(reference()) for reference, _ in captured.escaped}
-    given = {id(t): i for i, t in enumerate(arguments.own) if isinstance(t, Tensor)}
+    step.created = [_alive(reference) for reference, _ in captured.escaped]
+    created_by_code = set(map(id, step.created))
+    argument = {id(t): i for i, t in enumerate(arguments.caller_leaves) if isinstance(t, Tensor)}
     for key, leaf in leaves_of.items():
         gradient, new = before[key][1], after[key]
-        is_made = new is not gradient and new is not None and id(buffer_of(new)) in made
+        is_new = new is not gradient and new is not None and id(buffer_of(new)) in created_by_code
         if new is gradient and not (
             leaf.requires_grad
-            and (gradient is not None or optimizers.known or recorder.uses_gradients())
+            and (gradient is not None or optimizers.used or recorder.uses_gradients())
         ):
             continue
-        grad = Grad(leaf, gradient, new, is_made)
-        if key in given and key not in recorder.tensors and gradient is None and not grad.hooks:
-            record.bare.append(given[key])
-            step.argument_grads[given[key]] = grad
+        grad = GradientChange(leaf, gradient, new, is_new)
+        if key in argument and key not in recorder.tensors and gradient is None and not grad.hooks:
+            record.bare.append(argument[key])
+            step.gradients_of_arguments[argument[key]] = grad
         else:
-            step.grads.append(grad)
-            if key in given:
-                record.tied.append((given[key], grad.leaf))
-        if is_made and new is not None:
+            step.gradients.append(grad)
+            if key in argument:
+                record.tied.append((argument[key], grad.leaf))
+        if is_new and new is not None:
             step.landings.append(Landing(grad.set, new, captured.escaped))
     landed = {landing.output for landing in step.landings}
-    step.kept = [reference() for reference, _ in captured.escaped]
-    for buffer, (_, spec) in zip(step.kept, captured.escaped, strict=True):
+    for buffer, (_, spec) in zip(step.created, captured.escaped, strict=True):
         buffer.spec = spec
-    # What each run makes anew from its first value is no state that lasts.
-    remade = {id(captured.escaped[i][0]()) for i in landed}
-    lasting = [c for c in constants if id(c.cell()) not in remade]
+    # A tensor that each run creates again from its initial value is not lasting state.
+    recreated = {id(step.created[i]) for i in landed}
+    lasting = [value for value in initial if id(value.buffer()) not in recreated]
     step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
     record.forget()
     return step
 
 
-def _in_order(
-    captured: Captured, trace: Any, place: dict[int, int], record: Record
-) -> tuple[Captured, list[int], list[Constant]]:
-    """The inputs sorted: arguments (with their places), cells, first values of what the code made."""
-    cells = [reference() for reference in captured.cells]
-    own = [place.get(id(cell)) for cell in cells]
-    born = [trace.created_here(cell) for cell in cells]
-    order = sorted(
-        range(len(own)),
-        key=lambda i: (born[i], own[i] is None, own[i] or 0, not record.is_named(cells[i])),
-    )
-    constants = [Constant(captured.cells[i], cells[i].array) for i in order if born[i]]
-    places = [p for i in order if (p := own[i]) is not None and not born[i]]
-    return captured.reordered(order), places, constants
+def _alive(reference: weakref.ref[Buffer]) -> Buffer:
+    buffer = reference()
+    assert buffer is not None  # it escaped: something outside the code refers to it
+    return buffer
 
 
 def same_program(first: Step, second: Step) -> bool:
@@ -359,13 +376,13 @@ def same_program(first: Step, second: Step) -> bool:
     )
 
 
-def _same_constants(first: list[Any], second: list[Any]) -> bool:
+def _same_constants(first: list[int | jax.Array], second: list[int | jax.Array]) -> bool:
     return all(
         x == y if type(x) is int or type(y) is int else _same_bytes(np.asarray(x), np.asarray(y))
         for x, y in zip(first, second, strict=True)
     )
 
 
-def _same_bytes(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+def _same_bytes(x: np.ndarray, y: np.ndarray) -> bool:
     """Equal to the last bit: 0.0 is not -0.0."""
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

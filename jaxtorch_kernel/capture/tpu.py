@@ -1,7 +1,7 @@
 """Compiles for TPUs on machines without a TPU: libtpu, in a separate process.
 
 In a process with libtpu but no TPU, JAX starts slowly and with errors, so only the compiling process (`tpu_worker.py`)
-has libtpu on its path. Starting that process takes seconds: `kept_compiler` keeps one for many programs.
+has libtpu on its path. Starting that process takes seconds: `shared_compiler` uses one process for many programs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from .tpu_worker import Description
 
 _WORKER = Path(__file__).with_name("tpu_worker.py")
-_LIBTPU = "libtpu==0.0.51"  # what jax 0.10.2 was tried with
+_LIBTPU = "libtpu==0.0.51"  # the version that was tested with jax 0.10.2
 
 
 class CompileError(RuntimeError):
@@ -54,43 +55,44 @@ class Compiler:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._place = tempfile.TemporaryDirectory()
-        self._log = Path(self._place.name) / "log"
+        self._folder = tempfile.TemporaryDirectory()
+        self._log = Path(self._folder.name) / "log"
         self._lock = threading.Lock()
 
-    def compile(self, program: bytes, target: str) -> dict[str, Any]:
+    def compile(self, program: bytes, target: str) -> Description:
         """A serialized `jax.export.Exported` compiled for a target: `tpu_worker.describe`'s figures.
 
         Raises:
             CompileError: if libtpu rejects it or exits.
         """
-        source, result = (Path(self._place.name) / name for name in ("program", "result"))
+        source, result = (Path(self._folder.name) / name for name in ("program", "result"))
         with self._lock:
             process = self._process = self._process or self._start()
             source.write_bytes(program)
             written = self._log.stat().st_size
             try:
-                found = self._ask(process, [target, str(source), str(result)])
+                answered = self._ask(process, [target, str(source), str(result)])
             except (
                 BaseException
-            ):  # an interrupt, say: what it answers later must not answer another
+            ):  # such as Ctrl-C: a late answer must not be taken for the next program's
                 self._stop()
                 raise
-            if not found:
+            if not answered:
                 self._stop()
                 raise CompileError(
                     f"the compiler for {target} failed: {self._end(process, written)}"
                 )
-            answer: dict[str, Any] = json.loads(result.read_text())
+            answer = json.loads(result.read_text())
         if "error" in answer:
             raise CompileError(f"the compiler for {target} failed: {answer['error']}")
-        return answer
+        description: Description = answer
+        return description
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._stop()
-            self._place.cleanup()
+            self._folder.cleanup()
 
     def _ask(self, process: subprocess.Popen[str], request: list[str]) -> bool:
         """Whether the process answered before it ended."""
@@ -111,9 +113,9 @@ class Compiler:
             "JAX_PLATFORMS": "cpu",
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_WORKER_HOSTNAMES": "localhost",
-            # Without a TPU there is nothing that only one process may hold.
+            # libtpu allows one process for each TPU. There is none here.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-            # Its key leaves names out, and the text would show those of whoever came first.
+            # The cache ignores names in its keys: the HLO could show the names of another program.
             "JAX_ENABLE_COMPILATION_CACHE": "false",
         }
         if folder is not None:
@@ -136,32 +138,32 @@ class Compiler:
             process.communicate()
 
     def _end(self, process: subprocess.Popen[str], start: int) -> str:
-        """How the process ended, and the error in what it wrote from `start` on."""
+        """The exit status of the process, and the error in its log from `start` on."""
         text = self._log.read_bytes()[start:].decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip() and line[0] not in "-WI @"]
         errors = [line for line in lines if re.match(r"F\d{4} |[\w.]*(Error|Exception)\b", line)]
-        said = "\n".join(errors[-1:] or lines[-5:])
-        return f"it ended with {process.returncode}" + (f": {said}" if said else "")
+        message = "\n".join(errors[-1:] or lines[-5:])
+        return f"it ended with {process.returncode}" + (f": {message}" if message else "")
 
 
-_kept: Compiler | None = None
+_shared: Compiler | None = None
 
 
 @contextmanager
-def kept_compiler() -> Iterator[None]:
-    """Hold while many programs are compiled for TPUs: one process compiles them all, instead of one each."""
-    global _kept
-    outer, _kept = _kept, _kept or Compiler()
+def shared_compiler() -> Iterator[None]:
+    """Context in which one process compiles all programs for TPUs, instead of one process for each program."""
+    global _shared
+    outer, _shared = _shared, _shared or Compiler()
     try:
         yield
     finally:
-        mine, _kept = _kept, outer
-        if mine is not outer:
-            mine.close()
+        inner, _shared = _shared, outer
+        if inner is not outer:
+            inner.close()
 
 
-def compile_elsewhere(program: bytes, target: str) -> dict[str, Any]:
-    """As `Compiler.compile`, by the kept process or by one for this program alone."""
-    with kept_compiler():
-        assert _kept is not None
-        return _kept.compile(program, target)
+def compile_elsewhere(program: bytes, target: str) -> Description:
+    """As `Compiler.compile`, by the shared process or by one for this program alone."""
+    with shared_compiler():
+        assert _shared is not None
+        return _shared.compile(program, target)

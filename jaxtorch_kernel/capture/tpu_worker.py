@@ -13,7 +13,10 @@ import json
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    import jax
 
 _FIGURES = (
     "argument_size_in_bytes",
@@ -24,8 +27,17 @@ _FIGURES = (
 )
 
 
-def compile_for(target: str, program: bytes) -> dict[str, Any]:
-    """A program compiled for the first chip of a topology such as "v5e:1x1"."""
+class Description(TypedDict):
+    """A compiled program: its optimized HLO, costs, memory in bytes, and the kind of its device."""
+
+    hlo: str
+    costs: dict[str, float]
+    memory: dict[str, int]
+    device: str
+
+
+def compile_for(target: str, program: bytes) -> Description:
+    """Compile a program for the first chip of a topology such as "v5e:1x1"."""
     import jax
     from jax import export
     from jax.experimental import topologies
@@ -39,22 +51,22 @@ def compile_for(target: str, program: bytes) -> dict[str, Any]:
     exported = export.deserialize(bytearray(program))
     avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for a in exported.in_avals]
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: jax.Array) -> object:
         return exported.call(*arrays)
 
     run.__name__ = exported.fun_name
     with jax.enable_x64(True):
-        # A program without arguments, too, is for that chip.
+        # `out_shardings`: a program without arguments must be compiled for that chip too.
         compiled = jax.jit(run, out_shardings=where).lower(*avals).compile()
     return describe(compiled, topology.devices[0])
 
 
-def describe(compiled: Any, device: Any) -> dict[str, Any]:
+def describe(compiled: jax.stages.Compiled, device: jax.Device) -> Description:
     """The optimized HLO of a compiled program, its costs and its memory."""
     memory = compiled.memory_analysis()
     costs = compiled.cost_analysis() or {}
     return {
-        "hlo": compiled.as_text(),
+        "hlo": compiled.as_text() or "",
         "costs": {name: float(value) for name, value in costs.items()},
         "memory": {name: getattr(memory, name) for name in _FIGURES if hasattr(memory, name)},
         "device": device.device_kind,
@@ -65,13 +77,14 @@ def main() -> None:
     """Serve until the input ends."""
     for line in sys.stdin:
         target, program, result = json.loads(line)
+        answer: Description | dict[str, str]
         try:
-            found = compile_for(target, Path(program).read_bytes())
+            answer = compile_for(target, Path(program).read_bytes())
         except Exception as error:
             text = "".join(traceback.format_exception_only(error))
-            # What follows are lines of the engine.
-            found = {"error": text.partition("Suspected Python Code Location")[0].strip()}
-        Path(result).write_text(json.dumps(found))
+            # XLA appends lines of this file.
+            answer = {"error": text.partition("Suspected Python Code Location")[0].strip()}
+        Path(result).write_text(json.dumps(answer))
         print("compiled", flush=True)
 
 

@@ -116,10 +116,11 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
     for t in call.tensors:
         if t.requires_grad:
             if not trace.created(buffer_of(t)):
-                if t.is_leaf:
+                node = t.grad_fn
+                if node is None:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
-                elif private.sequence_number(t.grad_fn) < trace.root.first_node:
-                    trace.root.outer.setdefault((t.grad_fn, t.output_nr), t)
+                elif private.sequence_number(node) < trace.root.first_node:
+                    trace.root.outer.setdefault((node, t.output_nr), t)
             if not trace.is_constant(t):
                 trace.add_reader(t)
     return operands

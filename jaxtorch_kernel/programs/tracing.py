@@ -83,7 +83,7 @@ class Trace:
         # torch numbers the nodes of its graph: those below this one were made outside (outermost only).
         self.first_node = private.next_sequence_number()
         # (node, output) of torch's graph -> the tensor from outside that it computed (outermost only).
-        self.outer: dict[tuple[Node | None, int], Tensor] = {}
+        self.outer: dict[tuple[Node, int], Tensor] = {}
         self.retained: list[Buffer] = []  # buffers that nothing else holds yet (outermost only)
         self.writers: dict[int, tuple[str, int]] = {}  # id of a buffer -> the user's file and line
         # Tensors from outside that need a gradient and were read (nested traces only).

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import torch
@@ -20,6 +20,11 @@ from torch.utils import _pytree as pytree
 def is_tensor(leaf: object) -> bool:
     """Whether a leaf is a torch tensor, on any device."""
     return isinstance(leaf, torch.Tensor)
+
+
+def is_device_tensor(leaf: object) -> TypeGuard[torch.Tensor]:
+    """Whether a leaf is a tensor on the jax device."""
+    return isinstance(leaf, torch.Tensor) and leaf.device.type == "jax"
 
 
 class Tree:

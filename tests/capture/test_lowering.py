@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from torch import nn
 
 import jaxtorch
-from jaxtorch.capture.tpu import CompileError, Compiler, kept_compiler
+from jaxtorch.capture.tpu import CompileError, Compiler, shared_compiler
 from tests.libtpu import missing
 
 
@@ -85,7 +85,7 @@ def libtpu() -> Iterator[None]:
     """Skips where the compiler is not installed: it is 600 MB, and no process but the compiling one may see it."""
     if reason := missing():
         pytest.skip(reason)
-    with kept_compiler():
+    with shared_compiler():
         yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxtorch.capture.tpu import kept_compiler
+from jaxtorch.capture.tpu import shared_compiler
 from tests.libtpu import missing
 
 from .checks import KINDS, check, entries
@@ -25,7 +25,7 @@ NAMES = sorted({*list(entries())[::15], *ALWAYS})
 @pytest.fixture(scope="module", autouse=True)
 def compiler() -> Iterator[None]:
     """One process of the TPU's compiler for all."""
-    with kept_compiler():
+    with shared_compiler():
         yield
 
 

@@ -20,14 +20,14 @@ def _alarm(*_: object) -> None:
 def main() -> None:
     import torch
 
-    from jaxtorch.capture.tpu import kept_compiler
+    from jaxtorch.capture.tpu import shared_compiler
 
     from .checks import Outcome, check
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _alarm)
     kinds = sys.argv[1].split(",")
-    with kept_compiler():
+    with shared_compiler():
         for name in sys.stdin.read().split("\n"):
             outcomes = {}
             for kind in kinds:

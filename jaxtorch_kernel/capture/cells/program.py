@@ -16,6 +16,7 @@ import contextlib
 import time
 import types
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import jax
 import torch
@@ -245,7 +246,7 @@ class CellProgram:
         try:
             namespace.update({n: v for n, v in given.items() if n in before.names})
             for path, table, name in reach.lent:
-                table[name] = given[path]
+                table[name] = cast(Tensor, given[path])
             for static in statics:
                 namespace[static.name] = static.tensor()
             remove(namespace, reach.hidden & namespace.keys())

@@ -1,0 +1,45 @@
+"""The order of a captured program's inputs: arguments, then what is read by name, then what the code itself created."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..storage.buffer import Buffer
+from .captured import Captured
+from .dependencies.record import Record
+from .signature import Arguments
+
+
+def arguments_first(
+    captured: Captured,
+    arguments: Arguments,
+    record: Record,
+    is_created: Callable[[Buffer], bool] = lambda buffer: False,
+) -> tuple[Captured, list[int], list[Buffer]]:
+    """Sort the inputs of what was captured.
+
+    Args:
+        captured: what was captured.
+        arguments: those of the call that was traced.
+        record: knows which buffers are found through a tensor that the code read by name; these precede the others.
+        is_created: whether the code created a buffer, so that only its initial value is an input.
+
+    Returns:
+        The same function with its inputs in order; the index of each argument among the leaves of a call; the
+        buffers that the code created, which come last.
+    """
+    buffers: list[Buffer] = []
+    for reference in captured.buffers:
+        buffer = reference()
+        assert buffer is not None  # an argument refers to it, or what the code read it through
+        buffers.append(buffer)
+    index_of = arguments.buffer_indices()
+    argument = [index_of.get(id(buffer)) for buffer in buffers]
+    created = list(map(is_created, buffers))
+
+    def position(i: int) -> tuple[bool, bool, int, bool]:
+        return created[i], argument[i] is None, argument[i] or 0, not record.is_named(buffers[i])
+
+    order = sorted(range(len(buffers)), key=position)
+    indices = [index for i in order if (index := argument[i]) is not None and not created[i]]
+    return captured.reordered(order), indices, [buffers[i] for i in order if created[i]]
