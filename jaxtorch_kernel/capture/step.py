@@ -74,7 +74,7 @@ def hooks_of(leaf: Tensor) -> tuple[int, ...]:
     return tuple(id(hook) for table in tables if table for hook in table.values())
 
 
-_NO_SPEC = spec_of(np.dtype(np.uint8), (0,), None)
+_NO_SPEC = spec_of(np.dtype(np.uint8), (0,), None)  # of a buffer until a run sets its array
 _backward_hooks = attrgetter("_backward_hooks")
 _accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
 
@@ -87,12 +87,7 @@ class InitialValue:
 
     def target(self) -> Buffer:
         """The buffer that the program writes; a temporary one if nothing refers to the tensor any more."""
-        return self.buffer() or _empty()
-
-
-def _empty() -> Buffer:
-    """A buffer whose array is set by a run."""
-    return Buffer(None, _NO_SPEC)
+        return self.buffer() or Buffer(None, _NO_SPEC)
 
 
 class Step(Replay):
@@ -207,8 +202,8 @@ class Step(Replay):
         inputs += named
         execute = self.compiled.forward or self.compiled.compile()
         # Set by the run: results, and tensors that the code created and stored outside itself.
-        results = [_empty() for _ in range(captured.outputs + captured.others)]
-        created = [_empty() for _ in captured.escaped]
+        results = [Buffer(None, _NO_SPEC) for _ in range(captured.outputs + captured.others)]
+        created = [Buffer(None, _NO_SPEC) for _ in captured.escaped]
         written = [
             inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written
