@@ -38,9 +38,8 @@ from .signature import Arguments, key_of
 
 R = TypeVar("R", bound=Replay)
 _MOST_PLAIN = 3  # calls in a row that create parameters
-_MOST_MODES = (
-    8  # programs of one signature: each module of a model may be in training or evaluation
-)
+# Programs of one signature: each module of a model may be in training or evaluation.
+_MOST_MODES = 8
 
 
 class CacheInfo(NamedTuple):
@@ -241,7 +240,7 @@ class Cached(ABC, Generic[R]):
         return functools.partial(self, instance)
 
     def cache_info(self) -> CacheInfo:
-        """Hits, misses, and the number of kept programs."""
+        """Hits, misses, and the number of cached programs."""
         source = self.source
         return CacheInfo(source.hits, source.traces, self._max_entries, self._count())
 

@@ -28,9 +28,8 @@ from .flow import Flow
 Tensor = torch.Tensor
 Arrays = list[jax.Array]
 Given = tuple[bool, ...]  # for each differentiable output, whether it has a cotangent
-_MOST_CASES = (
-    4  # differentiable outputs of a Function whose backward is traced for each combination
-)
+# The most differentiable outputs of a Function whose backward is traced once for each combination of cotangents.
+_MOST_CASES = 4
 
 
 class CustomCall:

@@ -153,9 +153,7 @@ class TracedBackwardHook(BackwardHook):
             self.grad_outputs = self._pack_with_none(after.indices, outputs, self.n_outputs)
             gradients = before.gradients(inner)
             for k, i in enumerate(before.indices):
-                if (
-                    i in before.others
-                ):  # torch's own hooks get zeros for a tensor that needs no gradient
+                if i in before.others:  # torch's own hooks get zeros for such a tensor
                     size, dtype = before.others[i]
                     gradients[k] = torch.zeros(size, dtype=dtype, device="jax")
             return before.wanted(before.hook(gradients, None), inner)

@@ -34,18 +34,18 @@ def changes(before: State, after: State) -> list[Change]:
     return outermost([Change(path, old, new) for path, old, new in looks if old != new])
 
 
-def outermost(found: list[Change]) -> list[Change]:
+def outermost(changes: list[Change]) -> list[Change]:
     """The changes without those inside of another changed object; a tuple is replaced by its changed elements."""
-    kept: list[Change] = []
-    said: list[str] = []
-    for change in sorted(found, key=_depth):
+    outer: list[Change] = []
+    containers: list[str] = []
+    for change in sorted(changes, key=_depth):
         path, new = change.path, change.new
-        if any(path.startswith(t) and path[len(t) :][:1] in (".", "[") for t in said):
+        if any(path.startswith(c) and path[len(c) :][:1] in (".", "[") for c in containers):
             continue
-        kept += _elements(change)
+        outer += _elements(change)
         if not isinstance(new, TensorLook):
-            said.append(path)
-    return kept
+            containers.append(path)
+    return outer
 
 
 def _depth(change: Change) -> int:
@@ -62,7 +62,7 @@ def _elements(change: Change) -> list[Change]:
     return [Change(f"{path}[{i}]", a, b) for i, (a, b) in pairs if a != b]
 
 
-def reasons(found: list[Change]) -> list[Reason]:
+def reasons(changes: list[Change]) -> list[Reason]:
     """The changes in words, with advice for each: one sentence for all names to which it applies.
 
     Example:
@@ -71,7 +71,7 @@ def reasons(found: list[Change]) -> list[Reason]:
         >>> {r.advice for r in reasons(changes({"p": old, "q": old}, {"p": new, "q": new}))}
         {'Pass `p` and `q` in a tensor: tensors are operands of the program.'}
     """
-    phrases = {_phrase(*change): (change.path, _advice(*change)) for change in found}
+    phrases = {_phrase(*change): (change.path, _advice(*change)) for change in changes}
     names: dict[str, dict[str, None]] = {}
     for path, advice in phrases.values():
         names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
@@ -81,13 +81,13 @@ def reasons(found: list[Change]) -> list[Reason]:
     ]
 
 
-def distance(found: list[Change]) -> int:
+def distance(changes: list[Change]) -> int:
     """How many things changed: the dtype, shape, device and requires_grad of a tensor count separately."""
     return sum(
         sum(a != b for a, b in zip(old, new, strict=True))
         if isinstance(old, TensorLook) and isinstance(new, TensorLook)
         else 1
-        for _, old, new in found
+        for _, old, new in changes
     )
 
 
@@ -171,19 +171,19 @@ def _gradient(tensor: TensorLook) -> str:
 
 
 def _tensors(path: str, old: TensorLook, new: TensorLook) -> str:
-    found = []
+    phrases = []
     if old.dtype != new.dtype:
-        found.append(f"{path} {_short(old.dtype)} -> {_short(new.dtype)}")
+        phrases.append(f"{path} {_short(old.dtype)} -> {_short(new.dtype)}")
     if len(old.shape) != len(new.shape):
-        found.append(f"{path} {old.shape} -> {new.shape}")
+        phrases.append(f"{path} {old.shape} -> {new.shape}")
     elif old.shape != new.shape:
         sizes = zip(old.shape, new.shape, strict=True)
-        found += [f"{path}[{i}] {a} -> {b}" for i, (a, b) in enumerate(sizes) if a != b]
+        phrases += [f"{path}[{i}] {a} -> {b}" for i, (a, b) in enumerate(sizes) if a != b]
     if old.device != new.device:
-        found.append(f"{path} {old.device} -> {new.device}")
+        phrases.append(f"{path} {old.device} -> {new.device}")
     if old.requires_grad != new.requires_grad:
-        found.append(f"{path} {_gradient(new)}")
-    return ", ".join(found) or f"{path} is a different tensor"
+        phrases.append(f"{path} {_gradient(new)}")
+    return ", ".join(phrases) or f"{path} is a different tensor"
 
 
 def _shown(value: Value) -> str:

@@ -268,13 +268,13 @@ class Replay(ABC):
             return tensor_of(self.only)
         passed = leaves if call is None else call.caller_leaves
         # By the identity of the Output: one that the code returned twice is one tensor.
-        made: dict[int, Tensor] = {}
+        tensors: dict[int, Tensor] = {}
 
         def tensor(output: Output) -> Tensor:
-            if id(output) not in made:
+            if id(output) not in tensors:
                 result = tensor_of(output).cpu() if borrowed else tensor_of(output)
-                made[id(output)] = as_class(result, output.cls)
-            return made[id(output)]
+                tensors[id(output)] = as_class(result, output.cls)
+            return tensors[id(output)]
 
         results = []
         for i, leaf in enumerate(self.captured.leaves):
@@ -287,6 +287,6 @@ class Replay(ABC):
             elif isinstance(leaf, Alias):
                 leaf = leaf.of(passed)
             elif isinstance(leaf, Tensor) and not leaf.requires_grad:
-                leaf = leaf.clone()  # made by the trace: the caller may write to what it gets
+                leaf = leaf.clone()  # a constant of the trace: the caller may write to its copy
             results.append(leaf)
         return pytree.tree_unflatten(results, self.captured.structure)

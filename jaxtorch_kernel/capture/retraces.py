@@ -43,8 +43,8 @@ def state_of(function: Callable[..., object], arguments: Arguments) -> State:
     state: State = {}
     for name, value in _by_name(function, args, kwargs).items():
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:
-            looked = look if isinstance(leaf, torch.Tensor) else _static
-            state[name + pytree.keystr(path)] = looked(leaf)
+            token_of = look if isinstance(leaf, torch.Tensor) else _static
+            state[name + pytree.keystr(path)] = token_of(leaf)
     named = dict(zip(NAMES, ambient(), strict=True))
     options = named.pop("jaxtorch.config")
     state |= {f.name: token(getattr(options, f.name)) for f in fields(options)}
@@ -108,9 +108,9 @@ def warn_if_often(source: FunctionRecord) -> None:
     source.warned = True
     latest = next((t.reasons for t in reversed(source.history) if t.reasons), [])
     cause = f" The last time because {latest[0].what}. {latest[0].advice}" if latest else ""
-    found = origin(None)
-    file, line = site_of(found) if found is not None else ("<unknown>", 0)
-    where = describe(*found[1:]) if found is not None else ""
+    caller = origin(None)
+    file, line = site_of(caller) if caller is not None else ("<unknown>", 0)
+    where = describe(*caller[1:]) if caller is not None else ""
     warnings.warn_explicit(
         f"`{source.name}` was traced {source.traces} times{where}, each of them a compilation.{cause} "
         "jaxtorch.insight.explain_recompiles() tells of all; jaxtorch.config.update(max_traces=None) is silence.",

@@ -87,12 +87,7 @@ class InitialValue:
 
     def target(self) -> Buffer:
         """The buffer that the program writes; a temporary one if nothing refers to the tensor any more."""
-        return self.buffer() or _empty()
-
-
-def _empty() -> Buffer:
-    """A buffer whose array is set by a run."""
-    return Buffer(None, _NO_SPEC)  # type: ignore[arg-type]  # set by the run
+        return self.buffer() or Buffer(None, _NO_SPEC)  # type: ignore[arg-type]  # set by the run
 
 
 class Step(Replay):
@@ -207,8 +202,8 @@ class Step(Replay):
         inputs += named
         execute = self.compiled.forward or self.compiled.compile()
         # Set by the run: results, and tensors that the code created and stored outside itself.
-        results = [_empty() for _ in range(captured.outputs + captured.others)]
-        created = [_empty() for _ in captured.escaped]
+        results = [Buffer(None, _NO_SPEC) for _ in range(captured.outputs + captured.others)]
+        created = [Buffer(None, _NO_SPEC) for _ in captured.escaped]
         written = [
             inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written
