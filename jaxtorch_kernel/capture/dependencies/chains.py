@@ -140,35 +140,35 @@ class Chains:
 
     def _follow(self, chain: Chain, roots: _Roots, dynamic: bool) -> None:
         """Guard what a chain reads."""
-        value = owner = roots.find(chain)
-        if value is None or owner is None:
+        read = owner = roots.find(chain)
+        if read is None or owner is None:
             return
         if roots.is_user:
             self._notes.line = roots.file, chain.line
         for kind, key in chain.steps:
-            owner = value
-            if isinstance(value.value, np.ndarray) or (
-                isinstance(value.value, Tensor) and key not in vars(value.value)
+            owner = read
+            if isinstance(read.value, np.ndarray) or (
+                isinstance(read.value, Tensor) and key not in vars(read.value)
             ):
                 break
-            if key == "append" and type(value.value) in (list, deque):
-                self._notes.effects.add_container(*value, self._notes.line)
+            if key == "append" and type(read.value) in (list, deque):
+                self._notes.effects.add_container(*read, self._notes.line)
                 return  # its contents are not read
-            following = self._step(kind, key, *value)
+            following = self._step(kind, key, *read)
             if following is None:
                 break
-            value = following
+            read = following
         if roots.is_user:
-            what = outside.unrepeatable(value.value)
+            what = outside.unrepeatable(read.value)
             if what is not None:
                 self._notes.warn(what, roots.file, chain.line)
                 return
-        is_argument = chain.root is ARGUMENT and value.path == chain.name
-        if outside.is_iterator(value.value) and not is_argument:
-            outside.refuse_iterator(value.path, roots.file, chain.line)
-        self._values.use(*value, dynamic)
+        is_argument = chain.root is ARGUMENT and read.path == chain.name
+        if outside.is_iterator(read.value) and not is_argument:
+            outside.refuse_iterator(read.path, roots.file, chain.line)
+        self._values.use(*read, dynamic)
         # A method that a module inherits from torch may read anything of the module.
-        method = value.value
+        method = read.value
         if (
             isinstance(owner.value, torch.nn.Module)
             and isinstance(method, types.FunctionType)
