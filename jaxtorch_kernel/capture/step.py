@@ -21,10 +21,17 @@ from torch.utils import _pytree as pytree
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching
-from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, run_into, was_replaced
+from ..programs.atomic import (
+    DONATED_ERRORS,
+    ensure_unshared,
+    mark_donated,
+    receiver,
+    run_into,
+    was_replaced,
+)
 from ..programs.compiled import CompiledFunction
 from ..programs.tracing import Untraceable
-from ..storage.buffer import Buffer, buffer_of, spec_of
+from ..storage.buffer import Buffer, buffer_of
 from .captured import Captured, Outcome, capture, placement_of
 from .cpu_generators import untouched
 from .dependencies.guard import Change
@@ -74,7 +81,6 @@ def hooks_of(leaf: Tensor) -> tuple[int, ...]:
     return tuple(id(hook) for table in tables if table for hook in table.values())
 
 
-_NO_SPEC = spec_of(np.dtype(np.uint8), (0,), None)  # type: ignore[arg-type]  # nothing reads it
 _backward_hooks = attrgetter("_backward_hooks")
 _accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
 
@@ -87,7 +93,7 @@ class InitialValue:
 
     def target(self) -> Buffer:
         """The buffer that the program writes; a temporary one if nothing refers to the tensor any more."""
-        return self.buffer() or Buffer(None, _NO_SPEC)  # type: ignore[arg-type]  # set by the run
+        return self.buffer() or receiver()
 
 
 class Step(Replay):
@@ -202,8 +208,8 @@ class Step(Replay):
         inputs += named
         execute = self.compiled.forward or self.compiled.compile()
         # Set by the run: results, and tensors that the code created and stored outside itself.
-        results = [Buffer(None, _NO_SPEC) for _ in range(captured.outputs + captured.others)]
-        created = [Buffer(None, _NO_SPEC) for _ in captured.escaped]
+        results = [receiver() for _ in range(captured.outputs + captured.others)]
+        created = [receiver() for _ in captured.escaped]
         written = [
             inputs[i] if i < self.live else self.initial[i - self.live].target()
             for i in captured.written

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from ..programs import rng, watching
-from ..programs.atomic import DONATED_ERRORS, ensure_unshared, run_into, was_replaced
+from ..programs.atomic import DONATED_ERRORS, ensure_unshared, receiver, run_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import Buffer
@@ -98,9 +98,9 @@ def _run_into(
     execute = program.executable.call or program.compiled()
     record = program.executable.record
     watching.launching(record)
-    fresh = [_receiver() for leaf in program.results.leaves if leaf is not None]
+    fresh = [receiver() for leaf in program.results.leaves if leaf is not None]
     # The next random key comes last. It is dropped: it is lost if the program fails (`rng.RandomKey.drawing`).
-    dropped = [_receiver()] if program.lowering.random else []
+    dropped = [receiver()] if program.lowering.random else []
     old = [(b, b.array, b.spec) for b in targets]
     try:
         for buffer, spec in zip(targets, program.new_specs, strict=True):
@@ -115,8 +115,3 @@ def _run_into(
             if buffer.array is array:
                 buffer.spec = spec
     return [b.array for b in fresh]
-
-
-def _receiver() -> Buffer:
-    """A buffer that receives one output of a program; nothing reads its spec."""
-    return Buffer(None, None)  # type: ignore[arg-type]
