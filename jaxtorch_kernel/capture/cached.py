@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch.utils._pytree import TreeSpec
+from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
 from ..base.torch_private import transformed
@@ -83,7 +83,7 @@ class Cached(ABC, Generic[R]):
         self._quick: dict[int, tuple[Quick, ...]] = {}
         self._numbers = Numbers()
         # By the structure of the arguments: those whose offset in their memory is part of the key.
-        self._parts: dict[TreeSpec, set[int]] = {}
+        self._parts: dict[pytree.TreeSpec, set[int]] = {}
         self.source = FunctionRecord(name, self.kind)
         self.source.caches.add(self)
         functools.update_wrapper(self, function, updated=())

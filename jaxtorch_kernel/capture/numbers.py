@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec
+from torch.utils import _pytree as pytree
 
 from ..storage.buffer import wrap_sized
 from ..storage.dtypes import to_numpy
@@ -31,11 +31,13 @@ class Numbers:
     def __init__(self) -> None:
         # By the structure of the arguments: the first value of each number, by its index among the leaves; the
         # indices of numbers that vary; the indices of those that were operands until the code needed their values.
-        self._first: dict[TreeSpec, dict[int, int | float]] = {}
-        self._varying: dict[TreeSpec, set[int]] = {}
-        self._fixed: dict[TreeSpec, set[int]] = {}
+        self._first: dict[pytree.TreeSpec, dict[int, int | float]] = {}
+        self._varying: dict[pytree.TreeSpec, set[int]] = {}
+        self._fixed: dict[pytree.TreeSpec, set[int]] = {}
 
-    def substitute(self, structure: TreeSpec, leaves: list[object], static: set[int]) -> set[int]:
+    def substitute(
+        self, structure: pytree.TreeSpec, leaves: list[object], static: set[int]
+    ) -> set[int]:
         """Replace the numbers that are operands by tensors; returns their indices. `static`: never operands."""
         numbers = {
             i: leaf
@@ -60,7 +62,7 @@ class Numbers:
             leaves[i] = _tensor(numbers[i], _dtype_of(numbers[i], wide))
         return operands
 
-    def fix(self, structure: TreeSpec) -> bool:
+    def fix(self, structure: pytree.TreeSpec) -> bool:
         """Make every operand static again; False if there is none."""
         varying = self._varying.pop(structure, set())
         self._fixed.setdefault(structure, set()).update(varying)

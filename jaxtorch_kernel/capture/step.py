@@ -161,10 +161,10 @@ class Step(Replay):
         )
 
     def settle(self) -> None:
-        """Called when the step is retraced with the state of its first run: it may create no further state.
+        """Accept the step, which was retraced with the state that its first run created, as its final program.
 
         Raises:
-            CaptureError: if it does.
+            CaptureError: if it creates further state.
         """
         if len({landing.output for landing in self.landings}) < len(self.captured.escaped):
             raise CaptureError(

@@ -185,7 +185,7 @@ REFUSED = {
     "operating system": (_seeds_from_the_system, _generator_seeds_from_the_system),
     "no value yet": (_asks_for_the_state,),
     "a CPU generator": (_draws_on_the_cpu, _seeds_a_cpu_generator),
-    "threads only the device's own key": (_draws_in_a_loop,),
+    "carries only the device's own key": (_draws_in_a_loop,),
 }
 
 
