@@ -27,7 +27,6 @@ from ..programs.compiled import build
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_numpy, to_torch
-from ..storage.placement import replicated
 from ..storage.transfer import host_values, put
 from .tensor_update import TensorUpdate
 
@@ -101,7 +100,7 @@ class Rule:
 
     def _shardings(self, leaves: Sequence[Aval], arrays: Sequence[Array]) -> list[Sharding]:
         """The placement of each leaf of the state: that of its parameter, or a copy on all devices."""
-        shardings = [replicated(arrays[0].sharding)] * len(leaves)
+        shardings = [placement.replicated(arrays[0].sharding)] * len(leaves)
         numbered = jax.tree.unflatten(self._structure, range(len(leaves)))
         for node in filter(self._is_tree, jax.tree.leaves(numbered, is_leaf=self._is_tree)):
             for entry, array in zip(self._arrays(node), arrays, strict=True):
@@ -179,7 +178,7 @@ class Rule:
             # A NumPy array becomes a literal of the captured program, with its own dtype.
             return cast(Array, np.asarray(value, dtype))
         where = buffer_of(like).spec.placement if like.device.type == "jax" else placement.current()
-        return _constant(value, dtype, replicated(where))
+        return _constant(value, dtype, placement.replicated(where))
 
     # -- the step ---------------------------------------------------------------------------------------------------
 
