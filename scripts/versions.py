@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -208,11 +209,18 @@ def run_tests(environment: Environment, selection: list[str]) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     command = [environment.interpreter, "-m", "pytest", "-q", *selection]
     command += ["--timeout", str(TEST_SECONDS), "--junitxml", str(report), "-p", "no:cacheprovider"]
+    # Its own programs: JAX compresses them as this version of Python can.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(WORK / f"jax-cache-{environment.python}")}
     started = time.perf_counter()
     log = (WORK / f"{environment.folder.name}.log").open("a")
     with log, contextlib.suppress(subprocess.TimeoutExpired):  # then there is no report
         subprocess.run(
-            command, cwd=environment.source, stdout=log, stderr=log, timeout=FOLDER_SECONDS
+            command,
+            cwd=environment.source,
+            env=os.environ | cache,
+            stdout=log,
+            stderr=log,
+            timeout=FOLDER_SECONDS,
         )
     seconds = round(time.perf_counter() - started)
     if not report.exists():

@@ -255,8 +255,10 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 def hlo_text(proto: bytes) -> str:
     """A serialized `HloModuleProto` as XLA prints it."""
-    from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # a C module, without types
-
+    try:
+        from jaxlib._hlo import HloModule  # type: ignore[import-not-found]  # a C module, without types
+    except ModuleNotFoundError:  # jax 0.10.1 and older
+        from jaxlib._jax import HloModule  # type: ignore[import-not-found]  # the same
     return str(HloModule.from_serialized_hlo_module_proto(proto).to_string())
 
 

@@ -6,6 +6,8 @@ checks all of it, `make test` the part that its sample meets.
 
 from __future__ import annotations
 
+import torch
+
 _SPARSE = "the result or an input is sparse, and XLA has dense tensors only"
 _TIES = (
     "which of equal values is named is unspecified: the CPU's unstable sort differs from its own "
@@ -208,3 +210,8 @@ GAPS: dict[str, dict[str, str]] = {
     },
     "ormqr": {"pure-backward": "JAX has no derivative of products of reflectors"},
 }
+
+if hasattr(torch.linalg, "polar"):  # since torch 2.15
+    _NO_LOWERING = "it has no lowering: it runs on the CPU, and captured code refuses it"
+    _KINDS = ("out", "pure", "pure-backward", "tpu")
+    GAPS["linalg.polar"] = dict.fromkeys(_KINDS, _NO_LOWERING)
