@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..dispatch import pausing
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of

@@ -25,9 +25,9 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base import torch_private as private
+from ..base.torch_private import pytree
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..storage import placement

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from .bodies import aval_of, call_bodies, trace_body
 from .results import Output
 

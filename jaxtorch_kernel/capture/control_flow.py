@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs import tracing
 from .bodies import Body, aval_of, call_bodies, needs_gradient, trace_body
 from .errors import CaptureError

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from jax.custom_derivatives import SymbolicZero
 from torch.autograd.function import Function
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..operators.bridge import Bridge, avals_of
 from ..programs import rng, tracing
 from ..programs.compiled import Compiled

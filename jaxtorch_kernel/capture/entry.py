@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..operators.bridge import Bridge, layouts
 from ..programs.atomic import TAKEN, mark_donated, own, replaced, store
 from ..programs.rng import Source

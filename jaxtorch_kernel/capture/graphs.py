@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
+
+from ..base.torch_private import pytree
 
 Tensor = torch.Tensor
 

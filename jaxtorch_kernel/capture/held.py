@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from .dependencies.recorder import handed_over
 from .pure import Pure
 from .reach import _contents

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..base import torch_private as private
 from ..storage.buffer import wrap_sized
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import put
@@ -118,7 +119,7 @@ class Number(Tensor):
         name = getattr(function, "__name__", "")
         if name in _ARITHMETIC and len(others) == 1 and others[0].dtype in _EXACT and not kwargs:
             dtype = others[0].dtype
-            with torch._C.DisableTorchFunctionSubclass():
+            with private.without_torch_function():
                 return function(*[a.detach().to(dtype) if type(a) is cls else a for a in args])
         raise NeedsNumber()
 

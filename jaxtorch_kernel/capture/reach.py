@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import pytree
 from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
 from .dependencies.tokens import is_plain, is_users_class
@@ -142,7 +143,7 @@ def _holds_tensors(value: Any) -> bool:
     if isinstance(value, torch.nn.Module | type | types.FunctionType | types.ModuleType):
         return False
     try:
-        return any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(value))
+        return any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(value))
     except RecursionError:  # a list that holds itself
         return False
 

@@ -11,8 +11,8 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs.rng import Source
 from ..storage import moves
 from ..storage.buffer import Spec

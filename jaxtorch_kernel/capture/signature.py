@@ -17,9 +17,9 @@ from typing import Any
 from uuid import UUID
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
+from ..base.torch_private import pytree
 from ..storage.buffer import buffer_of, geometry
 from ..storage.transfer import to_device
 from .dependencies.tokens import is_plain, token

@@ -11,9 +11,8 @@ from typing import Any
 
 import jax
 import torch
-import torch._decomp
-import torch._refs
 
+from ..base import torch_private as private
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
 from ..programs.tracing import Untraceable
@@ -32,7 +31,7 @@ def decomposition_of(op: torch._ops.OpOverload, signature: Signature) -> Any:
     target = op if not signature.written else signature.functional
     if target is None:
         return None
-    return torch._decomp.decomposition_table.get(target)
+    return private.decomposition_table().get(target)
 
 
 _running = threading.local()

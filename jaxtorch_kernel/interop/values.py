@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..operators.sharing import array_of, tensor_of
 
 Tensor = torch.Tensor

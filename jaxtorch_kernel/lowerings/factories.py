@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..base.torch_private import overload
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
 from .promote import cast, default_dtype, kind_of, opmath, result_dtype
@@ -25,12 +26,6 @@ MODELED: list[str] = []  # factories that take a tensor as their model
 _INT64 = 4  # how a schema's default spells torch.int64
 
 
-def overload(name: str) -> torch._ops.OpOverload:
-    """The operator that the table of lowerings calls `name`."""
-    base, _, variant = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), variant or "default")
-
-
 def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
     """As `lower`, for operators that take `dtype, layout, device, pin_memory`: the function gets a NumPy dtype or None.
 
@@ -40,6 +35,8 @@ def factory(*names: str, **options: Any) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
         for name in names:
             op = overload(name)
+            if op is None:
+                continue
             arguments = [a.name for a in op._schema.arguments]
             lower(name, **options)(_checked(function, arguments[arguments.index("dtype") :]))
             if arguments[0] == "self":

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..base import torch_private as private
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
@@ -26,7 +27,7 @@ def _resolved(x: Tensor) -> Tensor:
     if x.is_conj():
         x = torch.conj_physical(x.conj())
     if x.is_neg():
-        x = torch.neg(torch._neg_view(x))
+        x = torch.neg(private.neg_view(x))
     return x
 
 
@@ -75,7 +76,7 @@ def to_copy(
 ) -> Tensor:
     """`Tensor.to`: to, from and on the device."""
     if torch.nn.parameter.is_lazy(self):
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.without_torch_function():
             self = self.as_subclass(Tensor)  # a lazy module's parameter refuses to tell its shape
     target = self.device if device is None else device
     if target.type == "jax":
@@ -129,7 +130,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     if self.is_conj():
         copy_physical(self.conj(), torch.conj_physical(src))
     elif self.is_neg():
-        copy_physical(torch._neg_view(self), torch.neg(src))
+        copy_physical(private.neg_view(self), torch.neg(src))
     else:
         copy_physical(self, src)
     return self

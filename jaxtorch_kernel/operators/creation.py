@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import overload
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
-from ..lowerings.factories import ENDS, MODELED, overload, steps_from
+from ..lowerings.factories import ENDS, MODELED, steps_from
 from ..lowerings.registry import Lowering
 from ..storage.dtypes import to_numpy
 from .choice import operation_of
@@ -89,7 +90,8 @@ def _into(op: torch._ops.OpOverload) -> Callable[..., Any]:
 for _name in ("linspace", "logspace"):
     for _ends in ENDS:
         _out = "out" if _ends == "default" else f"{_ends}_out"
-        kernel(f"{_name}.{_out}")(_into(overload(f"{_name}.{_ends}")))
+        if (_op := overload(f"{_name}.{_ends}")) is not None:
+            kernel(f"{_name}.{_out}")(_into(_op))
 
 
 for _name, _functional in (
@@ -100,7 +102,9 @@ for _name, _functional in (
     ("randperm.out", "randperm"),
     ("randperm.generator_out", "randperm.generator"),
 ):
-    kernel(_name)(_into(overload(_functional)))
+    if (_op := overload(_functional)) is not None:
+        kernel(_name)(_into(_op))
 
 for _name in MODELED:
-    kernel(_name)(_on_any_device(overload(_name)))
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_on_any_device(_op))

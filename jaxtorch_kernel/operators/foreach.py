@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import overload
 from ..dispatch.registry import kernel
 from .choice import operation_of
 
@@ -25,13 +26,14 @@ def foreach_copy_(
         target.copy_(source, non_blocking)
 
 
-def _with_numbers(packet: Any) -> Callable[..., Any]:
+def _with_numbers(op: Any) -> Callable[..., Any]:
     # These overloads take their numbers as a one-dimensional CPU tensor.
     def foreach(self: Any, tensor1: Any, tensor2: Any, scalars: torch.Tensor) -> Any:
-        return packet.ScalarList(self, tensor1, tensor2, scalars.tolist())
+        return op(self, tensor1, tensor2, scalars.tolist())
 
     return foreach
 
 
 for _name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_"):
-    kernel(f"_foreach_{_name}.Tensor")(_with_numbers(getattr(torch.ops.aten, f"_foreach_{_name}")))
+    if (_op := overload(f"_foreach_{_name}.ScalarList")) is not None:
+        kernel(f"_foreach_{_name}.Tensor")(_with_numbers(_op))

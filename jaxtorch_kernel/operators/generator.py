@@ -21,7 +21,7 @@ _DEFAULT_SEED = 67280421310721  # that of every generator of torch's that was gi
 _lock = threading.Lock()
 
 
-class JaxGenerator(torch._C.Generator):
+class JaxGenerator(private.CpuGenerator):
     """A generator of the jax device, with the methods of torch's.
 
     After `manual_seed(n)` it gives the numbers that the device itself gives after `torch.manual_seed(n)`.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import overload
 from ..dispatch.registry import kernel
 from .choice import operation_of
 
@@ -73,4 +74,5 @@ def _writer(op: torch._ops.OpOverload) -> Any:
 
 
 for _name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"):
-    kernel(_name)(_writer(getattr(torch.ops.aten, _name).default))
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_writer(_op))

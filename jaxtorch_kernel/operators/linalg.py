@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from ..base import torch_private as private
+from ..base.torch_private import overload
 from ..dispatch.cpu import on_cpu
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
-from ..dispatch.schema import Signature, short_name
+from ..dispatch.schema import Signature
 from ..lowerings import lu
 from ..lowerings.registry import Lowering
 from ..lowerings.solvers import cholesky_inverse, least_squares
@@ -33,7 +35,7 @@ aten = torch.ops.aten
 def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raise torch's own error for the first factorization that failed. Waits for `infos`."""
     if not tracing.active():
-        torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)
+        private.check_linalg_errors(infos.cpu(), api_name, is_matrix=is_matrix)
 
 
 def _transposing(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,22 +62,22 @@ def _checking(op: Any, run: Callable[..., Any], api_name: str) -> Callable[..., 
     return checked
 
 
-_TRANSPOSING: dict[Any, Callable[..., Any]] = {
-    aten._linalg_det.default: lu.det,
-    aten._linalg_slogdet.default: lu.slogdet,
+_TRANSPOSING: dict[str, Callable[..., Any]] = {
+    "_linalg_det": lu.det,
+    "_linalg_slogdet": lu.slogdet,
 }
 # Operators that take `check_errors`, and the name that torch's message gives them.
-_CHECKING: dict[Any, str] = {
-    aten.linalg_cholesky_ex.default: "linalg.cholesky_ex",
-    aten.linalg_cholesky_ex.L: "linalg.cholesky_ex",
-    aten.linalg_inv_ex.default: "linalg.inv_ex",
-    aten.linalg_inv_ex.inverse: "linalg.inv_ex",
-    aten.linalg_lu_factor_ex.default: "torch.linalg.lu_factor_ex",
-    aten.linalg_lu_factor_ex.out: "torch.linalg.lu_factor_ex",
-    aten.linalg_ldl_factor_ex.default: "torch.linalg.ldl_factor_ex",
-    aten.linalg_ldl_factor_ex.out: "torch.linalg.ldl_factor_ex",
-    aten._linalg_solve_ex.default: "torch.linalg.solve_ex",
-    aten._linalg_solve_ex.result: "torch.linalg.solve_ex",
+_CHECKING: dict[str, str] = {
+    "linalg_cholesky_ex": "linalg.cholesky_ex",
+    "linalg_cholesky_ex.L": "linalg.cholesky_ex",
+    "linalg_inv_ex": "linalg.inv_ex",
+    "linalg_inv_ex.inverse": "linalg.inv_ex",
+    "linalg_lu_factor_ex": "torch.linalg.lu_factor_ex",
+    "linalg_lu_factor_ex.out": "torch.linalg.lu_factor_ex",
+    "linalg_ldl_factor_ex": "torch.linalg.ldl_factor_ex",
+    "linalg_ldl_factor_ex.out": "torch.linalg.ldl_factor_ex",
+    "_linalg_solve_ex": "torch.linalg.solve_ex",
+    "_linalg_solve_ex.result": "torch.linalg.solve_ex",
 }
 
 
@@ -84,9 +86,10 @@ def _later(op: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: operation_of(op)(*args, **kwargs)
 
 
-for _op in {**_TRANSPOSING, **_CHECKING}:
-    _run = _transposing(_op, _TRANSPOSING[_op]) if _op in _TRANSPOSING else _later(_op)
-    kernel(short_name(_op))(_checking(_op, _run, _CHECKING[_op]) if _op in _CHECKING else _run)
+for _name in {**_TRANSPOSING, **_CHECKING}:
+    if (_op := overload(_name)) is not None:
+        _run = _transposing(_op, _TRANSPOSING[_name]) if _name in _TRANSPOSING else _later(_op)
+        kernel(_name)(_checking(_op, _run, _CHECKING[_name]) if _name in _CHECKING else _run)
 
 
 @kernel("cholesky")
@@ -109,7 +112,9 @@ def _into(out: Tensor, result: Tensor) -> Tensor:
     return out.copy_(result)
 
 
-_inverse_of_factor = Operation(aten.cholesky_inverse.default, Lowering(cholesky_inverse))
+_inverse_of_factor = Operation(
+    overload("cholesky_inverse"), Lowering(cholesky_inverse), name="cholesky_inverse"
+)
 _first_zero = Operation(None, Lowering(lu.first_zero_pivot), name="cholesky_inverse")
 
 
@@ -141,12 +146,9 @@ def _with_eigenvalues(op: Any) -> Callable[..., Any]:
     return run
 
 
-for _op in (
-    aten.linalg_eig.default,
-    aten.linalg_eig.out,
-    aten._linalg_eigvals.default,
-):
-    kernel(short_name(_op))(_with_eigenvalues(_op))
+for _name in ("linalg_eig", "linalg_eig.out", "_linalg_eigvals"):
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_with_eigenvalues(_op))
 
 
 @kernel("linalg_eigvals.out")

@@ -57,25 +57,18 @@ def import_all() -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _overload(name: str) -> Any:
-    base, overload = name.rsplit(".", 1)
-    packet = getattr(torch.ops.aten, base, None)
-    return getattr(packet, overload, None) if packet is not None else None
-
-
 def _register(library: Any) -> None:
     for name, kernel in KERNELS.items():
+        if private.overload(name) is None:
+            continue
         library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
             # A composite kept whole: what its kernel calls brings the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name in list(LOWERINGS):
-        op = _overload(name)
+        op = private.overload(name)
         if op is None:
-            raise ImportError(
-                f"jaxtorch has a lowering for aten::{name}, which torch {torch.__version__} does not know. "
-                "Install a supported version: pip install 'torch>=2.13,<2.14'."
-            )
+            continue
         for overload in (op, *_siblings(op)):
             _register_one(library, overload)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import overload
 from ..dispatch.registry import kernel
 from ..lowerings.rnn import CELLS, Cell, run_packed, run_steps
 from .whole import Whole
@@ -42,7 +43,9 @@ def _with_dropout(
 
 
 def _keep_whole_over_steps(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).input
+    op = overload(f"{name}.input")
+    if op is None:
+        return
     whole = Whole(partial(run_steps, cell), op, static=("dropout",))
 
     @kernel(f"{name}.input")
@@ -76,7 +79,9 @@ def rounded_up(n: int) -> int:
 
 
 def _keep_whole_over_packed(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).data
+    op = overload(f"{name}.data")
+    if op is None:
+        return
 
     def parts(
         data: Tensor,

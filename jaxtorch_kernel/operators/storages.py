@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..base import torch_private as private
+
 UntypedStorage = torch.UntypedStorage
-_Base: Any = torch._C.StorageBase
+_Base = private.StorageBase
 
 
 def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -32,7 +34,6 @@ def _new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
 
 def _from_bytes(content: np.ndarray) -> UntypedStorage:
     """A Storage on the device over a uint8 array without other writers."""
-    from ..base import torch_private as private
     from ..storage.transfer import put
 
     storage = private.make_storage(content.nbytes)
@@ -56,7 +57,6 @@ def _clone(self: UntypedStorage) -> UntypedStorage:
     buffer = getattr(self, "buffer", None)
     if buffer is None:
         return _clone_of_torch(self)
-    from ..base import torch_private as private
 
     # The array is shared: whoever writes first makes its own (`dispatch.operation`).
     storage = private.make_storage(buffer.spec.nbytes)

@@ -166,3 +166,26 @@ def test_beside_another_accelerator_only_the_programs_own_import_names_the_devic
         "[]",
         "[2.0, 2.0] jax",
     ]
+
+
+def test_an_autoload_that_fails_leaves_torch_usable():
+    out = python(
+        """
+import torch
+del torch._C._acc.create_empty_tensor
+torch.__spec__._initializing = True
+from importlib.metadata import entry_points
+(point,) = [p for p in entry_points(group="torch.backends") if p.name == "jax"]
+point.load()()
+torch.__spec__._initializing = False
+print((torch.ones(2) + 1).tolist())
+import jaxtorch
+""",
+        autoload=False,
+    )
+    assert "RuntimeWarning: torch has no device `jax`" in out
+    assert "[2.0, 2.0]" in out
+    assert (
+        "ImportError: jaxtorch needs torch's private hook `torch._C._acc.create_empty_tensor`"
+        in out
+    )

@@ -15,8 +15,8 @@ import ast
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from ..dependencies.reads import names_read
 from ..reach import Reach
 from .code import CellCode

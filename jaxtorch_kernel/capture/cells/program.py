@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from ...base.options import config
+from ...base.torch_private import pytree
 from ...device import interrupts
 from ...programs import stats, tracing
 from ...storage.buffer import buffer_of

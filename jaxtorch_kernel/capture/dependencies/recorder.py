@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...base.torch_private import pytree
 from ...dispatch import pausing
 from ...programs import tracing
 from ...programs.site import is_user_file
@@ -100,7 +101,7 @@ class Recorder:
             self._values.may_run(self.function)
         else:  # a partial, an object: it may be changed
             self._values.expect("the function", self.function, ref(self.function))
-        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        leaves = pytree.tree_leaves((args, kwargs))
         self._chains.has_numbers = any(type(leaf) is Number for leaf in leaves)
         for place, leaf in enumerate(leaves):
             if type(leaf) is Number:
@@ -114,17 +115,17 @@ class Recorder:
                 self._values.attributes_later("an argument", leaf)
         notes.meet(getattr(self.function, "__self__", None), "")
         modes = Modes()
-        given = torch.utils._pytree.tree_flatten((args, kwargs))
+        given = pytree.tree_flatten((args, kwargs))
         with self.watching():
             result = self.function(*args, **kwargs)
-        borders.check_arguments(given, torch.utils._pytree.tree_flatten((args, kwargs)))
+        borders.check_arguments(given, pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
             raise CaptureError(
                 f"the captured code changes {what}", "Change it outside the captured code."
             )
         self.effects.compare(notes.mentions)
         self._values.look_into_waiting()
-        self.fresh = borders.fresh_results(torch.utils._pytree.tree_leaves(result), notes)
+        self.fresh = borders.fresh_results(pytree.tree_leaves(result), notes)
         notes.let_go()
         self._gradients.follow_others()
         return result

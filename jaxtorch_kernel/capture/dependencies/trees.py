@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from .guard import Check
 from .slots import Slot
 from .tokens import MISSING, is_plain, token

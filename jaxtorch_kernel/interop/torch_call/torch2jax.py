@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.dlpack import from_dlpack
 
+from ...base.torch_private import FakeTensor
 from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
 from ...storage.dtypes import to_numpy
