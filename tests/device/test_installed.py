@@ -144,6 +144,30 @@ print([op for op in before if before[op] != after[op]])
     assert out.splitlines()[-2:] == ["True False", "[]"]
 
 
+def test_a_storage_or_generator_as_the_first_use_is_an_error_and_no_crash():
+    out = python(
+        """
+import torch
+try:
+    torch.Generator("jax")
+except NotImplementedError:
+    print("no generator yet")
+try:
+    torch.UntypedStorage(4, device="jax")
+except RuntimeError as error:
+    print(str(error).partition(" of")[0])
+print(torch.UntypedStorage(4, device="jax").device, torch.Generator("jax").device)
+"""
+    )
+    assert out.splitlines()[-3:] == [
+        "no generator yet",
+        "Cannot access data pointer",
+        "jax:0 jax:0",
+    ]
+    asked = python("import torch\ntorch.jax.is_available()\nprint(torch.Generator('jax').device)")
+    assert asked.splitlines()[-1] == "jax:0"
+
+
 OTHER = """
 import sys, torch
 before = set(sys.modules)
