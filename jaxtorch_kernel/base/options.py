@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-import torch
+from . import torch_private as private
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -225,10 +225,10 @@ class Config:
 
     def options(self) -> Options:
         """The options that apply here."""
-        if not self._open or not torch._C._is_key_in_tls(_KEY):
+        if not self._open or not private.is_key_in_tls(_KEY):
             return self._base
         options = self._base
-        for entry in torch._C._get_obj_in_tls(_KEY):
+        for entry in private.get_obj_in_tls(_KEY):
             options = _changed(options, entry)
         return options
 
@@ -276,14 +276,14 @@ class Config:
 
     # The open scopes of a thread are an immutable tuple: autograd's threads get a snapshot of it.
     def _push(self, entry: dict[str, Any]) -> None:
-        stack = torch._C._get_obj_in_tls(_KEY) if torch._C._is_key_in_tls(_KEY) else ()
-        torch._C._stash_obj_in_tls(_KEY, (*stack, entry))
+        stack = private.get_obj_in_tls(_KEY) if private.is_key_in_tls(_KEY) else ()
+        private.stash_obj_in_tls(_KEY, (*stack, entry))
         with self._lock:
             self._open += 1
 
     def _pop(self, entry: dict[str, Any]) -> None:
-        stack = torch._C._get_obj_in_tls(_KEY) if torch._C._is_key_in_tls(_KEY) else ()
-        torch._C._stash_obj_in_tls(_KEY, tuple(e for e in stack if e is not entry))
+        stack = private.get_obj_in_tls(_KEY) if private.is_key_in_tls(_KEY) else ()
+        private.stash_obj_in_tls(_KEY, tuple(e for e in stack if e is not entry))
         with self._lock:
             self._open -= 1
 

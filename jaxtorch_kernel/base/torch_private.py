@@ -1,8 +1,7 @@
-"""All private hooks of torch that the device relies on, and nothing else.
+"""The functions through which the code uses torch's private hooks. `torch_hooks.py` has the table of them.
 
-Only this file, `device/registration.py` and `device/guard.py` use torch's private API. Each hook is looked up once,
-by name. If torch lacks one, the import fails here with a message that names it (`check`), and not later in an
-unrelated place. `tests/device/test_private_hooks.py` pins what each hook does.
+The rest of the code imports the names below. It reads in place only the private attributes of torch's objects that the
+table lists (`tensor._base`). `tests/device/test_private_hooks.py` pins what each hook does.
 """
 
 from __future__ import annotations
@@ -10,84 +9,48 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch._subclasses import fake_tensor
 from torch.autograd import forward_ad
 
 from .replaced import Replaced
-from .version import supported
+from .torch_hooks import HOOKS
 
-_HOOKS = {
-    "torch._C._acc.create_empty_tensor": "creates a tensor on the device",
-    "torch._C._construct_storage_from_data_pointer": "creates a Storage of a given size",
-    "torch.ops.aten.as_strided.default._op_dk": "runs one operator's kernel of a given dispatch key",
-    "torch._C._set_conj": "makes a tensor lazily conjugated",
-    "torch._C._set_neg": "makes a tensor lazily negated",
-    "torch.utils.backend_registration._setup_privateuseone_for_python_backend": "names the device",
-    "torch._C._dispatch_has_kernel_for_dispatch_key": "lists the kernels of an operator",
-    "torch._C._dispatch_keys": "reports the dispatch keys of a tensor",
-    "torch._C._dispatch_key_parse": "finds a dispatch key by name",
-    "torch._C._functorch.is_functorch_wrapped_tensor": "recognizes tensors of a `torch.func` transform",
-    "torch._C._functorch.peek_interpreter_stack": "reports whether a `torch.func` transform is running",
-    "torch._C._functorch._vmap_increment_nesting": "opens a level of `torch.vmap`",
-    "torch._functorch.predispatch.lazy_load_decompositions": "lets `torch.vmap` decompose operators without a rule",
-    "torch._C._len_torch_dispatch_stack": "reports whether a dispatch mode is active",
-    "torch._library.opaque_object._OPAQUE_TYPES": "lists the objects that are opaque to Dynamo",
-    "torch.autograd.forward_ad._current_level": "reports whether forward-mode AD is active",
-    "torch._C._dynamo.guards.TensorGuards": "compares tensors with those of an earlier call",
-    "torch._C._is_any_autocast_enabled": "reports whether autocast is active for any device",
-    "torch._C._autograd._get_sequence_nr": "numbers the nodes of a backward pass",
-    "torch._C._autograd._top_saved_tensors_default_hooks": "reports whether saved-tensor hooks are active",
-    "torch._C._current_autograd_node": "returns the node that a backward pass is running",
-    "torch.compiler._is_compiling_flag": "makes `torch.compiler.is_compiling()` true inside captured code",
-    "torch._GLOBAL_DEVICE_CONTEXT": "holds what `torch.set_default_device` set",
-    "torch.overrides._get_current_function_mode_stack": "reports whether a `with torch.device` block is open",
-    "torch._higher_order_ops.utils._hop_compile_and_call": "is how an eager `torch.cond` reaches its operator",
-    "torch._prims_common.suggest_memory_format": "reports whether a tensor is in channels-last format",
-    "torch.serialization._get_restore_location": "decides where `torch.load` puts tensors",
-}
-
-
-def _resolve(path: str) -> Any:
-    # `getattr` of getattr: submodules below `torch._C` are attributes, not importable modules.
-    found: Any = torch
-    for part in path.split(".")[1:]:
-        found = getattr(found, part)
-    return found
-
-
-def check() -> None:
-    """Raise one clear `ImportError` when this torch lacks a hook that the device needs."""
-    import torch.autograd.forward_ad
-    import torch.utils.backend_registration
-
-    for path, purpose in _HOOKS.items():
-        try:
-            _resolve(path)
-        except AttributeError:
-            raise ImportError(
-                f"jaxtorch needs torch's private hook `{path}` ({purpose}), which torch "
-                f"{torch.__version__} does not have. Install a supported version: "
-                f"pip install '{supported('torch')}'."
-            ) from None
-
-
-check()
+HOOKS.check()
 
 DEVICE = torch.device("jax", 0)
 
+pytree = torch.utils._pytree
+FakeTensor = fake_tensor.FakeTensor
+FakeTensorMode = fake_tensor.FakeTensorMode
+CpuGenerator = torch._C.Generator
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
 create_empty_tensor = torch._C._acc.create_empty_tensor
-reported_bytes: Any = torch._C.StorageBase.nbytes  # type: ignore[attr-defined]  # of the C++ object, see `storage.buffer.wrap`
+StorageBase: Any = torch._C.StorageBase
+reported_bytes = StorageBase.nbytes  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 any_autocast = torch._C._is_any_autocast_enabled
 set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
+neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
 suggest_memory_format = torch._prims_common.suggest_memory_format
+check_linalg_errors: Any = torch._linalg_check_errors
+without_torch_function = torch._C.DisableTorchFunctionSubclass
+below_key = torch._C._ExcludeDispatchKeyGuard
+is_key_in_tls = torch._C._is_key_in_tls
+get_obj_in_tls: Any = torch._C._get_obj_in_tls
+stash_obj_in_tls: Any = torch._C._stash_obj_in_tls
+fused_attention_enabled: Callable[[], bool] = HOOKS.find(
+    "torch._C._get_overrideable_sdp_enabled", instead=lambda: True
+)
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
@@ -177,14 +140,21 @@ def open_modes() -> tuple[Any, ...] | None:
 
 def device_block() -> torch.device | None:
     """The device of the innermost `with torch.device(...)` block that is open in this thread."""
-    from torch.overrides import _get_current_function_mode_stack
+    base = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    blocks = [mode for mode in _device_modes() if mode is not base]
+    return blocks[-1].device if blocks else None
+
+
+def _device_modes() -> list[Any]:
     from torch.utils._device import DeviceContext
 
-    base = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    for mode in reversed(_get_current_function_mode_stack()):
-        if isinstance(mode, DeviceContext) and mode is not base:
-            return mode.device
-    return None
+    modes = torch.overrides._get_current_function_mode_stack()
+    return [mode for mode in modes if isinstance(mode, DeviceContext)]
+
+
+def default_devices() -> list[torch.device]:
+    """The default device of this thread, and those of its `with torch.device(...)` blocks."""
+    return [mode.device for mode in _device_modes()]
 
 
 # Tensors that the dispatcher turns into others before a kernel: subclasses and fakes, batches, lazy bits, symbolic
@@ -226,7 +196,9 @@ def sequence_number(node: Any) -> int:
 
 
 # Held in captured code: torch's optimizers and many models then avoid asking for values.
-compiling = Replaced((torch.compiler, "_is_compiling_flag", True))
+_FLAG = "torch.compiler._is_compiling_flag"
+_flag = () if HOOKS.find(_FLAG) is None else ((torch.compiler, "_is_compiling_flag", True),)
+compiling = Replaced(*_flag)
 
 
 def _without_dynamo() -> AbstractContextManager[Any]:
@@ -238,9 +210,7 @@ def _without_dynamo() -> AbstractContextManager[Any]:
 
 def hide_from_dynamo(package: str) -> None:
     """Let Dynamo not look into a package's functions where compiled code calls them."""
-    from torch._dynamo import trace_rules
-
-    trace_rules.add(package)
+    HOOKS.find("torch._dynamo.trace_rules.add", instead=lambda package: None)(package)
 
 
 def identity(generator: Any) -> int:
@@ -254,11 +224,11 @@ def not_opaque(cls: type) -> None:
     So it does for `torch.Generator` itself. A subclass would count as a kind of object that is made fake, and fake
     generators draw nothing.
     """
-    from torch._library.opaque_object import _OPAQUE_TYPES
-
+    opaque = HOOKS.find("torch._library.opaque_object._OPAQUE_TYPES", instead={})
     # A name that is not registered: torch then finds that the class is not opaque.
-    base = _OPAQUE_TYPES[torch.Generator]
-    _OPAQUE_TYPES[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
+    if torch.Generator in opaque:
+        base = opaque[torch.Generator]
+        opaque[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
 
 
 def run_without_dynamo(codes: Iterable[CodeType]) -> None:
@@ -267,16 +237,11 @@ def run_without_dynamo(codes: Iterable[CodeType]) -> None:
     Between the graphs of a compiled function Dynamo looks at every Python function that is called, by C++ too: kernels
     are Python here, where torch's are C++.
     """
-    from torch._C._dynamo.eval_frame import (
-        _FrameAction,
-        _FrameExecStrategy,
-        set_code_exec_strategy,
-    )
-
-    for code in codes:
+    frames = HOOKS.find("torch._C._dynamo.eval_frame")
+    for code in codes if frames is not None else ():
         # One object each: torch reads it later.
-        strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-        set_code_exec_strategy(code, strategy)
+        strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(code, strategy)
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
@@ -291,10 +256,9 @@ def call_higher_order_directly() -> None:
 
     torch would compile the call with Dynamo first, which can neither see through a trace nor is needed here.
     """
-    from torch._higher_order_ops import utils
-    from torch.utils import _pytree as pytree
-
-    theirs = utils._hop_compile_and_call
+    theirs = HOOKS.find("torch._higher_order_ops.utils._hop_compile_and_call")
+    if theirs is None:
+        return
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))
@@ -302,7 +266,7 @@ def call_higher_order_directly() -> None:
             return fn(*args, **(kwargs or {}))
         return theirs(fn, args, kwargs)
 
-    utils._hop_compile_and_call = call
+    torch._higher_order_ops.utils._hop_compile_and_call = call
 
 
 def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
@@ -310,9 +274,9 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
 
     torch keeps there, as an attribute of the undecorated function, what the decorated one calls.
     """
-    from torch.utils.checkpoint import checkpoint
-
-    function: Any = checkpoint.__wrapped__  # type: ignore[attr-defined]  # set by a decorator
+    function = HOOKS.find("torch.utils.checkpoint.checkpoint.__wrapped__")  # set by a decorator
+    if function is None:
+        return
     theirs = getattr(function, "__dynamo_disable", None)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -320,9 +284,10 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
         if wanted():
             return ours(*args, **kwargs)
         if theirs is None:
-            import torch._dynamo
-
-            theirs = torch._dynamo.disable(function, True, wrapping=False)
+            disable = HOOKS.find(
+                "torch._dynamo.disable", instead=lambda function, *_, **__: function
+            )
+            theirs = disable(function, True, wrapping=False)
         return theirs(*args, **kwargs)
 
     setattr(function, "__dynamo_disable", call)
@@ -374,6 +339,56 @@ def over_batch(
 
 @functools.cache
 def _load_batch_rules() -> None:
-    from torch._functorch.predispatch import lazy_load_decompositions
+    HOOKS.find("torch._functorch.predispatch.lazy_load_decompositions", instead=lambda: None)()
 
-    lazy_load_decompositions()
+
+def overload(name: str) -> Any:
+    """ATen's operator of this name ("add.Tensor", "relu"). None, after a warning, where this torch has none.
+
+    Then jaxtorch has no implementation of the operator, which costs only this operator.
+    """
+    base, _, variant = name.partition(".")
+    return _overload(base, variant or "default")
+
+
+@functools.cache
+def _overload(base: str, variant: str) -> Any:
+    try:
+        return getattr(getattr(torch.ops.aten, base), variant)
+    except AttributeError:
+        warnings.warn(
+            f"jaxtorch implements the operator aten::{base}.{variant}, which torch {torch.__version__} does not have. "
+            "Everything else works; a newer jaxtorch may know its new name.",
+            stacklevel=2,
+        )
+        return None
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """torch's definitions of operators by other operators."""
+    HOOKS.find("torch._refs")  # its import adds to the table
+    table: dict[Any, Callable[..., Any]] = HOOKS.find(
+        "torch._decomp.decomposition_table", instead={}
+    )
+    return table
+
+
+def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
+    """Replace functions of `torch._C` that `torch.accelerator` looks up by name at each call."""
+    for name, answer in answers.items():
+        if HOOKS.find(f"torch._C.{name}") is not None:
+            setattr(torch._C, name, answer)
+
+
+# Where `torch.load` puts tensors, as torch decides it; None if this torch has no such function.
+restore_location: Any = HOOKS.find("torch.serialization._get_restore_location")
+
+
+def restore_by(function: Any) -> None:
+    """Let `torch.load` ask this function for where to put tensors."""
+    if restore_location is not None:
+        torch.serialization._get_restore_location = function
+
+
+to_capsule: Callable[[torch.Tensor], Any] = torch._C._to_dlpack

@@ -17,10 +17,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
-from ..base.torch_private import transformed
+from ..base.torch_private import pytree, transformed
 from ..programs import tracing
 from ..programs.compiling import phase
 from ..programs.site import origin, site_of

@@ -25,8 +25,8 @@ import jax
 import torch
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..programs.trees import is_device_tensor

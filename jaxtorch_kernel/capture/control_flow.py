@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs import tracing
 from ..programs.trees import is_device_tensor, split
 from .bodies import Body, Bound, aval_of, call_bodies, needs_gradient, trace_body

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ..base import torch_private as private
 from .dependencies.record import warn_of_a_constant
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
@@ -34,7 +35,7 @@ def untouched(values: Iterable[object], recorder: Recorder) -> Iterator[None]:
         CaptureError: if the code changed the state of a CPU generator among them, or drew from the default one.
     """
     default = torch.default_generator
-    before = {id(v): (v, v.get_state()) for v in values if type(v) is torch._C.Generator}
+    before = {id(v): (v, v.get_state()) for v in values if type(v) is private.CpuGenerator}
     _, state = before.pop(id(default), (default, default.get_state()))
     try:
         yield

@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..operators.bridge import Bridge, layouts
 from ..programs.atomic import DONATED_ERRORS, ensure_unshared, mark_donated, store, was_replaced
 from ..programs.rng import RandomKey

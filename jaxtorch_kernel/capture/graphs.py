@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 from torch.fx.node import Argument, map_aggregate
-from torch.utils import _pytree as pytree
+
+from ..base.torch_private import pytree
 
 Tensor = torch.Tensor
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs import tracing
 from . import saving
 from .cached import Cached, check_callable, name_of

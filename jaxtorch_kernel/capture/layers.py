@@ -14,9 +14,9 @@ import jax
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..base import torch_private as private
+from ..base.torch_private import pytree
 from ..programs import tracing
 from ..programs.stacking import counter
 from ..programs.trees import split

@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base import torch_private as private
+from ..base.torch_private import pytree
 from ..storage.buffer import wrap_sized
 from ..storage.dtypes import to_numpy
 from ..storage.transfer import put
@@ -126,7 +127,7 @@ class Number(Tensor):
         name = getattr(function, "__name__", "")
         if name in _ARITHMETIC and len(others) == 1 and others[0].dtype in _EXACT and not kwargs:
             dtype = others[0].dtype
-            with torch._C.DisableTorchFunctionSubclass():
+            with private.without_torch_function():
                 return function(*[a.detach().to(dtype) if type(a) is cls else a for a in args])
         raise NeedsNumber()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..base.torch_private import pytree
 from ..programs.site import is_user_file
 from .dependencies.reads import names_filled, names_read
 from .dependencies.tokens import is_plain, is_user_class
@@ -143,7 +144,7 @@ def _contains_tensors(value: object) -> bool:
     if isinstance(value, torch.nn.Module | type | types.FunctionType | types.ModuleType):
         return False
     try:
-        return any(isinstance(v, torch.Tensor) for v in torch.utils._pytree.tree_leaves(value))
+        return any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(value))
     except RecursionError:  # a list that contains itself
         return False
 

@@ -18,8 +18,8 @@ from typing import Any, cast
 from weakref import ref
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs.rng import RandomKey
 from ..storage import moves
 from ..storage.buffer import Buffer, Spec

@@ -13,10 +13,10 @@ from dataclasses import fields
 from typing import Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base.ambient import NAMES, ambient
 from ..base.options import config
+from ..base.torch_private import pytree
 from ..programs.site import describe, origin, site_of
 from ..programs.stats import FunctionRecord, Reason
 from .dependencies.guard import Change

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base import torch_private as private
+from ..base.torch_private import pytree
 from ..programs import tracing
 from ..programs.trees import split
 from .bodies import Body, Bound, aval_of, call_bodies, trace_body

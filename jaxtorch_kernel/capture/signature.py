@@ -19,9 +19,9 @@ from typing import Any
 from uuid import UUID
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..base.ambient import ambient
+from ..base.torch_private import pytree
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import buffer_of, geometry
 from ..storage.layout import covers_buffer

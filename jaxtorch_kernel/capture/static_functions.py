@@ -17,8 +17,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..programs.trees import is_device_tensor
 from .dependencies.recorder import declare_input
 from .pure import Pure

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..dispatch.results import Fresh, wrap_result
 from ..operators.bridge import result_leaf
 from ..programs import watching

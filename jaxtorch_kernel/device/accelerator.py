@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from ..base import torch_private as private
 
 
 def _capability(index: int = 0) -> dict[str, Any]:
@@ -50,6 +50,4 @@ _ANSWERS = {
 
 def install() -> None:
     """Answer for the device, under the names of `torch._C`."""
-    for name, answer in _ANSWERS.items():
-        if hasattr(torch._C, name):
-            setattr(torch._C, name, answer)
+    private.answer_for_accelerator(_ANSWERS)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet
 
-_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+from ..base import torch_private as private
+
+_KEY = private.DispatchKeySet(private.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -71,13 +72,13 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _below(op: Any, args: Any, kwargs: Any) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+    with private.below_key(_KEY):
         return op(*args, **kwargs)
 
 
 def _cast_and_call(op: Any, choose: Callable[[Any, Any], torch.dtype]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_KEY):
+        with private.below_key(_KEY):
             dtype = choose(args, kwargs)
             return op(*_cast(args, dtype), **{k: _cast(v, dtype) for k, v in kwargs.items()})
 
@@ -158,9 +159,13 @@ def install() -> None:
         (FLOAT32_BY_DTYPE, _set_dtype),
     ):
         for name in names:
-            base, _, overload = name.partition(".")
-            op = getattr(getattr(torch.ops.aten, base), overload or "default")
-            library.impl(name, make(op), "AutocastPrivateUse1")
-    library.impl("norm.Scalar", _norm, "AutocastPrivateUse1")
-    library.impl("norm.ScalarOpt_dim", _norm, "AutocastPrivateUse1")
-    library.impl("binary_cross_entropy", _binary_cross_entropy, "AutocastPrivateUse1")
+            _register(library, name, make)
+    for name in ("norm.Scalar", "norm.ScalarOpt_dim"):
+        _register(library, name, lambda op: _norm)
+    _register(library, "binary_cross_entropy", lambda op: _binary_cross_entropy)
+
+
+def _register(library: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    op = private.overload(name)
+    if op is not None:
+        library.impl(name, make(op), "AutocastPrivateUse1")

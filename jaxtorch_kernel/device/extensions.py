@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from ..base import torch_private as private
 from . import accelerator, pinning
 
 _extended = False
-_new_of_torch: Any = torch._C.StorageBase.__new__
-_to_dlpack_of_torch: Any = torch._C._to_dlpack
+_new_of_torch: Any = private.StorageBase.__new__
 
 
 def extend_torch() -> None:
@@ -67,12 +67,12 @@ def _to_dlpack(tensor: torch.Tensor) -> Any:
 
     torch's own looks for the data at an address, and a tensor of the device has none.
     """
-    return tensor.__dlpack__() if tensor.device.type == "jax" else _to_dlpack_of_torch(tensor)
+    return tensor.__dlpack__() if tensor.device.type == "jax" else private.to_capsule(tensor)
 
 
 def _export_through_capsules() -> None:
     """Replace torch's `to_dlpack`, also where a program has imported it by name."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
-        if module is not torch._C and names.get("to_dlpack") is _to_dlpack_of_torch:
+        if names.get("to_dlpack") is private.to_capsule:
             names["to_dlpack"] = _to_dlpack

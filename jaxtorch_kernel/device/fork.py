@@ -54,9 +54,7 @@ def _in_child() -> None:
     global forked
     _show_warning()
     forked = True
-    from torch.utils._device import DeviceContext
-
-    from ..base import options
+    from ..base import options, torch_private
     from ..dispatch import building, read
     from ..storage import placement, transfer
 
@@ -68,8 +66,7 @@ def _in_child() -> None:
     read.buffer_of = _refuse  # type: ignore[attr-defined]
     placement.current = placement.devices = _refuse
     transfer.wait = _refuse
-    modes = torch.overrides._get_current_function_mode_stack()
-    if any(isinstance(m, DeviceContext) and m.device.type == "jax" for m in modes):
+    if any(device.type == "jax" for device in torch_private.default_devices()):
         torch.device("cpu").__enter__()  # over the parent's default device, whoever set it
 
 

@@ -22,10 +22,12 @@ from typing import Any, cast
 
 import torch
 
-_DEVICES = torch._C._autograd.DeviceType
+from ..base import torch_naming as private
+
+_DEVICES = private.DeviceType
 
 
-class Guard(torch._C._acc.DeviceGuard):
+class Guard(private.DeviceGuard):
     """The guard that torch registers for the device."""
 
     # A function in C: C++ that may not throw calls it for every node of a graph, and bytecode is where a

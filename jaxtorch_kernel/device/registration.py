@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
+from ..base import torch_naming as private
 
-class _Hooks(torch._C._acc.PrivateUse1Hooks):
+
+class _Hooks(private.PrivateUse1Hooks):
     def is_available(self) -> bool:
         return True
 
@@ -26,7 +28,7 @@ def name_device() -> None:
     Raises:
         RuntimeError: another package holds the spare backend.
     """
-    holder = torch._C._get_privateuse1_backend_name()
+    holder = private.backend_name()
     if holder not in ("privateuseone", "jax"):
         raise RuntimeError(
             f"torch has a single spare device for extensions, and {holder!r} has already taken it "
@@ -40,9 +42,7 @@ def name_device() -> None:
         )
     from . import guard, module
 
-    backend_registration._setup_privateuseone_for_python_backend(
-        "jax", module, _Hooks(), guard.Guard()
-    )
+    private.setup_backend("jax", module, _Hooks(), guard.Guard())
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
@@ -52,7 +52,7 @@ def name_device() -> None:
 class _Probe(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return torch._C._acc.create_empty_tensor((), torch.float32)
+        return private.create_empty_tensor((), torch.float32)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> None:
@@ -69,7 +69,7 @@ def check_engine() -> None:
     """
     out = _Probe.apply(torch.zeros((), device="cpu", requires_grad=True))
     try:
-        out.backward(torch._C._acc.create_empty_tensor((), torch.float32))
+        out.backward(private.create_empty_tensor((), torch.float32))
     except RuntimeError as error:
         raise RuntimeError(
             "jaxtorch was imported after a backward pass had run, and torch's autograd no longer accepts a new device. "

@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.serialization
 
 from ..base import torch_private as private
 from ..base.compile_cache import compile_cache
-
-_restore_location = torch.serialization._get_restore_location
 
 
 class Session:
@@ -36,7 +33,7 @@ class Session:
         if not self.active:
             self._before = private.default_device()
             self.active = True
-        torch.serialization._get_restore_location = _load_to_default
+        private.restore_by(_load_to_default)
         torch.set_default_device("jax")
         compile_cache.on("session")
 
@@ -50,7 +47,7 @@ class Session:
             return
         _check_no_block("off")
         torch.set_default_device(self._before)
-        torch.serialization._get_restore_location = _restore_location
+        private.restore_by(private.restore_location)
         self.active, self._before = False, None
         compile_cache.off("session")
 
@@ -68,7 +65,7 @@ def _load_to_default(map_location: Any) -> Any:
     """In place of torch's `_get_restore_location`, which knows nothing of the default device."""
     if map_location is None and torch.get_default_device().type == "jax":
         map_location = "jax"
-    return _restore_location(map_location)
+    return private.restore_location(map_location)
 
 
 session = Session()

@@ -48,7 +48,7 @@ def first_use() -> Callable[..., Any]:
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import amp, extensions, fork, guard, interrupts, processes
+            from . import allocator, amp, extensions, fork, guard, interrupts, processes
             from . import random as random  # seeds with what `torch.manual_seed` was given before
 
             # First what may fail for want of a library, registering nothing: the next try fails with the same words.
@@ -56,6 +56,7 @@ def first_use() -> Callable[..., Any]:
             run = install_operators()
             fork.start()
             guard.stop_asking_python()
+            allocator.install()
             extensions.extend_torch()
             amp.install()
             methods.install()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import jax
 import torch
-from torch._ops import OpOverload
 
 from ..base.options import Options
+from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
 from . import overlap, targets
 from .call import Call, kind_by_value

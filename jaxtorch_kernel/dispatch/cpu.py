@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..base.options import config
+from ..base.torch_private import OpOverload
 from ..programs import stats, tracing
 from ..programs.site import user_line
 from ..programs.tracing import Untraceable

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch._ops import OpOverload
 
+from ..base.torch_private import OpOverload
 from ..lowerings.argument_checks import ALWAYS, EMPTY, SAME_DTYPE
 from ..lowerings.promote import kind_of
 from ..lowerings.refused import REFUSED

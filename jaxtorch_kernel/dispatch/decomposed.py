@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager
 
 import jax
 import torch
-import torch._decomp
-import torch._refs
-from torch._ops import OpOverload
 
+from ..base import torch_private as private
+from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
 from ..programs import stats, tracing
 from ..programs.tracing import Untraceable
@@ -31,7 +30,7 @@ Tensor = torch.Tensor
 def decomposition_of(op: OpOverload, signature: Signature) -> Kernel | None:
     """torch's decomposition of an operator, or of its functional overload if it writes."""
     target = op if not signature.written else signature.functional
-    return None if target is None else torch._decomp.decomposition_table.get(target)
+    return None if target is None else private.decomposition_table().get(target)
 
 
 _running = threading.local()

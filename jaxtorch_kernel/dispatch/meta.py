@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from ..base.torch_private import suggest_memory_format
+from ..base.torch_private import OpOverload, suggest_memory_format
 from ..lowerings.registry import LOWERINGS
 from .cpu_errors import cpu_error
 from .schema import Arguments, Signature, short_name

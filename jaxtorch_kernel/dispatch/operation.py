@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from torch._ops import OpOverload
-
+from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
 from ..lowerings.value_checks import CHECKS
 from ..programs import program_cache, tracing

@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from torch._ops import OpOverload
 
+from ..base.torch_private import OpOverload
 from ..storage.buffer import Buffer, buffer_of
 from .call import Call
 from .cpu_errors import MOST_ZEROS, cpu_error

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from ..base.torch_private import OpOverload
 
 # The arguments of an operator, as torch passes them: tensors, numbers, lists of them, and static values.
 Arguments = tuple[Any, ...]

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch._ops import OpOverload
 
 from ..base.options import Options
+from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
 from ..lowerings.value_checks import ALWAYS, CHECKS, Condition
 from ..programs import tracing

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import jax
 import torch
 from jax.tree_util import KeyPath
-from torch.utils import _pytree as pytree
 
+from ..base.torch_private import pytree
 from ..operators.sharing import array_of, tensor_of
 
 Tensor = torch.Tensor

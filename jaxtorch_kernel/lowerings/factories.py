@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..base.torch_private import overload
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy
 from .promote import cast, default_dtype, kind_of, opmath, result_dtype
@@ -20,12 +21,6 @@ from .types import Array, Function, Operand, Scalar
 
 MODELED: list[str] = []  # factories that take a template tensor
 _INT64 = 4  # torch.int64 as the default of a schema
-
-
-def overload(name: str) -> torch._ops.OpOverload:
-    """The operator with this name in the table of lowerings."""
-    base, _, variant = name.partition(".")
-    return getattr(getattr(torch.ops.aten, base), variant or "default")
 
 
 def factory(
@@ -40,6 +35,8 @@ def factory(
     def register(function: Function) -> Function:
         for name in names:
             op = overload(name)
+            if op is None:
+                continue
             arguments = [a.name for a in op._schema.arguments]
             options = arguments[arguments.index("dtype") :]
             lower(name, static=static, random=random)(_checked(function, options))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..base import torch_private as private
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.attention import attend, attend_backward
@@ -76,7 +77,7 @@ def scaled_dot_product_attention(
     """The composite, as one operator where that is possible."""
     _validate(query, key, value, attn_mask, is_causal)
     # The decomposition raises torch's errors for integers and complex numbers.
-    fused = query.is_floating_point() and torch._C._get_overrideable_sdp_enabled()
+    fused = query.is_floating_point() and private.fused_attention_enabled()
     if fused and not dropout_p:
         result = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
             query, key, value, attn_mask, 0.0, is_causal, scale=scale

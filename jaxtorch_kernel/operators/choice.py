@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._ops import OpOverload
-
+from ..base.torch_private import OpOverload
 from ..dispatch.cpu import on_cpu
 from ..dispatch.decomposed import Decomposed, decomposition_of
 from ..dispatch.operation import Operation

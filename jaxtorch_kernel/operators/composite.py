@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import jax
 import torch
-from torch._ops import OpOverload
 
 from ..base import torch_private as private
+from ..base.torch_private import OpOverload
 from ..dispatch.call import exact
 from ..dispatch.operation import Operation
 from ..lowerings.registry import Lowering

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..base import torch_private as private
 from ..dispatch.numbers import Scalar
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
@@ -27,7 +28,7 @@ def _resolved(x: Tensor) -> Tensor:
     if x.is_conj():
         x = torch.conj_physical(x.conj())
     if x.is_neg():
-        x = torch.neg(torch._neg_view(x))
+        x = torch.neg(private.neg_view(x))
     return x
 
 
@@ -68,10 +69,8 @@ def to_copy(
 ) -> Tensor:
     """`Tensor.to`: to, from and on the device."""
     if torch.nn.parameter.is_lazy(self):
-        with torch._C.DisableTorchFunctionSubclass():
-            self = self.as_subclass(
-                Tensor
-            )  # a lazy module's parameter raises when its shape is read
+        with private.without_torch_function():
+            self = self.as_subclass(Tensor)  # a lazy parameter raises when its shape is read
     target = self.device if device is None else device
     if target.type == "jax":
         check_index(target)
@@ -120,7 +119,7 @@ def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     if self.is_conj():
         copy_physical(self.conj(), torch.conj_physical(src))
     elif self.is_neg():
-        copy_physical(torch._neg_view(self), torch.neg(src))
+        copy_physical(private.neg_view(self), torch.neg(src))
     else:
         copy_physical(self, src)
     return self

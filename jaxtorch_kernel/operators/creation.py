@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._ops import OpOverload
 
+from ..base.torch_private import OpOverload, overload
 from ..dispatch.numbers import Scalar
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..dispatch.targets import write_out
-from ..lowerings.factories import ENDS, MODELED, overload, steps_from
+from ..lowerings.factories import ENDS, MODELED, steps_from
 from ..lowerings.registry import Lowering
 from ..storage.dtypes import to_numpy
 from .choice import operation_of
@@ -95,7 +95,8 @@ def _into(op: OpOverload) -> Callable[..., Tensor]:
 for _name in ("linspace", "logspace"):
     for _ends in ENDS:
         _out = "out" if _ends == "default" else f"{_ends}_out"
-        kernel(f"{_name}.{_out}")(_into(overload(f"{_name}.{_ends}")))
+        if (_op := overload(f"{_name}.{_ends}")) is not None:
+            kernel(f"{_name}.{_out}")(_into(_op))
 
 
 for _name, _functional in (
@@ -106,7 +107,9 @@ for _name, _functional in (
     ("randperm.out", "randperm"),
     ("randperm.generator_out", "randperm.generator"),
 ):
-    kernel(_name)(_into(overload(_functional)))
+    if (_op := overload(_functional)) is not None:
+        kernel(_name)(_into(_op))
 
 for _name in MODELED:
-    kernel(_name)(_on_any_device(overload(_name)))
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_on_any_device(_op))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._ops import OpOverloadPacket
 
+from ..base.torch_private import OpOverload, overload
 from ..dispatch.registry import kernel
 from .choice import operation_of
 
@@ -26,16 +26,17 @@ def foreach_copy_(self: list[Tensor], src: list[Tensor], non_blocking: bool = Fa
 Tensors = Sequence[Tensor]
 
 
-def _with_numbers(packet: OpOverloadPacket) -> Callable[..., Tensors | None]:
+def _with_numbers(op: OpOverload) -> Callable[..., Tensors | None]:
     """The overload that takes its numbers as a one-dimensional CPU tensor."""
 
     def foreach(
         self: Tensors, tensor1: Tensors, tensor2: Tensors, scalars: Tensor
     ) -> Tensors | None:
-        return packet.ScalarList(self, tensor1, tensor2, scalars.tolist())
+        return op(self, tensor1, tensor2, scalars.tolist())
 
     return foreach
 
 
 for _name in ("addcdiv", "addcdiv_", "addcmul", "addcmul_"):
-    kernel(f"_foreach_{_name}.Tensor")(_with_numbers(getattr(torch.ops.aten, f"_foreach_{_name}")))
+    if (_op := overload(f"_foreach_{_name}.ScalarList")) is not None:
+        kernel(f"_foreach_{_name}.Tensor")(_with_numbers(_op))

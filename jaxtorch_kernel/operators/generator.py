@@ -21,7 +21,7 @@ _DEFAULT_SEED = 67280421310721  # of every torch generator that is not seeded
 _lock = threading.Lock()
 
 
-class JaxGenerator(torch._C.Generator):
+class JaxGenerator(private.CpuGenerator):
     """A generator of the jax device, with the methods of `torch.Generator`.
 
     After `manual_seed(n)` it draws the same numbers as the device does after `torch.manual_seed(n)`.

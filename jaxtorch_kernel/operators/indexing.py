@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._ops import OpOverload
 
+from ..base.torch_private import OpOverload, overload
 from ..dispatch.registry import kernel
 from .choice import operation_of
 
@@ -77,4 +77,5 @@ def _writer(op: OpOverload) -> Callable[..., Tensor]:
 
 
 for _name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"):
-    kernel(_name)(_writer(getattr(torch.ops.aten, _name).default))
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_writer(_op))

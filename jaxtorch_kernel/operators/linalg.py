@@ -12,12 +12,13 @@ import functools
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from ..base import torch_private as private
+from ..base.torch_private import OpOverload, overload
 from ..dispatch.cpu import on_cpu
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
-from ..dispatch.schema import Kernel, Signature, short_name
+from ..dispatch.schema import Kernel, Signature
 from ..dispatch.targets import write_out
 from ..lowerings import lu
 from ..lowerings.registry import Lowering
@@ -34,7 +35,7 @@ aten = torch.ops.aten
 def check_errors(infos: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Raise torch's own error for the first factorization that failed. Waits for `infos`."""
     if not tracing.active():
-        torch._linalg_check_errors(infos.cpu(), api_name, is_matrix=is_matrix)
+        private.check_linalg_errors(infos.cpu(), api_name, is_matrix=is_matrix)
 
 
 def _transposing(op: OpOverload, function: Kernel) -> Kernel:
@@ -61,22 +62,22 @@ def _checking(op: OpOverload, run: Kernel, api_name: str) -> Kernel:
     return checked
 
 
-_TRANSPOSING: dict[OpOverload, Kernel] = {
-    aten._linalg_det.default: lu.det,
-    aten._linalg_slogdet.default: lu.slogdet,
+_TRANSPOSING: dict[str, Kernel] = {
+    "_linalg_det": lu.det,
+    "_linalg_slogdet": lu.slogdet,
 }
-# Operators that take `check_errors`, with their names in torch's messages.
-_CHECKING: dict[OpOverload, str] = {
-    aten.linalg_cholesky_ex.default: "linalg.cholesky_ex",
-    aten.linalg_cholesky_ex.L: "linalg.cholesky_ex",
-    aten.linalg_inv_ex.default: "linalg.inv_ex",
-    aten.linalg_inv_ex.inverse: "linalg.inv_ex",
-    aten.linalg_lu_factor_ex.default: "torch.linalg.lu_factor_ex",
-    aten.linalg_lu_factor_ex.out: "torch.linalg.lu_factor_ex",
-    aten.linalg_ldl_factor_ex.default: "torch.linalg.ldl_factor_ex",
-    aten.linalg_ldl_factor_ex.out: "torch.linalg.ldl_factor_ex",
-    aten._linalg_solve_ex.default: "torch.linalg.solve_ex",
-    aten._linalg_solve_ex.result: "torch.linalg.solve_ex",
+# Operators that take `check_errors`, and the name that torch's message gives them.
+_CHECKING: dict[str, str] = {
+    "linalg_cholesky_ex": "linalg.cholesky_ex",
+    "linalg_cholesky_ex.L": "linalg.cholesky_ex",
+    "linalg_inv_ex": "linalg.inv_ex",
+    "linalg_inv_ex.inverse": "linalg.inv_ex",
+    "linalg_lu_factor_ex": "torch.linalg.lu_factor_ex",
+    "linalg_lu_factor_ex.out": "torch.linalg.lu_factor_ex",
+    "linalg_ldl_factor_ex": "torch.linalg.ldl_factor_ex",
+    "linalg_ldl_factor_ex.out": "torch.linalg.ldl_factor_ex",
+    "_linalg_solve_ex": "torch.linalg.solve_ex",
+    "_linalg_solve_ex.result": "torch.linalg.solve_ex",
 }
 
 
@@ -85,9 +86,10 @@ def _later(op: OpOverload) -> Kernel:
     return lambda *args, **kwargs: operation_of(op)(*args, **kwargs)
 
 
-for _op in {**_TRANSPOSING, **_CHECKING}:
-    _run = _transposing(_op, _TRANSPOSING[_op]) if _op in _TRANSPOSING else _later(_op)
-    kernel(short_name(_op))(_checking(_op, _run, _CHECKING[_op]) if _op in _CHECKING else _run)
+for _name in {**_TRANSPOSING, **_CHECKING}:
+    if (_op := overload(_name)) is not None:
+        _run = _transposing(_op, _TRANSPOSING[_name]) if _name in _TRANSPOSING else _later(_op)
+        kernel(_name)(_checking(_op, _run, _CHECKING[_name]) if _name in _CHECKING else _run)
 
 
 @kernel("cholesky")
@@ -104,7 +106,9 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
     return write_out(out, cholesky(self, upper))
 
 
-_inverse_of_factor = Operation(aten.cholesky_inverse.default, Lowering(cholesky_inverse))
+_inverse_of_factor = Operation(
+    overload("cholesky_inverse"), Lowering(cholesky_inverse), name="cholesky_inverse"
+)
 _first_zero = Operation(None, Lowering(lu.first_zero_pivot), name="cholesky_inverse")
 
 
@@ -136,12 +140,9 @@ def _with_eigenvalues(op: OpOverload) -> Kernel:
     return run
 
 
-for _op in (
-    aten.linalg_eig.default,
-    aten.linalg_eig.out,
-    aten._linalg_eigvals.default,
-):
-    kernel(short_name(_op))(_with_eigenvalues(_op))
+for _name in ("linalg_eig", "linalg_eig.out", "_linalg_eigvals"):
+    if (_op := overload(_name)) is not None:
+        kernel(_name)(_with_eigenvalues(_op))
 
 
 @kernel("linalg_eigvals.out")

@@ -12,11 +12,10 @@ import pkgutil
 import threading
 
 import torch
-from torch._ops import OpOverload
 from torch.library import Library
 
 from ..base import torch_private as private
-from ..base.version import supported
+from ..base.torch_private import OpOverload
 from ..dispatch.hot import hot_path
 from ..dispatch.registry import KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
@@ -58,25 +57,18 @@ def import_all() -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _overload(name: str) -> OpOverload | None:
-    base, overload = name.rsplit(".", 1)
-    packet = getattr(torch.ops.aten, base, None)
-    return getattr(packet, overload, None) if packet is not None else None
-
-
 def _register(library: Library) -> None:
     for name, kernel in KERNELS.items():
+        if private.overload(name) is None:
+            continue
         library.impl(_dispatcher_name(name), kernel, "PrivateUse1")
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
             # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name in list(LOWERINGS):
-        op = _overload(name)
+        op = private.overload(name)
         if op is None:
-            raise ImportError(
-                f"jaxtorch has a lowering for aten::{name}, which torch {torch.__version__} does not know. "
-                f"Install a supported version: pip install '{supported('torch')}'."
-            )
+            continue
         for overload in (op, *_siblings(op)):
             _register_one(library, overload)
 

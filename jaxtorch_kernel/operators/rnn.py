@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from ..base.torch_private import overload
 from ..dispatch.registry import kernel
 from ..lowerings.rnn import CELLS, Cell, run_packed, run_steps
 from .composite import Composite
@@ -42,7 +43,9 @@ def _with_dropout(
 
 
 def _register_over_steps(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).input
+    op = overload(f"{name}.input")
+    if op is None:
+        return
     composite = Composite(partial(run_steps, cell), op, static=("dropout",))
 
     @kernel(f"{name}.input")
@@ -78,7 +81,9 @@ def rounded_up(n: int) -> int:
 
 
 def _register_over_packed(name: str, cell: Cell) -> None:
-    op = getattr(torch.ops.aten, name).data
+    op = overload(f"{name}.data")
+    if op is None:
+        return
 
     def decomposition(
         data: Tensor,

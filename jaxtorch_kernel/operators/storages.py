@@ -22,7 +22,7 @@ from ..storage.dtypes import to_numpy
 from ..storage.transfer import host_values, put
 
 UntypedStorage = torch.UntypedStorage
-_Base: Any = torch._C.StorageBase
+_Base = private.StorageBase
 
 
 def _new(

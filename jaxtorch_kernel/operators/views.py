@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
-from torch._ops import OpOverload
 
 from ..base import torch_private as private
+from ..base.torch_private import OpOverload
 from ..dispatch.registry import kernel
 from ..programs import tracing
 from ..storage.buffer import buffer_of

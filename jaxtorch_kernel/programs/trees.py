@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 import jax
 import torch
 from jax.tree_util import PyTreeDef
-from torch.utils import _pytree as pytree
+
+from ..base.torch_private import pytree
 
 
 def is_tensor(leaf: object) -> bool:

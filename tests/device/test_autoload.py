@@ -56,7 +56,7 @@ print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
     assert modules == [
         "jaxtorch.autoload",
         "jaxtorch.base",
-        "jaxtorch.base.version",
+        *(f"jaxtorch.base.{name}" for name in ("hooks", "torch_hooks", "torch_naming", "version")),
         "jaxtorch.device",
         *(f"jaxtorch.device.{name}" for name in device),
     ]

@@ -144,6 +144,30 @@ print([op for op in before if before[op] != after[op]])
     assert out.splitlines()[-2:] == ["True False", "[]"]
 
 
+def test_a_storage_or_generator_as_the_first_use_is_an_error_and_no_crash():
+    out = python(
+        """
+import torch
+try:
+    torch.Generator("jax")
+except NotImplementedError:
+    print("no generator yet")
+try:
+    torch.UntypedStorage(4, device="jax")
+except RuntimeError as error:
+    print(str(error).partition(" of")[0])
+print(torch.UntypedStorage(4, device="jax").device, torch.Generator("jax").device)
+"""
+    )
+    assert out.splitlines()[-3:] == [
+        "no generator yet",
+        "Cannot access data pointer",
+        "jax:0 jax:0",
+    ]
+    asked = python("import torch\ntorch.jax.is_available()\nprint(torch.Generator('jax').device)")
+    assert asked.splitlines()[-1] == "jax:0"
+
+
 OTHER = """
 import sys, torch
 before = set(sys.modules)
@@ -166,3 +190,26 @@ def test_beside_another_accelerator_only_the_programs_own_import_names_the_devic
         "[]",
         "[2.0, 2.0] jax",
     ]
+
+
+def test_an_autoload_that_fails_leaves_torch_usable():
+    out = python(
+        """
+import torch
+del torch._C._acc.create_empty_tensor
+torch.__spec__._initializing = True
+from importlib.metadata import entry_points
+(point,) = [p for p in entry_points(group="torch.backends") if p.name == "jax"]
+point.load()()
+torch.__spec__._initializing = False
+print((torch.ones(2) + 1).tolist())
+import jaxtorch
+""",
+        autoload=False,
+    )
+    assert "RuntimeWarning: torch has no device `jax`" in out
+    assert "[2.0, 2.0]" in out
+    assert (
+        "ImportError: jaxtorch needs torch's private hook `torch._C._acc.create_empty_tensor`"
+        in out
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
 import sys
 import weakref
 from typing import Any
@@ -13,7 +16,7 @@ import torch
 from jax._src import compiler
 from torch._C import DispatchKey
 
-from jaxtorch.base import jax_private, torch_private
+from jaxtorch.base import hooks, jax_private, torch_private
 
 
 def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
@@ -63,13 +66,144 @@ def test_the_memory_format_is_read_off_the_strides() -> None:
     assert suggest(volume) == torch.channels_last_3d
 
 
-def test_a_torch_without_a_hook_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(torch_private._HOOKS, "torch._C._acc.no_such_hook", "does something needed")
-    with pytest.raises(
-        ImportError, match=r"torch\._C\._acc\.no_such_hook.*does something needed"
-    ) as raised:
-        torch_private.check()
-    assert "pip install 'torch>=" in str(raised.value) or "pip install 'torch<" in str(raised.value)
+def python(program: str) -> str:
+    """The output of a program, errors and warnings included, that starts without the device."""
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_torch_without_a_required_hook_is_one_clear_error() -> None:
+    out = python("import torch\ndel torch._C._set_conj\nimport jaxtorch")
+    assert (
+        "ImportError: jaxtorch needs torch's private hook `torch._C._set_conj` (makes a tensor lazily conjugated), "
+        f"which torch {torch.__version__} does not have. Install a supported version: pip install 'torch"
+    ) in out
+
+
+MISSING = """
+import torch
+{missing}
+import jaxtorch
+x = torch.ones(3, device="jax", requires_grad=True)
+(x * 2).sum().backward()
+print(x.grad.tolist())
+{feature}
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "feature", "warning"),
+    [
+        (
+            "del torch._C._accelerator_emptyCache",
+            "print(torch.accelerator.get_memory_info() is not None)",
+            "torch._C._accelerator_emptyCache` (answers `torch.accelerator.empty_cache`)",
+        ),
+        (
+            "del torch._higher_order_ops.utils._hop_compile_and_call",
+            "print(bool(x.sum() > 0))",
+            "Dynamo compiles `torch.cond` and its like first",
+        ),
+        (
+            "del torch.compiler._is_compiling_flag",
+            "print(jaxtorch.pure(lambda x: x * 2)(x).tolist() == [2, 2, 2])",
+            "`torch.compiler.is_compiling()` is false inside captured code",
+        ),
+        (
+            "del torch.serialization._get_restore_location",
+            "from jaxtorch.device.session import session\nsession.on()\nprint(torch.ones(1).is_jax)\nsession.off()",
+            "`torch.load` ignores the session's default device",
+        ),
+        (
+            "import jax._src.compilation_cache as c\ndel c.reset_cache",
+            "print(jax_private_use())",
+            "compiled programs are kept in JAX's own files",
+        ),
+    ],
+    ids=["accelerator", "cond", "compiling", "load", "cache"],
+)
+def test_a_missing_optional_hook_costs_one_feature(
+    missing: str, feature: str, warning: str
+) -> None:
+    use = "from jaxtorch.base import jax_private\njax_private.use_program_files(None)\nprint(True)"
+    feature = feature.replace(
+        "print(jax_private_use())", f"{use}\njax_private.use_program_files(None)"
+    )
+    out = python(MISSING.format(missing=missing, feature=feature))
+    assert [line for line in out.splitlines() if line in ("[2.0, 2.0, 2.0]", "True")] == [
+        "[2.0, 2.0, 2.0]",
+        "True",
+    ], out
+    assert out.count(warning) == 1, out
+
+
+def test_a_hook_may_have_other_paths_in_other_versions() -> None:
+    table = {
+        "torch._no._such | torch._C._set_conj": hooks.Hook("does something"),
+        "torch._no._such | torch._C._neither": hooks.Hook("does something else", without="nothing"),
+    }
+    found = hooks.Hooks("torch", table)
+    found.check()
+    assert found.find("torch._no._such | torch._C._set_conj") is torch._C._set_conj
+    with pytest.warns(UserWarning, match="does something else.*: nothing"):
+        assert found.find("torch._no._such | torch._C._neither", instead=7) == 7
+
+
+OPERATORS = [
+    "erfinv",
+    "add.out",
+    "nonzero",
+    "linalg_eig",
+    "_linalg_det",
+    "gru.input",
+    "eye",
+    "index_put_",
+]
+
+
+def test_a_torch_without_an_operator_costs_only_the_operator() -> None:
+    """A lowering, the form of one that writes, kernels, an autocast rule and operators looked up at import."""
+    out = python(
+        f"""
+import warnings
+import torch
+hidden = {OPERATORS!r}
+class Packet:
+    # torch's, less an overload
+    def __init__(self, packet, without):
+        self.packet, self.without = packet, without
+    def __getattr__(self, name):
+        if name in self.without:
+            raise AttributeError(name)
+        return getattr(self.packet, name)
+    def overloads(self):
+        return [o for o in self.packet.overloads() if o not in self.without]
+packets = {{name.partition(".")[0]: getattr(torch.ops.aten, name.partition(".")[0]) for name in hidden}}
+for name in hidden:
+    base, _, overload = name.partition(".")
+    setattr(torch.ops.aten, base, Packet(packets[base], [overload or "default"]))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import jaxtorch
+    x = torch.ones(3, device="jax", requires_grad=True)
+    for base, packet in packets.items():
+        setattr(torch.ops.aten, base, packet)  # torch itself may use them
+    (x * 2 + torch.eye(3).jax()).sum().backward()
+    print(x.grad.tolist(), torch.linalg.inv(torch.eye(2, device="cpu").jax()).tolist())
+named = sorted(str(w.message).partition("aten::")[2].partition(",")[0] for w in caught)
+print(named)
+"""
+    )
+    lines = out.splitlines()
+    assert lines[-2] == "[6.0, 6.0, 6.0] [[1.0, 0.0], [0.0, 1.0]]", out
+    named = [name.removesuffix(".default") for name in ast.literal_eval(lines[-1])]
+    assert sorted(set(named)) == sorted(named) == sorted(set(OPERATORS) - {"add.out"}), out
 
 
 def test_dynamo_can_be_told_not_to_look_into_a_package() -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import ast
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from ..dependencies.reads import names_read
 from ..reach import Reach
 from .code import CellCode

@@ -20,9 +20,9 @@ from typing import cast
 
 import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from ...base.options import config
+from ...base.torch_private import pytree
 from ...device import interrupts
 from ...programs import stats, tracing
 from ...storage.buffer import buffer_of

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TypeAlias
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from ..errors import CaptureError
 from . import outside
 from .notes import Notes

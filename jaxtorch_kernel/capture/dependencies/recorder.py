@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from ...dispatch import pausing
 from ...programs import tracing
 from ...programs.site import is_user_file

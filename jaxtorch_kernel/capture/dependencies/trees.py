@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...base.torch_private import pytree
 from .guard import Check
 from .slots import Slot
 from .tokens import MISSING, is_device_tensor, is_plain, token

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import torch
 from jax.tree_util import PyTreeDef
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ...base.torch_private import FakeTensorMode
 from ...storage.dtypes import to_numpy, to_torch
 from .calls import Aval, Traits, has_tangent
 

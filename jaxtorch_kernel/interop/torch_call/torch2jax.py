@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from jax.tree_util import PyTreeDef
 from jax.typing import ArrayLike
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ...base.torch_private import FakeTensor
 from ...capture.jax_view import key_data
 from ...capture.reach import tensors_in_reach
 from ...operators.sharing import tensor_of

@@ -1,0 +1,172 @@
+"""The table of torch's private hooks: what each is for, and what is lost without it if the device can do without it."""
+
+from __future__ import annotations
+
+from .hooks import Hook, Hooks
+
+_ACCELERATOR = {
+    "_accelerator_synchronizeDevice": "synchronize",
+    "_accelerator_getDeviceCapability": "get_device_capability",
+    "_accelerator_isAllocatorInitialized": "memory_stats",
+    "_accelerator_emptyCache": "empty_cache",
+    "_accelerator_emptyHostCache": "empty_host_cache",
+    "_accelerator_getDeviceStats": "memory_stats",
+    "_accelerator_resetAccumulatedStats": "reset_accumulated_memory_stats",
+    "_accelerator_resetPeakStats": "reset_peak_memory_stats",
+    "_accelerator_getMemoryInfo": "get_memory_info",
+}
+
+TABLE = {
+    # The device and its tensors.
+    "torch.utils.backend_registration._setup_privateuseone_for_python_backend": Hook(
+        "names the device"
+    ),
+    "torch._C._get_privateuse1_backend_name": Hook("tells whether another package has named it"),
+    "torch._C._acc.PrivateUse1Hooks": Hook("says that the device is available"),
+    "torch._C._acc.DeviceGuard": Hook("is the guard that switches devices"),
+    "torch._C._autograd.DeviceType": Hook("numbers the types of devices"),
+    "torch._C._acc.create_empty_tensor": Hook("creates a tensor on the device"),
+    "torch._C.StorageBase": Hook("has the methods of a Storage that this device replaces"),
+    "torch._C._construct_storage_from_data_pointer": Hook("creates a Storage of a given size"),
+    "torch._C.StorageBase._cdata": Hook("identifies a Storage"),
+    "torch._C.StorageBase._write_file": Hook("saves a Storage"),
+    "torch._C.StorageBase._set_from_file": Hook("loads a Storage"),
+    "torch._C.Generator": Hook("is the class of all generators"),
+    "torch._C.Generator._cdata": Hook("identifies a generator"),
+    "torch.Tensor._version": Hook("counts the writes to a tensor"),
+    "torch.Tensor._base": Hook("is the tensor that a view is of"),
+    "torch.Tensor._is_view": Hook("tells views from other tensors"),
+    "torch.Tensor._backward_hooks": Hook("lists the hooks of a tensor"),
+    "torch.Tensor._post_accumulate_grad_hooks": Hook(
+        "lists the hooks that run after a gradient is added"
+    ),
+    "torch.Tensor._make_subclass": Hook("makes a tensor of a subclass"),
+    "torch._prims_common.suggest_memory_format": Hook(
+        "tells whether a tensor is in channels-last format"
+    ),
+    # Operators and the dispatcher.
+    "torch._C.DispatchKey": Hook("names the dispatch keys"),
+    "torch._C.DispatchKeySet": Hook("is a set of dispatch keys"),
+    "torch._C._dispatch_has_kernel_for_dispatch_key": Hook("lists the kernels of an operator"),
+    "torch._C._dispatch_keys": Hook("reports the dispatch keys of a tensor"),
+    "torch._C._dispatch_key_parse": Hook("finds a dispatch key by name"),
+    "torch.ops.aten.as_strided.default._op_dk": Hook(
+        "runs an operator's kernel of a given dispatch key"
+    ),
+    "torch.ops.aten.set_.source_Storage_storage_offset._op_dk": Hook(
+        "puts a tensor on another Storage"
+    ),
+    "torch.ops.aten.add.Tensor._schema": Hook("is the signature of an operator"),
+    "torch.ops.aten.add.Tensor._overloadname": Hook("is the name of an overload"),
+    "torch._C._set_conj": Hook("makes a tensor lazily conjugated"),
+    "torch._C._set_neg": Hook("makes a tensor lazily negated"),
+    "torch._neg_view": Hook("makes a lazily negated view"),
+    "torch._C._len_torch_dispatch_stack": Hook("reports whether a dispatch mode is active"),
+    "torch._C._len_torch_function_stack": Hook("counts the function modes that are open"),
+    "torch._C._get_function_stack_at": Hook("returns one of the function modes"),
+    "torch._C.DisableTorchFunctionSubclass": Hook("calls torch without `__torch_function__`"),
+    "torch._linalg_check_errors": Hook("raises the errors of `torch.linalg`"),
+    "torch._decomp.decomposition_table": Hook(
+        "defines operators by others", without="operators without a lowering run on the CPU"
+    ),
+    "torch._refs": Hook(
+        "adds to those definitions", without="some operators without a lowering run on the CPU"
+    ),
+    "torch._C._get_overrideable_sdp_enabled": Hook(
+        "reports the choice of `sdpa_kernel`", without="attention ignores `sdpa_kernel`"
+    ),
+    "torch._C._ExcludeDispatchKeyGuard": Hook("lets autocast call an operator below itself"),
+    "torch._C._is_any_autocast_enabled": Hook("reports whether autocast is active for any device"),
+    **{
+        f"torch._C.{name}": Hook(
+            f"answers `torch.accelerator.{function}`",
+            without=f"`torch.accelerator.{function}` raises an error",
+        )
+        for name, function in _ACCELERATOR.items()
+    },
+    # Autograd.
+    "torch.autograd.forward_ad._current_level": Hook("reports whether forward-mode AD is active"),
+    "torch._C._autograd._get_sequence_nr": Hook("numbers the nodes of a backward pass"),
+    "torch.autograd.graph.Node:_sequence_nr": Hook("is the number of a node"),
+    "torch._C._autograd._top_saved_tensors_default_hooks": Hook(
+        "reports whether saved-tensor hooks are active"
+    ),
+    "torch._C._current_autograd_node": Hook("returns the node that a backward pass is running"),
+    "torch._C._is_key_in_tls": Hook("tells whether a thread has options of its own"),
+    "torch._C._get_obj_in_tls": Hook("reads a thread's options, also in autograd's threads"),
+    "torch._C._stash_obj_in_tls": Hook("keeps a thread's options"),
+    # `torch.func` and captured code.
+    "torch._C._functorch.is_functorch_wrapped_tensor": Hook(
+        "recognizes tensors of a `torch.func` transform"
+    ),
+    "torch._C._functorch.peek_interpreter_stack": Hook(
+        "reports whether a `torch.func` transform is running"
+    ),
+    "torch._C._functorch._vmap_increment_nesting": Hook("opens a level of `torch.vmap`"),
+    "torch._C._functorch._vmap_decrement_nesting": Hook("closes a level of `torch.vmap`"),
+    "torch._C._functorch._add_batch_dim": Hook("makes a tensor a batch of `torch.vmap`"),
+    "torch._C._functorch._remove_batch_dim": Hook("makes a batch a tensor again"),
+    "torch._functorch.predispatch.lazy_load_decompositions": Hook(
+        "loads the batching rules of some operators",
+        without="`torch.vmap` lacks the rules of some operators",
+    ),
+    "torch._subclasses.fake_tensor.FakeTensor": Hook("is a tensor without data"),
+    "torch._subclasses.fake_tensor.FakeTensorMode": Hook("runs code on tensors without data"),
+    "torch.utils._pytree": Hook("flattens arguments and results"),
+    "torch.nn.Module._call_impl": Hook("is how a module is called: code there is recognized by it"),
+    "torch.nn.Module:_modules": Hook("holds the modules within a module"),
+    "torch.nn.Module:_buffers": Hook("holds the buffers of a module"),
+    "torch.nn.modules.lazy.LazyModuleMixin._infer_parameters": Hook(
+        "fills the parameters of a lazy module"
+    ),
+    "torch.nn.Module._maybe_warn_non_full_backward_hook": Hook(
+        "runs where a module has a backward hook"
+    ),
+    "torch._higher_order_ops.utils._hop_compile_and_call": Hook(
+        "is how an eager `torch.cond` reaches its operator",
+        without="Dynamo compiles `torch.cond` and its like first",
+    ),
+    "torch.compiler._is_compiling_flag": Hook(
+        "makes `torch.compiler.is_compiling()` true inside captured code",
+        without="`torch.compiler.is_compiling()` is false inside captured code, so optimizers read more values",
+    ),
+    "torch.utils.checkpoint.checkpoint.__wrapped__": Hook(
+        "is what `torch.utils.checkpoint.checkpoint` calls",
+        without="`torch.utils.checkpoint` recomputes nothing in captured code",
+    ),
+    # Defaults of a session.
+    "torch._GLOBAL_DEVICE_CONTEXT": Hook("holds what `torch.set_default_device` set"),
+    "torch.overrides._get_current_function_mode_stack": Hook(
+        "tells whether a `with torch.device` block is open"
+    ),
+    "torch.utils._device.DeviceContext": Hook("is the mode of a `with torch.device` block"),
+    "torch.serialization._get_restore_location": Hook(
+        "decides where `torch.load` puts tensors",
+        without="`torch.load` ignores the session's default device",
+    ),
+    # Sharing memory with JAX.
+    "torch._C._to_dlpack": Hook("exports a tensor of another device as a capsule"),
+    "torch._C._from_dlpack": Hook("makes a tensor over the memory of a capsule"),
+    "torch._C._set_throw_on_mutable_data_ptr": Hook("makes a tensor refuse writes"),
+    "torch._C._storage_Use_Count": Hook("counts the users of a Storage"),
+    # Dynamo, which is imported when it is used.
+    "torch._C._dynamo.guards.TensorGuards": Hook("compares tensors with those of an earlier call"),
+    "torch._library.opaque_object._OPAQUE_TYPES": Hook(
+        "lists the classes that are opaque to Dynamo",
+        without="compiled code that uses a jax generator may draw nothing",
+    ),
+    "torch._dynamo.trace_rules.add": Hook(
+        "lets Dynamo skip a package",
+        without="Dynamo looks into jaxtorch, which makes calls of compiled code slow",
+    ),
+    "torch._dynamo.disable": Hook(
+        "keeps Dynamo out of `torch.utils.checkpoint`, as torch does",
+        without="Dynamo looks into it",
+    ),
+    "torch._C._dynamo.eval_frame": Hook(
+        "lets Dynamo skip a function",
+        without="Dynamo looks into jaxtorch, which makes calls of compiled code slow",
+    ),
+}
+
+HOOKS = Hooks("torch", TABLE)
