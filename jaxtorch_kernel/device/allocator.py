@@ -37,10 +37,10 @@ def install() -> bool:
     found = get(ctypes.byref(ctypes.c_int8(meta)))
     refuse = ctypes.cast(getattr(library, _RAISE), ctypes.c_void_p).value
     # An object begins with the address of its first virtual function; the type's description comes before that.
-    table = (ctypes.c_void_p * (2 + _FUNCTIONS))(*[refuse] * (2 + _FUNCTIONS))
     word = ctypes.sizeof(ctypes.c_void_p)
     functions = ctypes.c_void_p.from_address(found).value or 0
-    table[:2] = (ctypes.c_void_p * 2).from_address(functions - 2 * word)[:]
+    before = (ctypes.c_void_p * 2).from_address(functions - 2 * word)
+    table = (ctypes.c_void_p * (2 + _FUNCTIONS))(*before, *[refuse] * _FUNCTIONS)
     allocator = ctypes.c_void_p(ctypes.addressof(table) + 2 * word)
     give(own, ctypes.addressof(allocator), 0)
     _made.extend([table, allocator])
