@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -192,7 +192,7 @@ class HloView(View):
             "grep": self.grep,
         }
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
         if ask == "stage":
             return self._stage_data(arguments["stage"])
         if ask == "neighbourhood":

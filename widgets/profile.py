@@ -7,7 +7,7 @@ The HTML (`profile_page.py`) adds a timeline and a flame graph.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxtorch.insight.profile.perfetto import trace
@@ -79,7 +79,7 @@ class ProfileView(ProfiledView):
     def data(self) -> dict[str, Any]:
         return packed(self.profile, self.title)
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
         if ask != "save":
             return super().answer(ask, arguments)
         name = "".join(c if c.isalnum() else "_" for c in self.title).strip("_")[:40] or "profile"

@@ -9,18 +9,21 @@ from playwright.sync_api import Locator, expect
 from .lab import Lab, Notebook7
 
 VIEW = """
-from html import escape
-from jaxtorch.widgets.view import View
+from dataclasses import dataclass
+from typing import Annotated
+from jaxtorch.widgets.page import Column, Page, Row, Table, columns
+from jaxtorch.widgets.view import PageView
+@dataclass(frozen=True)
+class Thing(Row):
+    name: Annotated[str, Column("Name")]
+    size: Annotated[int, Column("Size", "bytes")]
 rows = [dict(id=i, name=n, size=s) for i, n, s in [
     (1, "conv", 3000), (2, "<img src=x onerror=alert(1)>", 20), (3, "matmul", 400)]]
-class Rows(View):
-    kind = "table"
-    def text(self): return "rows"
-    def html(self): return "<table>" + "".join(f"<tr><td>{escape(r['name'])}" for r in rows) + "</table>"
+class Rows(PageView):
     def revision(self): return sum(r["size"] for r in rows)
-    def data(self):
-        columns = [dict(key="name", label="Name"), dict(key="size", label="Size", kind="bytes")]
-        return dict(title="Things", columns=columns, rows=rows)
+    def page(self):
+        things = [Thing(**r) for r in rows]
+        return Page("Things", sections=(Table("things", columns(Thing, things), things),), filter="")
 """
 
 
@@ -150,7 +153,7 @@ def test_what_goes_wrong_in_the_kernel_is_said_in_the_view(lab: Callable[..., La
     view = notebook.view(1)
     expect(view.get_by_text("<class 'object'>")).to_be_visible()
     notebook.run(3)
-    expect(view.get_by_role("status")).to_have_text("KeyError: 'size'")
+    expect(view.get_by_role("status")).to_contain_text("TypeError: Thing.__init__() missing")
     expect(names(view)).to_have_count(4)
 
 

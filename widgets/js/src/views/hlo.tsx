@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Code } from "../code.tsx";
-import { bytes, count, flops } from "../format.ts";
+import { bytes, count, amount } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { Graph } from "../graph.tsx";
 import { useKept } from "../kept.ts";
@@ -187,8 +187,8 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
 function Heading({ data }: { data: HloData }) {
   const [operations, transcendentals, moved] = data.total;
   const facts = [
-    `${flops(operations)} FLOPs`,
-    transcendentals ? `${flops(transcendentals)} transcendental` : "",
+    `${amount(operations)} FLOPs`,
+    transcendentals ? `${amount(transcendentals)} transcendental` : "",
     `${bytes(moved)} moved`,
     data.memory ? `${bytes(data.memory.temporary)} temporary` : "",
   ];
@@ -234,7 +234,7 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
       const [s, line] = places.lines[l] ?? [-1, 0];
       if (s !== index) return;
       const work = data.table.flops[i]!;
-      found[line - source.first] = work ? flops(work) : `${data.table.instructions[i]}×`;
+      found[line - source.first] = work ? amount(work) : `${data.table.instructions[i]}×`;
     });
     return found;
   }, [data, places, source, index]);
@@ -287,8 +287,8 @@ function ByLine({ data, client, places, marks, choose }: Part & {
       columns={[
         { key: "line", label: "Line", value: (r) => lineText(places, r.l), draw: (r) => <span class="mono">{lineText(places, r.l)}</span> },
         { key: "instructions", label: "Instructions", kind: "count", value: (r) => table.instructions[r.i] },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => table.flops[r.i] },
-        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => table.transcendentals[r.i] },
+        { key: "flops", label: "FLOPs", kind: "amount", value: (r) => table.flops[r.i] },
+        { key: "transcendentals", label: "Transc.", kind: "amount", wide: true, value: (r) => table.transcendentals[r.i] },
         { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => table.bytes[r.i] },
       ]}
     />
@@ -306,8 +306,8 @@ function ByKind({ data, client }: Part) {
         { key: "opcode", label: "Instruction", value: (r) => r[0], draw: (r) => <span class="mono">{r[0]}</span> },
         { key: "count", label: "Count", kind: "count", value: (r) => r[1] },
         { key: "fused", label: "Fused", kind: "count", says: "of them, within a fusion", value: (r) => r[2] },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r[3] },
-        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => r[4] },
+        { key: "flops", label: "FLOPs", kind: "amount", value: (r) => r[3] },
+        { key: "transcendentals", label: "Transc.", kind: "amount", wide: true, value: (r) => r[4] },
         { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
       ]}
     />
@@ -327,7 +327,7 @@ function Fusions({ data, client, toInstruction }: Part & { toInstruction: (name:
         { key: "kind", label: "Kind", wide: true, value: (r) => r[1] },
         { key: "parts", label: "Of", value: (r) => r[2] },
         { key: "lines", label: "Lines", value: (r) => r[3].map((l) => data.lines[l]?.[1]).filter(Boolean).join(", ") },
-        { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r[4] },
+        { key: "flops", label: "FLOPs", kind: "amount", wide: true, value: (r) => r[4] },
         { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
       ]}
     />
@@ -378,7 +378,7 @@ function Instruction({ client, places, name }: { client: Client; places: Places;
     ["Instruction", <span class="mono">{found.text}</span>],
     ["Scope", `${found.backward ? "backward of " : ""}${found.path.join(" / ") || "none"}`],
     ["Lines", found.lines.length ? found.lines.map((l) => <div class="mono">{lineText(places, l)}</div>) : "none of yours"],
-    ["Cost", `${flops(found.cost[0])} FLOPs, ${flops(found.cost[1])} transcendental, ${bytes(found.cost[2])}; run ${count(found.runs)}×`],
+    ["Cost", `${amount(found.cost[0])} FLOPs, ${amount(found.cost[1])} transcendental, ${bytes(found.cost[2])}; run ${count(found.runs)}×`],
     [
       "Stack",
       <details>

@@ -2,7 +2,7 @@
 // in one is marked in all others: they are linked through the events.
 import { useMemo, useState } from "preact/hooks";
 import { Flame } from "../flame.tsx";
-import { bytes, flops, seconds, share } from "../format.ts";
+import { bytes, amount, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, download, Filter, Tabs } from "../parts.tsx";
@@ -149,7 +149,7 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
   { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
   { key: "backward", label: "Backward", kind: "seconds", wide: true, value: (r) => r.backward / RUNS },
   { key: "count", label: "Runs", kind: "count", wide: true, value: (r) => Math.round(r.count) },
-  { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r.flops || null },
+  { key: "flops", label: "FLOPs", kind: "amount", wide: true, value: (r) => r.flops || null },
   { key: "bytes", label: "Bytes", kind: "bytes", wide: true, value: (r) => r.bytes || null },
 ];
 
@@ -392,7 +392,7 @@ function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<Prof
         <line x1={pad} y1={8} x2={pad} y2={height - pad} stroke="var(--line)" />
         {points.map((p, i) => (
           <circle key={i} cx={x(p.intensity)} cy={y(p.speed)} r="4" fill="var(--accent)" fill-opacity="0.7">
-            <title>{`${p.name}: ${flops(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
+            <title>{`${p.name}: ${amount(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
           </circle>
         ))}
         <text x={width / 2} y={height - 12} text-anchor="middle" fill="var(--dim)" font-size="11">
@@ -403,7 +403,7 @@ function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<Prof
         </text>
       </svg>
       <figcaption class="dim">
-        {peak.name}: {flops(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
+        {peak.name}: {amount(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
       </figcaption>
     </figure>
   );
