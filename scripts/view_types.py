@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jaxtorch.widgets import devices, memory, page, units
+from jaxtorch.widgets import devices, diff, hlo_data, memory, page, profile_data, units
 from jaxtorch.widgets.schema import typescript
 
 FILE = Path(__file__).parents[1] / "widgets" / "js" / "src" / "generated.ts"
@@ -18,10 +18,21 @@ FILE = Path(__file__).parents[1] / "widgets" / "js" / "src" / "generated.ts"
 CHARTS: dict[str, type] = {"sharding": devices.Sharding, "peaks": memory.Peaks}
 
 # The `data()` of views whose live form is written by hand, by `View.kind`.
-KINDS: dict[str, type] = {}
+KINDS: dict[str, type] = {
+    "hlo": hlo_data.HloData,
+    "diff": diff.DiffData,
+    "profile": profile_data.ProfileData,
+}
 
 # What such views answer.
-ANSWERS: tuple[type, ...] = (page.File,)
+ANSWERS: tuple[type, ...] = (
+    page.File,
+    hlo_data.Places,
+    hlo_data.StageAnswer,
+    hlo_data.GraphAnswer,
+    hlo_data.InstructionAnswer,
+    hlo_data.CostRow,
+)
 
 _HEAD = """\
 // Written by scripts/view_types.py from the dataclasses in widgets/*.py: `make widgets`. Do not edit.

@@ -170,7 +170,7 @@ class ProgramMemoryView(PageView):
         )
 
 
-def memory_facts(memory: Memory) -> Facts:
+def memory_facts(memory: Memory, title: str = "") -> Facts:
     """The memory that XLA allocates for one run of a program."""
     known = {
         "arguments": memory.arguments,
@@ -179,7 +179,7 @@ def memory_facts(memory: Memory) -> Facts:
         "intermediate values": memory.temporary,
         "program code": memory.code,
     }
-    return Facts(tuple(Fact(name, (size(count),)) for name, count in known.items()))
+    return Facts(tuple(Fact(name, (size(count),)) for name, count in known.items()), title)
 
 
 def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:

@@ -26,8 +26,12 @@ _SENTENCE = 100
 
 def page_text(page: Page) -> str:
     """The whole page; sections are separated by empty lines."""
-    head = ": ".join(part for part in (page.title, ", ".join(page.facts)) if part)
-    blocks = [wrap(head, _SENTENCE) + list(page.warnings)]
+    facts = ", ".join(page.facts)
+    head = [": ".join(part for part in (page.title, facts) if part)]
+    if len(head[0]) > _SENTENCE:
+        head = [page.title, *wrap(facts, _SENTENCE)]
+    warnings = [line for warning in page.warnings for line in wrap(warning, _SENTENCE)]
+    blocks = [[line for line in (*head, *warnings) if line]]
     blocks += [_section(s, i > 0, page.filter or "") for i, s in enumerate(page.sections)]
     lines = "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
     return "\n".join(shortened(line, WIDTH) for line in lines)

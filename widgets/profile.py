@@ -14,8 +14,11 @@ from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.insight.profile.sources import text_of, where
 
 from . import profile_page, roofline
-from .profile_data import packed
+from .page import File
+from .page_text import page_text
+from .profile_data import heading, packed, phases
 from .profiled import ProfiledView
+from .protocol import Data, plain
 from .standalone import standalone
 from .units import amount, duration, share, size
 
@@ -27,36 +30,9 @@ _ROWS = 10
 
 
 class ProfileView(ProfiledView):
-    """Shows a `Profile`.
+    """Shows a `Profile`. `data()` is a `ProfileData` (`profile_data.py`).
 
-    Times in `data()` are nanoseconds. They are means over the runs, except in `events`, which has all runs.
-
-    | key | what it holds |
-    | --- | --- |
-    | `version` | 1 |
-    | `title` | what was profiled |
-    | `repeat`, `wall`, `device`, `busy`, `idle`, `attributed` | number of runs; the times; 0 to 1 |
-    | `host` | `compile`, `waiting`, `transfer`, `dispatch`, `python` of the calling thread |
-    | `memory` | `before`, `peak`, `after` in bytes, or null |
-    | `peak` | `name`, `flops`, `bandwidth` of the device (per second), or null |
-    | `lines` | rows: `id`, `file`, `cell`, `line`, `source`, `inclusive` (ns), and a time (below) |
-    | `unattributed` | a time |
-    | `tree` | `name`, a time, `own` (ns), `children` |
-    | `operators` | rows: `id`, `name`, and a time |
-    | `instructions` | rows: `id`, `program`, `number`, `name`, `opcode`, `lines`, and a time (1) |
-    | `events` | columns of whole numbers: `start`, `duration`, `lane`, `name`, `depth`, `line`, and three more (2) |
-    | `names`, `lanes` | strings; `name`, `device` (bool) each |
-    | `runs` | (start, end) of each run |
-
-    A time is `total`, `backward`, `inferred` (ns; the last two are parts of the first), `count`, `flops`, `bytes`.
-
-    (1) `number` is the number for `%jax hlo`, or null; `lines` are ids of rows of `lines`.
-    (2) All of equal length, sorted by lane and start. `name` indexes `names`, `lane` indexes `lanes`, `line` is the id
-    of a row of `lines`, or -1. If the device is the CPU, its events are also in lanes of the host. `operator`, `module`
-    and `instruction` are rows of those tables, or -1: the ones that take most of the event's time. Modules are numbered
-    in the order of `tree`, without the root.
-
-    `answer("save", {form})` is `{name, text}`: a Perfetto trace ("perfetto") or a self-contained page ("page").
+    `answer("save", {form})` is a `File`: a Perfetto trace ("perfetto") or a self-contained page ("page").
     """
 
     kind: ClassVar[str] = "profile"
@@ -76,50 +52,26 @@ class ProfileView(ProfiledView):
     def html(self) -> str:
         return profile_page.page(self.profile, self.title, self.sources())
 
-    def data(self) -> dict[str, Any]:
-        return packed(self.profile, self.title)
+    def data(self) -> Data:
+        return dict(plain(packed(self.profile, self.title)))
 
     def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
         if ask != "save":
             return super().answer(ask, arguments)
         name = "".join(c if c.isalnum() else "_" for c in self.title).strip("_")[:40] or "profile"
         if arguments.get("form") == "page":
-            return {"name": f"{name}.html", "text": standalone(self, self.title)}
-        return {"name": f"{name}.perfetto.json", "text": json.dumps(trace(self.profile))}
-
-
-def facts(profile: Profile) -> list[tuple[str, float, str]]:
-    """The wall time broken down, for the device, then for the calling thread: (name, nanoseconds, note)."""
-    host = profile.host
-    return [
-        ("device busy", profile.busy, "some lane of the device works"),
-        ("device idle", profile.idle, "none does"),
-        ("compiling", host.compile, "tracing, lowering, XLA"),
-        ("launching", host.dispatch, "handing programs to XLA"),
-        ("transfers", host.transfer, "between host and device"),
-        ("waiting", host.waiting, "for the device"),
-        ("Python", host.python, "everything else: the code, torch, dispatch"),
-    ]
+            return File(f"{name}.html", standalone(self, self.title))
+        return File(f"{name}.perfetto.json", json.dumps(trace(self.profile)))
 
 
 def _head(profile: Profile, title: str) -> str:
-    runs = f"{profile.repeat} runs, each" if profile.repeat > 1 else "one run,"
-    lines = [
-        f"{title or 'Profile'}: {runs} {duration(profile.wall)}; "
-        f"{duration(profile.device)} of work on the device, {100 * profile.attributed:.0f} % of it known by line"
-    ]
-    width = max(len(name) for name, *_ in facts(profile))
-    for i, (name, time, note) in enumerate(facts(profile)):
-        who = {0: "device", 2: "this thread"}.get(i, "")
-        name = name.removeprefix("device ")
-        lines.append(
-            f"  {who:12}{name:{width}}{duration(time):>9} {share(time, profile.wall):>8}  {note}"
-        )
-    memory = profile.recording.memory
-    if memory is not None:
-        lines.append(
-            f"  {'memory':12}{size(memory.before)} before, {size(memory.peak)} at most, {size(memory.after)} after"
-        )
+    lines = [page_text(heading(profile, title))]
+    for group in phases(profile):
+        who = group.who
+        for part in group.parts:
+            time, of_wall = duration(part.time), share(part.time, profile.wall)
+            lines.append(f"  {who:12}{part.name:10}{time:>9} {of_wall:>8}  {part.note}")
+            who = ""
     return "\n".join(lines)
 
 

@@ -7,28 +7,33 @@ light and dark pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from jaxtorch.insight.profile.sources import where
 
 from . import roofline
+from .lines import is_estimate, source_code
+from .page_html import page_html, sections_html
+from .profile_data import Phases, heading, phases
 from .timeline import timeline
 from .units import amount, duration, share, size
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Line, Source
+    from jaxtorch.insight.profile.sources import Source
     from jaxtorch.insight.profile.summary import Node, Profile, Time
 
 FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
-_PARTS = (
-    ("compile", "compiling", "#a855f7"),
-    ("dispatch", "launching", "#10b981"),
-    ("transfer", "transfers", "#ec4899"),
-    ("waiting", "waiting", "#8888"),
-    ("python", "Python", "#eab308"),
-)
+_COLOURS = {
+    "busy": FORWARD,
+    "idle": QUIET,
+    "compiling": "#a855f7",
+    "launching": "#10b981",
+    "transfers": "#ec4899",
+    "waiting": "#8888",
+    "Python": "#eab308",
+}
 _PAGE = "font-size:13px;line-height:1.45;max-width:1100px"
 # A notebook's own style has columns of one width, whose cells wrap.
 _TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;margin:4px 0"
@@ -37,7 +42,6 @@ _RIGHT = (
     "white-space:nowrap;text-align:right;padding:1px 14px 1px 0;vertical-align:top;"
     "font-variant-numeric:tabular-nums"
 )
-_CODE = "font-family:ui-monospace,Menlo,Consolas,monospace;white-space:pre"
 _SUMMARY = "cursor:pointer;font-weight:600;margin:8px 0 2px"
 _ROWS = 30
 
@@ -45,9 +49,9 @@ _ROWS = 30
 def page(profile: Profile, title: str, sources: list[Source]) -> str:
     """The whole page."""
     parts = [
-        _head(profile, title),
+        page_html(heading(profile, title)),
         _bars(profile),
-        _details("Lines", source_tables(profile, sources), True),
+        _details("Lines", _lines(profile, sources), True),
         _details("Modules", flame(profile), bool(profile.tree.children)),
         _details("Timeline", timeline(profile), True),
         _details("Operators", _operators(profile)),
@@ -57,38 +61,25 @@ def page(profile: Profile, title: str, sources: list[Source]) -> str:
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
 
 
-def _head(profile: Profile, title: str) -> str:
-    runs = f"{profile.repeat} runs, each " if profile.repeat > 1 else ""
-    memory = profile.recording.memory
-    held = "" if memory is None else f" · at most {size(memory.peak)} in tensors"
-    return (
-        f"<div><b>{escape(title or 'Profile')}</b> · {runs}{duration(profile.wall)} · "
-        f"{duration(profile.device)} of work on the device, "
-        f"{100 * profile.attributed:.0f} % of it known by line{held}</div>"
-    )
-
-
 def _bars(profile: Profile) -> str:
     """The wall time broken down, for the device and for the thread that ran the code."""
-    device = [("busy", profile.busy, FORWARD), ("idle", profile.idle, QUIET)]
-    host = [(label, getattr(profile.host, name), colour) for name, label, colour in _PARTS]
-    return (
-        '<table style="border-collapse:collapse;width:100%;font-size:12px;margin:4px 0">'
-        f"{_bar('device', device, profile.wall)}{_bar('this thread', host, profile.wall)}</table>"
-    )
+    bars = "".join(_bar(group, profile.wall) for group in phases(profile))
+    return f'<table style="border-collapse:collapse;width:100%;font-size:12px;margin:4px 0">{bars}</table>'
 
 
-def _bar(name: str, parts: Sequence[tuple[str, float, str]], whole: float) -> str:
+def _bar(group: Phases, whole: float) -> str:
     pieces, words = [], []
-    for label, time, colour in parts:
-        percent = 100 * time / whole if whole else 0
+    for part in group.parts:
+        colour = _COLOURS[part.name]
+        percent = 100 * part.time / whole if whole else 0
         words.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
-            f'height:9px;background:{colour}"></span> {label} {duration(time)} ({percent:.0f} %)</span>'
+            f'height:9px;background:{colour}"></span> {part.name} {duration(part.time)} '
+            f"({share(part.time, whole)})</span>"
         )
         pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
     return (
-        f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{name}</th><td style="text-align:left">'
+        f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{group.who}</th><td style="text-align:left">'
         f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(words)}</td></tr>'
     )
 
@@ -99,74 +90,18 @@ def _details(title: str, body: str, opened: bool = False) -> str:
     return f'<details{" open" if opened else ""}><summary style="{_SUMMARY}">{title}</summary>{body}</details>'
 
 
-# -- lines -------------------------------------------------------------------------------------------------------
-
-
-def source_tables(profile: Profile, sources: Iterable[Source]) -> str:
-    """The source code with the time of each line."""
-    tables = "".join(_source(profile, source) for source in sources)
-    rest = profile.unattributed
-    if rest.total:
-        tables += f"<div>{duration(rest.total)} ({share(rest.total, profile.device)}) belong to no line.</div>"
-    return tables
-
-
-def _source(profile: Profile, source: Source) -> str:
-    head = "".join(
-        f'<th scope="col" style="{_RIGHT};font-weight:400;opacity:.7">{name}</th>'
-        for name in ("", "device", "share", "inclusive", "times", "ops", "bytes")
-    )
-    rows, before = [], 0
-    for line in source.lines:
-        if before and line.number != before + 1:
-            rows.append('<tr><td colspan="8" style="opacity:.5">⋮</td></tr>')
-        before = line.number
-        rows.append(_line(profile, line))
-    own = f" · {duration(source.total)} ({share(source.total, profile.device)})"
-    return (
-        f'<div style="margin-top:6px"><b>{escape(source.title)}</b>{own if source.total else ""}</div>'
-        f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}'
-        f'<th scope="col" style="{_LEFT}"></th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
-
-
-def _line(profile: Profile, line: Line) -> str:
-    code = f'<td style="{_LEFT};{_CODE}">{escape(line.text) or " "}</td>'
-    number = f'<td style="{_RIGHT};opacity:.5">{line.number}</td>'
-    called = "" if line.inclusive is None else duration(line.inclusive.total)
-    time = line.time
-    if time is None:
-        cells = "".join(
-            f'<td style="{_RIGHT}">{value}</td>' for value in ("", "", called, "", "", "")
-        )
-        return f"<tr>{number}{cells}{code}</tr>"
-    part = 100 * time.total / profile.device if profile.device else 0
-    back = part * time.backward / time.total if time.total else 0
-    heat = (
-        f"background:linear-gradient(90deg,{FORWARD}55 {part - back:.1f}%,{BACKWARD}55 {part - back:.1f}%,"
-        f"{BACKWARD}55 {part:.1f}%,transparent {part:.1f}%)"
-    )
-    values = (
-        time_cell(time),
-        share(time.total, profile.device),
-        called,
-        f"{time.count:.0f}",
-        amount(time.flops),
-        size(time.bytes),
-    )
-    cells = "".join(
-        f'<td style="{_RIGHT}{";" + heat if i == 1 else ""}">{value}</td>'
-        for i, value in enumerate(values)
-    )
-    return f"<tr>{number}{cells}{code}</tr>"
-
-
 def time_cell(time: Time) -> str:
     """A time, marked if it is inferred; the tooltip has forward and backward time."""
-    inferred = time.inferred > 0.05 * time.total
-    mark = '<span title="inferred: split by estimated cost">~</span>' if inferred else ""
+    mark = '<span title="inferred: split by estimated cost">~</span>' if is_estimate(time) else ""
     hint = f"forward {duration(time.forward)}, backward {duration(time.backward)}"
     return f'{mark}<span title="{hint}">{duration(time.total)}</span>'
+
+
+def _lines(profile: Profile, sources: list[Source]) -> str:
+    """The source code with the time of each line."""
+    rest = profile.unattributed.total
+    left = f"<div>{duration(rest)} ({share(rest, profile.device)}) belong to no line.</div>"
+    return sections_html(source_code(profile, sources, "")) + (left if rest else "")
 
 
 # -- modules -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ export interface Charts {
 }
 
 export interface Kinds {
+  hlo: HloData;
+  diff: DiffData;
+  profile: ProfileData;
 }
 
 export interface Page {
@@ -45,10 +48,87 @@ export interface Peaks {
   cells: CellRow[];
 }
 
+export interface HloData {
+  sources: SourceText[];
+  lines: Place[];
+  page: Page;
+  name: string;
+  others: Other[];
+  stages: string[];
+  stage: string;
+  line: number;
+  grep: string;
+}
+
+export interface DiffData {
+  stage: string;
+  title: string;
+  summary: string;
+  first: DiffText;
+  second: DiffText;
+  hunks: HunkLines[];
+}
+
+export interface ProfileData {
+  heading: Page;
+  device: number;
+  phases: Phases[];
+  peak: Peak | null;
+  lines: LineTime[];
+  unattributed: Time;
+  tree: Branch;
+  operators: OperatorTime[];
+  instructions: InstructionTime[];
+  events: EventColumns;
+  names: string[];
+  lanes: Lane[];
+  runs: [number, number][];
+}
+
 export interface File {
   name: string;
   text: string;
   type: "file";
+}
+
+export interface Places {
+  sources: SourceText[];
+  lines: Place[];
+}
+
+export interface StageAnswer {
+  sources: SourceText[];
+  lines: Place[];
+  stage: string;
+  title: string;
+  text: string;
+  groups: number[][];
+  links: number[];
+  inferred: number[];
+}
+
+export interface GraphAnswer {
+  nodes: GraphNode[];
+  edges: GraphEdge[];
+  cut: boolean;
+}
+
+export interface InstructionAnswer {
+  name: string;
+  lines: number[];
+  facts: Facts;
+}
+
+export interface CostRow {
+  id: number | string;
+  words: string;
+  detail: (Facts | Notes | Table | Code | Chart)[];
+  line: string;
+  instructions: number;
+  flops: number;
+  share: number | null;
+  transcendentals: number;
+  bytes: number;
 }
 
 export interface Facts {
@@ -112,6 +192,120 @@ export interface CellRow {
   after: number;
 }
 
+export interface SourceText {
+  file: string;
+  title: string;
+  cell: number | null;
+  first: number;
+  lines: string[];
+}
+
+export type Place = [source: number, line: number];
+
+export type Other = [id: number, title: string];
+
+export interface DiffText {
+  id: number;
+  title: string;
+  text: string;
+}
+
+export type HunkLines = [same: number, start: number, stop: number, start_second: number, stop_second: number];
+
+export interface Phases {
+  who: string;
+  parts: Phase[];
+}
+
+export interface Peak {
+  name: string;
+  flops: number;
+  bandwidth: number;
+}
+
+export interface LineTime {
+  total: number;
+  backward: number;
+  inferred: number;
+  count: number;
+  flops: number;
+  bytes: number;
+  id: number;
+  file: string;
+  cell: number | null;
+  line: number;
+  source: string;
+  inclusive: number;
+}
+
+export interface Time {
+  total: number;
+  backward: number;
+  inferred: number;
+  count: number;
+  flops: number;
+  bytes: number;
+}
+
+export interface Branch {
+  total: number;
+  backward: number;
+  inferred: number;
+  count: number;
+  flops: number;
+  bytes: number;
+  name: string;
+  own: number;
+  children: Branch[];
+}
+
+export interface OperatorTime {
+  total: number;
+  backward: number;
+  inferred: number;
+  count: number;
+  flops: number;
+  bytes: number;
+  id: number;
+  name: string;
+}
+
+export interface InstructionTime {
+  total: number;
+  backward: number;
+  inferred: number;
+  count: number;
+  flops: number;
+  bytes: number;
+  id: number;
+  program: string;
+  number: number | null;
+  name: string;
+  opcode: string;
+  lines: number[];
+}
+
+export interface EventColumns {
+  start: number[];
+  duration: number[];
+  lane: number[];
+  name: number[];
+  depth: number[];
+  line: number[];
+  operator: number[];
+  module: number[];
+  instruction: number[];
+}
+
+export interface Lane {
+  name: string;
+  device: boolean;
+}
+
+export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number];
+
+export type GraphEdge = [start: number, end: number];
+
 export interface Fact {
   name: string;
   lines: string[];
@@ -130,4 +324,10 @@ export interface Column {
   wide: boolean;
   mark: string;
   key: string;
+}
+
+export interface Phase {
+  name: string;
+  time: number;
+  note: string;
 }

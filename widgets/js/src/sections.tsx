@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { charts } from "./charts/index.ts";
 import type { Client } from "./client.ts";
 import { written } from "./format.ts";
-import type { Action, Charts, Code, Column, Facts, File, Notes, Row, Section, Table as TableSection } from "./generated.ts";
+import type { Action, Charts, Code, Column, Facts, File, Notes, Page, Row, Section, Table as TableSection } from "./generated.ts";
 import { Act, download } from "./parts.tsx";
 import type { Json } from "./protocol.ts";
 import { Table, type Column as TableColumn } from "./table.tsx";
@@ -43,7 +43,28 @@ export function SectionView(props: SectionProps) {
   }
 }
 
-// No hooks in the next two: the tests call them without a page.
+// No hooks in the next three: the tests call them without a page.
+export function Heading({ page, children }: { page: Page; children?: ComponentChildren }) {
+  return (
+    <>
+      {page.warnings.map((text) => (
+        <p class="notice" role="status" key={text}>
+          {text}
+        </p>
+      ))}
+      <div class="bar">
+        <span class="title">{page.title}</span>
+        {page.facts.map((fact) => (
+          <span class="badge" key={fact}>
+            {fact}
+          </span>
+        ))}
+        {children}
+      </div>
+    </>
+  );
+}
+
 export function FactsView({ facts }: Pick<Facts, "facts">) {
   return (
     <dl>
@@ -51,9 +72,16 @@ export function FactsView({ facts }: Pick<Facts, "facts">) {
         <>
           <dt>{name}</dt>
           <dd class={code ? "mono" : undefined}>
-            {lines.map((line) => (
-              <div>{line}</div>
-            ))}
+            {lines.length > 6 ? (
+              <details>
+                <summary>{lines.length} lines</summary>
+                {lines.map((line) => (
+                  <div>{line}</div>
+                ))}
+              </details>
+            ) : (
+              lines.map((line) => <div>{line}</div>)
+            )}
           </dd>
         </>
       ))}

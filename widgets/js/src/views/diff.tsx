@@ -1,9 +1,9 @@
 // Two programs side by side. The kernel says which lines are the same but for numbers and names.
 import { useEffect, useState } from "preact/hooks";
-import { bytes, count, amount } from "../format.ts";
+import { count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import type { DiffData, HloData } from "../shapes.ts";
+import type { DiffData, HloData } from "../generated.ts";
 
 const AROUND = 3; // lines that are the same, around each difference
 const MOST = 1500; // rows drawn at once
@@ -46,9 +46,7 @@ export function DiffView({ data, client }: Pick<ViewProps<DiffData>, "data" | "c
   return (
     <>
       <p class="dim" role="status">
-        {data.removed || data.added
-          ? `${count(data.removed)} lines removed, ${count(data.added)} added; ${amount(data.first.total[0])} → ${amount(data.second.total[0])} FLOPs, ${bytes(data.first.total[2])} → ${bytes(data.second.total[2])} moved`
-          : "No difference but in numbers and names."}
+        {data.summary}
       </p>
       <div class="scroll" tabIndex={0} role="region" aria-label={`${data.title}, compared`}>
         <table class="compared mono">

@@ -1,5 +1,5 @@
 // The live forms by the `kind` of their view.
-import type { ComponentType } from "preact";
+import type { FunctionComponent } from "preact";
 import type { ViewProps } from "../frame.tsx";
 import type { Kinds } from "../generated.ts";
 import { DiffView } from "./diff.tsx";
@@ -8,7 +8,7 @@ import { PageView } from "./page.tsx";
 import { ProfileView } from "./profile.tsx";
 
 // The types demand a form for each entry of `KINDS` (scripts/view_types.py), for the data that the kernel sends.
-type Forms = { [K in keyof Kinds]: ComponentType<ViewProps<Kinds[K]>> };
+type Forms = { [K in keyof Kinds]: FunctionComponent<ViewProps<Kinds[K]>> };
 
 const byHand: Forms = {
   diff: DiffView,
@@ -16,4 +16,4 @@ const byHand: Forms = {
   profile: ProfileView,
 };
 
-export const kinds: Record<string, ComponentType<never>> = { ...byHand, page: PageView };
+export const kinds: Record<string, FunctionComponent<never>> = { ...byHand, page: PageView };

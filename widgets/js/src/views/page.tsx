@@ -3,7 +3,7 @@ import type { ViewProps } from "../frame.tsx";
 import type { Page, Row, Section } from "../generated.ts";
 import { useKept } from "../kept.ts";
 import { Filter, Tabs } from "../parts.tsx";
-import { Button, SectionView, type Id } from "../sections.tsx";
+import { Button, Heading, SectionView, type Id } from "../sections.tsx";
 
 export function PageView({ data, client }: ViewProps) {
   const page = data["page"] as unknown as Page;
@@ -22,24 +22,13 @@ export function PageView({ data, client }: ViewProps) {
   const titles = [...new Set(page.sections.map((s) => s.title))].filter(Boolean);
   return (
     <>
-      {page.warnings.map((text) => (
-        <p class="notice" role="status" key={text}>
-          {text}
-        </p>
-      ))}
-      <div class="bar">
-        <span class="title">{page.title}</span>
-        {page.facts.map((fact) => (
-          <span class="badge" key={fact}>
-            {fact}
-          </span>
-        ))}
+      <Heading page={page}>
         <span class="space" />
         {page.filter !== null && <Filter value={filter} set={setFilter} of={page.filters} />}
         {page.actions.map((action) => (
           <Button key={action.label} {...{ action, client }} />
         ))}
-      </div>
+      </Heading>
       {page.sections.filter((s) => !s.title).map(draw)}
       {titles.length > 0 && (
         <Tabs

@@ -6,7 +6,8 @@ import { bytes, amount, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, download, Filter, Tabs } from "../parts.tsx";
-import type { Branch, ProfileData, Time } from "../shapes.ts";
+import type { Branch, File, ProfileData, Time } from "../generated.ts";
+import { Heading } from "../sections.tsx";
 import { Table, type Column } from "../table.tsx";
 import { Timeline, type Span } from "../timeline.tsx";
 
@@ -228,19 +229,11 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   const told = event === null ? [] : AXES.flatMap((axis) => tables[axis][of[axis]?.[event] ?? -1]?.name ?? []);
   return (
     <>
-      <div class="bar">
-        <span class="title">{data.title || "Profile"}</span>
-        <span class="badge">
-          {data.repeat > 1 ? `${data.repeat} runs, each ` : ""}
-          {seconds(data.wall / RUNS)}
-        </span>
-        <span class="badge">{seconds(data.device / RUNS)} of work on the device</span>
-        <span class="badge">{share(data.attributed)} of it known by line</span>
-        {data.memory && <span class="badge">{bytes(data.memory.peak)} memory at most</span>}
+      <Heading page={data.heading}>
         <span class="space" />
         <Act run={() => save(client, "perfetto")}>Perfetto trace</Act>
         <Act run={() => save(client, "page")}>HTML page</Act>
-      </div>
+      </Heading>
       <Phases data={data} />
       <Timeline
         events={events}
@@ -291,7 +284,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
 }
 
 async function save(client: ViewProps["client"], form: "perfetto" | "page"): Promise<void> {
-  const { name, text } = await client.ask<{ name: string; text: string }>("save", { form });
+  const { name, text } = await client.ask<File>("save", { form });
   download(name, text, form === "page" ? "text/html" : "application/json");
 }
 
@@ -324,26 +317,12 @@ const COLOURS = ["#4c78a8", "#d67a1c", "#54a24b", "#a2679a", "#c9443f", "#4f9e98
 
 // What the time was: of the device, and of the thread that ran the code. A bar each, its parts named below.
 function Phases({ data }: { data: ProfileData }) {
-  const { host } = data;
-  const bars: [string, [string, number][]][] = [
-    ["device", [["busy", data.busy], ["idle", data.idle]]],
-    [
-      "this thread",
-      [
-        ["compiling", host.compile],
-        ["launching", host.dispatch],
-        ["transfers", host.transfer],
-        ["waiting", host.waiting],
-        ["Python", host.python],
-      ],
-    ],
-  ];
   let colour = 0;
   return (
     <div class="phases">
-      {bars.map(([who, parts]) => {
-        const total = parts.reduce((sum, [, time]) => sum + time, 0) || 1;
-        const shown = parts.filter(([, time]) => time > 0).map(([name, time]) => ({ name, time, colour: COLOURS[colour++ % COLOURS.length] }));
+      {data.phases.map(({ who, parts }) => {
+        const total = parts.reduce((sum, { time }) => sum + time, 0) || 1;
+        const shown = parts.filter(({ time }) => time > 0).map((part) => ({ ...part, colour: COLOURS[colour++ % COLOURS.length] }));
         return (
           <div key={who}>
             <span class="dim">{who}</span>
@@ -354,7 +333,7 @@ function Phases({ data }: { data: ProfileData }) {
             </div>
             <ul class="legend" aria-label={`What the time of ${who} was`}>
               {shown.map((part) => (
-                <li key={part.name}>
+                <li key={part.name} title={part.note}>
                   <span class="dot" style={{ background: part.colour }} aria-hidden="true" /> {part.name} {seconds(part.time / RUNS)}{" "}
                   <span class="dim">{share(part.time / total)}</span>
                 </li>
