@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from jaxtorch.insight.programs import ProgramInfo, keep, kept, kept_count, program
 from jaxtorch.insight.recompiles import (
@@ -21,6 +21,7 @@ from jaxtorch.programs import stats
 
 from .page import Action, Column, Note, Notes, Page, Row, Section, Table, columns
 from .places import place_id, where
+from .protocol import Json
 from .units import counted, written
 from .view import PageView
 
@@ -145,7 +146,7 @@ class CacheView(PageView):
             filters="programs",
         )
 
-    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "clear":
             row = arguments.get("row")
             clear(functions(all_of_them=True) if row is None else named(f"#{row}"))

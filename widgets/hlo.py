@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jaxtorch.insight.hlo.graph import Graph, folded, neighbourhood
 from jaxtorch.insight.hlo.listing import STAGES
@@ -43,7 +42,7 @@ from .hlo_words import (
 )
 from .page import Fact, Facts, File
 from .page_text import page_text, shortened
-from .protocol import Data, plain
+from .protocol import Data, Json, plain
 from .units import amount, size
 from .view import View
 
@@ -151,7 +150,7 @@ class HloView(View):
         )
         return dict(plain(data))
 
-    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "stage":
             return self._stage_data(arguments["stage"])
         if ask == "neighbourhood":

@@ -16,6 +16,7 @@ from jaxtorch.storage.buffer import usage
 
 from .page import Action, Chart, Column, Fact, Facts, Note, Notes, Page, Row, Table, columns
 from .places import place_id, where
+from .protocol import Json
 from .units import counted, size
 from .view import PageView
 
@@ -117,7 +118,7 @@ class MemoryView(PageView):
             filters="arrays",
         )
 
-    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "why":
             return kept_by(retainers(int(arguments["row"]), self.namespace))
         return super().answer(ask, arguments)

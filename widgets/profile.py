@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from jaxtorch.insight.profile.perfetto import trace
 from jaxtorch.insight.profile.sources import text_of, where
@@ -18,7 +18,7 @@ from .page import File
 from .page_text import page_text
 from .profile_data import heading, packed, phases
 from .profiled import ProfiledView
-from .protocol import Data, plain
+from .protocol import Data, Json, plain
 from .standalone import standalone
 from .units import amount, duration, share, size
 
@@ -55,7 +55,7 @@ class ProfileView(ProfiledView):
     def data(self) -> Data:
         return dict(plain(packed(self.profile, self.title)))
 
-    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask != "save":
             return super().answer(ask, arguments)
         name = "".join(c if c.isalnum() else "_" for c in self.title).strip("_")[:40] or "profile"

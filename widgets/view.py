@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from .page import Page
 from .page_html import page_html
 from .page_text import page_text
-from .protocol import Data, plain
+from .protocol import Data, Json, plain
 
 
 class View(ABC):
@@ -40,7 +40,7 @@ class View(ABC):
         """For the live form: JSON. A list of rows whose objects have an `id` is sent row by row."""
         return {}
 
-    def answer(self, ask: str, arguments: Mapping[str, Any]) -> object:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         """Answer a request of the live form; `plain` makes the answer JSON. Each view defines its own `ask` values."""
         raise LookupError(f"{type(self).__name__} does not know {ask!r}")
 
