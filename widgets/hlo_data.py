@@ -196,8 +196,10 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
     memory = reading.program.memory()
     found: list[Section] = []
     if costs:
-        found.append(Table("lines", columns(CostRow, costs), costs, "By line", selects=True))
-    found.append(Table("kinds", columns(KindRow, kinds), kinds, "By kind"))
+        found.append(
+            Table("lines", columns(CostRow, costs), costs, "By line", "Cost by line", selects=True)
+        )
+    found.append(Table("kinds", columns(KindRow, kinds), kinds, "By kind", "Instructions by kind"))
     if fusions:
         title = f"Fusions ({len(reading.fusions)})"
         shown = columns(FusionRow, fusions)
@@ -205,5 +207,7 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
     if memory is not None:
         found.append(memory_facts(memory, "Memory"))
     if buffers:
-        found.append(Table("buffers", columns(BufferRow, buffers), buffers, "Memory"))
+        found.append(
+            Table("buffers", columns(BufferRow, buffers), buffers, "Memory", "Memory by buffer")
+        )
     return tuple(found)

@@ -50,14 +50,7 @@ class LinesView(ProfiledView, PageView):
         if rest:
             facts.append(f"{duration(rest)} ({share(rest, profile.device)}) of no line")
         code = source_code(profile, sources, "In their order")
-        slow = [
-            replace(row, id=f"{source.key} {row.id}", place=source.name)
-            for source in code
-            for row in source.rows
-            if row.device is not None or row.inclusive is not None
-        ]
-        slow.sort(key=lambda row: -(row.device or 0))
-        table = Table("slow", columns(CodeRow, slow), slow, "The slowest first", text_rows=0)
+        table = slowest(code, "The slowest first", text_rows=0)
         return Page(
             self.title or "Lines",
             tuple(facts),
@@ -75,6 +68,18 @@ def source_code(profile: Profile, sources: list[Source], title: str) -> list[Cod
         shown = columns(CodeRow, rows)
         found.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))
     return found
+
+
+def slowest(code: list[Code[CodeRow]], title: str, text_rows: int) -> Table:
+    """The lines that took time, the slowest first."""
+    rows = [
+        replace(row, id=f"{source.key} {row.id}", place=source.name.partition(":")[0])
+        for source in code
+        for row in source.rows
+        if row.device is not None or row.inclusive is not None
+    ]
+    rows.sort(key=lambda row: (-(row.device or 0), -(row.inclusive or 0)))
+    return Table("slow", columns(CodeRow, rows), rows, title, empty="", text_rows=text_rows)
 
 
 def _row(profile: Profile, line: Line) -> CodeRow:

@@ -171,6 +171,7 @@ class Code(Generic[R]):
 
     Attributes:
         heat: the column, a share, that colours a line.
+        in_text: whether a terminal shows it.
     """
 
     key: str
@@ -179,6 +180,7 @@ class Code(Generic[R]):
     title: str = ""
     name: str = ""
     heat: str = ""
+    in_text: bool = field(default=True, metadata=KERNEL_ONLY)
     type: Literal["code"] = "code"
 
 
@@ -189,6 +191,7 @@ class Chart:
     Attributes:
         kind: the name of the live drawing.
         data: a dataclass, for the live drawing.
+        opened: whether its part is open at first in HTML.
     """
 
     kind: str
@@ -196,6 +199,7 @@ class Chart:
     title: str = ""
     text: Callable[[], str] = field(default=str, metadata=KERNEL_ONLY)
     html: Callable[[], str] = field(default=str, metadata=KERNEL_ONLY)
+    opened: bool = field(default=False, metadata=KERNEL_ONLY)
     type: Literal["chart"] = "chart"
 
 

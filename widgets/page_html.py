@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from .page import (
+    Chart,
     Code,
     Column,
     Facts,
@@ -60,8 +61,9 @@ def sections_html(sections: Sequence[Section], words: str = "", opened: bool = F
             titles[section.title] = titles.get(section.title, "") + _section(section, words)
         else:
             parts.append(_section(section, words))
+    drawn = {s.title for s in sections if isinstance(s, Chart) and s.opened}
     for i, (title, inner) in enumerate(titles.items()):
-        parts.append(details(title, inner, opened and i == 0) if inner else "")
+        parts.append(details(title, inner, (opened and i == 0) or title in drawn) if inner else "")
     return "".join(parts)
 
 
@@ -93,6 +95,8 @@ def _note(note: Note) -> str:
 
 def _table(table: Table, words: str) -> str:
     found = filtered(table, words)
+    if not found and not table.empty:
+        return ""
     if not found:
         said = f"No row contains {words!r}." if table.rows else table.empty
         return f'<p style="margin:4px 0;{_DIM}">{escape(said)}</p>'

@@ -45,7 +45,7 @@ def _section(section: Section, titled: bool, words: str) -> list[str]:
     elif isinstance(section, Table):
         lines = _table(section, words, not titled)
     elif isinstance(section, Code):
-        return _code(section)
+        return _code(section) if section.in_text else []
     elif isinstance(section, Chart):
         return section.text().splitlines()
     return [section.title, *lines] if titled and section.title and lines else lines

@@ -114,7 +114,7 @@ export function shown(row: Row, column: Column): ComponentChildren {
   if (text.length < 100) return <span class="mono">{text}</span>;
   return (
     <details>
-      <summary class="mono">{text.slice(0, 80)} …</summary>
+      <summary class="mono">{text.slice(0, 40)} …</summary>
       <span class="mono">{text}</span>
     </details>
   );
