@@ -102,7 +102,7 @@ class HloView(View):
                 out.append(f"{shown:{width}} {_aligned(figures)}".rstrip())
         rest = next((r for r in self.reading.lines if r.place is None), None)
         if rest is not None:
-            out.append(f"{'      (no line of yours)':{width}} {_aligned(cells(rest, total))}")
+            out.append(f"{'      (no line of your code)':{width}} {_aligned(cells(rest, total))}")
         return out
 
     def _fusions(self) -> list[str]:
@@ -214,7 +214,7 @@ class HloView(View):
                 i = place.line - source.first
                 code = source.lines[i].strip() if 0 <= i < len(source.lines) else ""
                 return f"{place.line}  {code}"
-        return "(no line of yours)"
+        return "(no line of your code)"
 
     def _stage_data(self, stage: str) -> StageAnswer:
         listing = self.reading.listing(stage)
@@ -265,7 +265,7 @@ class HloView(View):
                 "Scope",
                 (("backward of " if scope.backward else "") + "/".join(scope.path) or "none",),
             ),
-            Fact("Lines", tuple(map(self._line_text, places)) or ("none of yours",), code=True),
+            Fact("Lines", tuple(map(self._line_text, places)) or ("none in your code",), code=True),
             Fact("Origin", (INFERRED if inferred else "recorded by XLA",)),
             Fact(
                 "Cost",

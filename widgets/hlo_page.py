@@ -92,7 +92,7 @@ class Page:
         rest = next((r for r in self.reading.lines if r.place is None), None)
         if rest is not None:
             figures = _numbers(cells(rest, total))
-            out.append(f"<tr><td></td><td><i>no line of yours</i></td>{figures}<td></td></tr>")
+            out.append(f"<tr><td></td><td><i>no line of your code</i></td>{figures}<td></td></tr>")
         return f'<table style="{_TABLE}">{"".join(out)}</table>'
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:

@@ -153,7 +153,7 @@ def test_what_goes_wrong_in_the_kernel_is_said_in_the_view(lab: Callable[..., La
     view = notebook.view(1)
     expect(view.get_by_text("<class 'object'>")).to_be_visible()
     notebook.run(3)
-    expect(view.get_by_role("status")).to_contain_text("TypeError: Thing.__init__() missing")
+    expect(view.get_by_role("status")).to_have_text("KeyError: 'size'")
     expect(names(view)).to_have_count(4)
 
 

@@ -34,7 +34,7 @@ export interface CodeProps {
   search?: { query: string; key: number }; // the panel opens when `key` changes
 }
 
-// StableHLO, HLO and jaxpr: what they have in common is enough to read by.
+// One highlighter for StableHLO, HLO and jaxpr: it uses what they have in common.
 const hlo = StreamLanguage.define<null>({
   startState: () => null,
   token(stream) {

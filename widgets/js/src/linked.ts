@@ -1,4 +1,4 @@
-// Which line of a program's text belongs to which line of the user's, both ways.
+// Links between the lines of a program's text and lines of user code, both ways.
 import type { StageAnswer } from "./generated.ts";
 
 export interface Links {

@@ -39,7 +39,7 @@ export interface TableProps<R> {
   first?: number; // how many rows are drawn before "more" is pressed
 }
 
-// Numbers before nothing, big before small when `down`; rows that are alike keep their order.
+// Unknown values come last in both directions; equal rows keep their order.
 export function sorted<R>(rows: readonly R[], value: (row: R) => Cell, down: boolean): R[] {
   const sign = down ? -1 : 1;
   return [...rows].sort((a, b) => {

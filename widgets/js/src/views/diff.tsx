@@ -1,4 +1,4 @@
-// Two programs side by side. The kernel says which lines are the same but for numbers and names.
+// Two programs side by side. The kernel says which lines are the same, apart from numbers and names.
 import { useEffect, useState } from "preact/hooks";
 import { count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
@@ -16,7 +16,7 @@ export interface DiffRow {
 
 export type DiffItem = DiffRow | { hunk: number; hidden: number };
 
-// The rows of a diff; what is the same is left out but for the lines around a difference, unless its hunk is open.
+// The rows of a diff. Equal lines are left out unless they are near a difference or their hunk is open.
 export function rowsOf(hunks: DiffData["hunks"], open: ReadonlySet<number>): DiffItem[] {
   const items: DiffItem[] = [];
   hunks.forEach(([same, a, b, c, d], i) => {
@@ -65,7 +65,7 @@ export function DiffView({ data, client }: Pick<ViewProps<DiffData>, "data" | "c
                 <tr key={`h${item.hunk}`}>
                   <td colSpan={2}>
                     <button type="button" class="link" onClick={() => setOpen(new Set([...open, item.hunk]))}>
-                      ⋯ {count(item.hidden)} lines that are the same
+                      ⋯ {count(item.hidden)} equal lines
                     </button>
                   </td>
                 </tr>

@@ -1,4 +1,4 @@
-// `%jax hlo`: the cell's lines beside what was traced, what XLA was given and what it made of it, linked both ways.
+// `%jax hlo`: the lines of a cell beside its jaxpr, StableHLO and optimized HLO, linked both ways.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Code } from "../code.tsx";
 import { amount, count } from "../format.ts";
@@ -15,7 +15,7 @@ type Client = ViewProps["client"];
 
 const NAMES: Record<string, string> = { jaxpr: "jaxpr", stablehlo: "StableHLO", hlo: "Optimized HLO" };
 
-// An answer of the kernel's, asked for once the first time it is needed and kept as long as the view.
+// An answer of the kernel, requested when it is first needed and kept as long as the view.
 const answers = new WeakMap<Client, Map<string, unknown>>();
 
 function useAnswer<T>(client: Client, ask: string, args: Record<string, string | number | null> | null) {
@@ -59,21 +59,21 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const guesses = marked.filter((line) => guessed.has(line)).length;
   const instructions = useMemo(() => (stage?.stage === "hlo" ? instructionsOf(stage.text) : undefined), [stage]);
 
-  // A text that is read may bring lines that nothing pointed to before; the numbers of the others stay.
+  // A stage may refer to lines that no other stage did; the Ls of the others stay the same.
   useEffect(() => {
     if (stage && stage.lines.length > places.lines.length) setPlaces({ sources: stage.sources, lines: stage.lines });
   }, [stage]);
-  // XLA prints what runs first last: of the lines that are linked, one of the entry is the one to see first.
+  // XLA prints the entry computation last: of the linked lines, one in the entry is shown first.
   const entry = useMemo(() => stage?.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")) ?? -1, [stage]);
   const firstOf = (lines: readonly number[]): number | undefined => lines.find((line) => line > entry) ?? lines[0];
-  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight.
+  // Scroll to the line that `%jax hlo` named, or that was chosen in another stage.
   useEffect(() => {
     if (!stage || jump.code !== undefined) return;
     const first = firstOf(marked) ?? (data.grep ? -1 : entry);
     if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
-  // The pane in which somebody chose stays as it is: a text that moves under a pressed mouse is selected, not clicked.
+  // The pane that was pressed does not scroll: a text that moves under a pressed mouse is selected, not clicked.
   const choose = (next: readonly number[], from: "code" | "source" | "elsewhere"): void => {
     setChosen(next);
     setJump({
@@ -108,7 +108,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
           {places.sources.map((_, index) => (
             <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "source")} />
           ))}
-          {places.sources.length === 0 && <p class="dim">No line of yours is behind this program.</p>}
+          {places.sources.length === 0 && <p class="dim">This program has no source line in your code.</p>}
         </div>
         <div class="side">
           <Tabs
@@ -211,7 +211,7 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
         .sort((a, b) => a - b),
     [places, marks, source, index],
   );
-  // Beside a line: its FLOPs, or how many instructions came of it.
+  // Beside a line: its FLOPs, or the number of its instructions.
   const notes = useMemo(() => {
     const found: string[] = source.lines.map(() => "");
     const costs = data.page.sections.find((section) => section.type === "table" && section.key === "lines");

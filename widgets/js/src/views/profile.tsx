@@ -1,5 +1,5 @@
-// `%%jax profile`: where the time went. A timeline, and tables by line, module, operator and instruction. What is chosen
-// in one is marked in all others: they are linked through the events.
+// `%%jax profile`: a timeline, and tables by line, module, operator and instruction. They are linked through the events:
+// what is chosen in one is marked in the others.
 import { useMemo, useState } from "preact/hooks";
 import { Flame } from "../flame.tsx";
 import { bytes, amount, seconds, share } from "../format.ts";
@@ -27,7 +27,7 @@ const RUNS = 1e9; // nanoseconds of a second
 export const place = (line: { file: string; cell: number | null; line: number }): string =>
   line.cell === null ? `${line.file.split("/").pop() ?? line.file}:${line.line}` : `cell [${line.cell}], line ${line.line}`;
 
-// The tree's nodes in the order in which they are written, but for the root, each with its path.
+// The tree's nodes in the order of `tree`, without the root, each with its path.
 export function flat(tree: Branch): (Branch & { path: string; depth: number })[] {
   const found: (Branch & { path: string; depth: number })[] = [];
   const walk = (node: Branch, path: string, depth: number): void => {
@@ -144,7 +144,7 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
     key: "inclusive",
     label: "Inclusive",
     kind: "seconds",
-    says: "the line and all that it called",
+    says: "the line and all it called",
     value: (r) => (r.inclusive == null ? null : r.inclusive / RUNS),
   },
   { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
@@ -315,7 +315,7 @@ function Flames({ tree, at, onSelect }: { tree: Branch; at: string | null; onSel
 
 const COLOURS = ["#4c78a8", "#d67a1c", "#54a24b", "#a2679a", "#c9443f", "#4f9e98", "#8d6a52"];
 
-// What the time was: of the device, and of the thread that ran the code. A bar each, its parts named below.
+// The wall time of the device and of the thread that ran the code: a bar each, its parts named below.
 function Phases({ data }: { data: ProfileData }) {
   let colour = 0;
   return (
@@ -346,7 +346,7 @@ function Phases({ data }: { data: ProfileData }) {
   );
 }
 
-// Where each line lies under the device's two limits; both axes are logarithmic.
+// Each line under the device's roof; both axes are logarithmic.
 function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<ProfileData["peak"]> }) {
   const points = rows
     .filter((r) => r.flops > 0 && r.bytes > 0 && r.total > 0)
