@@ -49,7 +49,8 @@ lint: .venv/test.stamp ## ruff and mypy alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-widgets: $(NODE_MODULES) ## check the live views' TypeScript, test it, and bundle it into widgets/static
+widgets: .venv/test.stamp $(NODE_MODULES) ## write the live views' types, check and test their code, and bundle it into widgets/static
+	$(CACHE) $(BIN)/python -m scripts.view_types
 	cd widgets/js && npm run --silent check && npm test --silent && npm run --silent build
 
 pictures: .venv/test.stamp build/chromium ## draw the pictures of the live views again, into docs/images

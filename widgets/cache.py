@@ -3,22 +3,85 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from html import escape
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
-from jaxtorch.insight import events
 from jaxtorch.insight.programs import ProgramInfo, keep, kept, kept_count, program
-from jaxtorch.insight.recompiles import FunctionInfo, Total, clear, functions, named, totals
+from jaxtorch.insight.recompiles import (
+    FunctionInfo,
+    Retrace,
+    Total,
+    clear,
+    functions,
+    named,
+    totals,
+)
 from jaxtorch.programs import stats
 
-from . import cache_page
-from .cache_page import most, peak, programs_of
-from .places import place_data, place_id, where
-from .view import View
+from .page import Action, Column, Note, Notes, Page, Row, Section, Table, columns
+from .places import place_id, where
+from .protocol import Json
+from .units import counted, written
+from .view import PageView
+
+_MOST_SITES = 100  # lines, most expensive first
+_MOST_PROGRAMS = 300  # of one function; the latest are shown
+_MOST_REASONS = 30  # of one function; the latest are shown
+_PERIOD = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class FunctionRow(Row):
+    """A function, a cell, or all eager operators. Memory, code and FLOPs are the maximum over its programs."""
+
+    name: Annotated[str, Column("name", "code", most=20)]
+    kind: Annotated[str, Column("kind")]
+    place: Annotated[str, Column("where", most=14)]
+    programs: Annotated[int, Column("programs", "count", wide=True, text=False)]
+    calls: Annotated[int | None, Column("calls", "count")]
+    hits: Annotated[int | None, Column("hits", "count", "calls that found a program", wide=True)]
+    traced: Annotated[int | None, Column("traced", "count")]
+    trace: Annotated[float, Column("trace", "seconds", wide=True)]
+    lowering: Annotated[float, Column("lower", "seconds", wide=True, text=False)]
+    xla: Annotated[float, Column("XLA", "seconds", wide=True)]
+    seconds: Annotated[float, Column("all", "seconds", "trace, lowering and XLA", text=False)]
+    code: Annotated[int | None, Column("code", "bytes", wide=True, text=False)]
+    memory: Annotated[int | None, Column("memory", "bytes", "the peak of one run", wide=True)]
+    flops: Annotated[int | None, Column("FLOPs", "amount", "of one run", wide=True)]
+
+
+@dataclass(frozen=True)
+class ProgramRow(Row):
+    """A program of a function. `keepable` says whether its text can be kept."""
+
+    program: Annotated[str, Column("program", "code")]
+    inputs: Annotated[str, Column("inputs", "code")]
+    place: Annotated[str, Column("where", wide=True)]
+    calls: Annotated[int | None, Column("calls", "count", wide=True)]
+    trace: Annotated[float, Column("trace", "seconds", wide=True)]
+    lowering: Annotated[float, Column("lower", "seconds", wide=True)]
+    xla: Annotated[float, Column("XLA", "seconds", wide=True)]
+    seconds: Annotated[float, Column("all", "seconds", "trace, lowering and XLA")]
+    code: Annotated[int | None, Column("code", "bytes", wide=True)]
+    memory: Annotated[int | None, Column("memory", "bytes", wide=True)]
+    flops: Annotated[int | None, Column("FLOPs", "amount", wide=True)]
+    cached: Annotated[str, Column("cache", says="whether the persistent cache had it", wide=True)]
+    hlo: Annotated[str, Column("HLO", says="whether its text is kept, or gone with its function")]
+    keepable: bool
+
+
+@dataclass(frozen=True)
+class TotalRow(Row):
+    """The compile time of one line, or of one cell."""
+
+    place: Annotated[str, Column("where")]
+    programs: Annotated[int, Column("programs", "count")]
+    seconds: Annotated[float, Column("compile time", "seconds")]
+
 
 # Sort key -> its value, and whether the order is descending.
-SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
+SORTS: dict[str, tuple[Callable[[FunctionInfo], int | float | str], bool]] = {
     "order": (lambda f: f.programs[0].id, False),
     "name": (lambda f: f.name.lower(), False),
     "calls": (lambda f: f.calls, True),
@@ -28,80 +91,22 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], Any], bool]] = {
     "lowering": (lambda f: sum(p.lowering_seconds for p in f.programs), True),
     "xla": (lambda f: sum(p.xla_seconds for p in f.programs), True),
     "time": (lambda f: f.seconds, True),
-    "memory": (lambda f: most(f, peak) or 0, True),
-    "flops": (lambda f: most(f, lambda p: p.flops) or 0, True),
+    "memory": (lambda f: _most(f, _peak) or 0, True),
+    "flops": (lambda f: _most(f, lambda p: p.flops) or 0, True),
 }
-_MOST_SITES = 100  # lines in the live form, most expensive first
-_PERIOD = 1.0  # seconds
 
 
-class CacheView(View):
+class CacheView(PageView):
     """The compiled programs of the session, grouped by function.
 
-    `data()`; times are in seconds, sizes in bytes, unknown values are null:
-
-    | key | what |
-    | --- | --- |
-    | recording | whether JAX's own programs and calls of eager operators are recorded |
-    | sort, filter | the initial sort column of `rows` ("" for the given order) and filter words |
-    | total | {programs, functions, retraced, evicted, trace, lowering, xla} |
-    | rows | functions; their keys are below |
-    | cells, sites | compile time by cell and by line, most expensive first; their keys are below |
-
-    A row is `id`, `name`, `kind`; `place` (its last line, as text), `file`, `line`, `cell`; `calls`, `hits`, `traces`;
-    `trace`, `lowering`, `xla`, `seconds`; `code`, `memory`, `flops` (the maximum over its programs, for one run);
-    `signature` (the last, as text); `cached` (how many programs came from the persistent cache), `keeps` (how many have
-    their text kept); `why` (the retraces: {nth, place, what: [...], advice: [...]}, an advice may be "");
-    `programs`, without the `left_out` earliest ones.
-
-    A program is `id`, `name`, `place`, `calls`, `trace`, `lowering`, `xla`, `seconds`, `code`, `memory`, `flops`;
-    `part`: "", "saving" (a forward pass that saves residuals) or "backward"; `signature`: [...]; `persistent_hit`,
-    `alive`, `kept`; `reason` (text).
-
-    A cell or site is `id`, `place` (as text), `file`, `line`, `cell`, `programs` (a count), `seconds`.
-
-    `answer(ask, arguments)`:
-
-    | ask | arguments | answer |
-    | --- | --- | --- |
-    | clear | function (a row's id); none clears all | null |
-    | keep | program (an id) | null; the text of the program is kept from then on |
+    `answer("clear", {row})` drops the programs of a function, or of all without a row; `answer("keep", {row})` keeps
+    the text of a program.
     """
-
-    kind = "cache"
 
     def __init__(self, sort: str = "order", filter: str = "", all_of_them: bool = False):
         self.sort, self.filter, self.all_of_them = sort, filter, all_of_them
         self._looked = 0.0
         self._counts: object = None
-
-    def functions(self) -> list[FunctionInfo]:
-        """The functions to show, in order."""
-        words = self.filter.lower().split()
-        found = [f for f in functions(self.all_of_them) if all(word in _words(f) for word in words)]
-        key, greatest_first = SORTS[self.sort]
-        return sorted(found, key=key, reverse=greatest_first)
-
-    # -- text and HTML ----------------------------------------------------------------------------------------
-
-    def text(self) -> str:
-        found = self.functions()
-        if not found:
-            return self._nothing()
-        return "\n".join(cache_page.lines(found))
-
-    def html(self) -> str:
-        found = self.functions()
-        if not found:
-            return f"<p>{escape(self._nothing())}</p>"
-        return cache_page.page(found)
-
-    def _nothing(self) -> str:
-        if self.filter and functions(self.all_of_them):
-            return f"No compiled program has {self.filter!r} in its name, kind or place."
-        return "Nothing has been compiled in this session yet."
-
-    # -- live -------------------------------------------------------------------------------------------------
 
     def revision(self) -> object:
         known = list(stats.compiled)
@@ -113,101 +118,184 @@ class CacheView(View):
             self._looked, self._counts = now, (sum(r.calls for r in known), hits)
         return len(known), sum(r.cleared for r in known), kept_count(), stats.evicted, self._counts
 
-    def data(self) -> dict[str, Any]:
-        found = functions(self.all_of_them)
-        known = programs_of(found)
-        return {
-            "recording": events.recording(),
-            "sort": {"order": "", "traced": "traces", "time": "seconds"}.get(self.sort, self.sort),
-            "filter": self.filter,
-            "total": {
-                "programs": len(known),
-                "functions": len(found),
-                "retraced": sum(len(f.retraces) for f in found),
-                "evicted": stats.evicted,
-                "trace": sum(p.trace_seconds for p in known),
-                "lowering": sum(p.lowering_seconds for p in known),
-                "xla": sum(p.xla_seconds for p in known),
-            },
-            "rows": [_row(f) for f in found],
-            "cells": [_total_data(t, True) for t in totals(known, by_cell=True)],
-            "sites": [_total_data(t, False) for t in totals(known)[:_MOST_SITES]],
-        }
+    def page(self) -> Page:
+        key, greatest_first = SORTS[self.sort]
+        found = sorted(functions(self.all_of_them), key=key, reverse=greatest_first)
+        known = [p for f in found for p in f.programs]
+        rows = [_row(f) for f in found]
+        cells = [_total_row(t, by_cell=True) for t in totals(known, by_cell=True)]
+        lines = [_total_row(t) for t in totals(known)[:_MOST_SITES]]
+        return Page(
+            counted(len(known), "program"),
+            tuple(_facts(found, known)),
+            sections=(
+                Table(
+                    "rows",
+                    columns(FunctionRow, rows),
+                    rows,
+                    "By function",
+                    name="What was compiled",
+                    empty="Nothing has been compiled in this session yet.",
+                    actions=(Action("clear", "clear"),),
+                ),
+                Table(
+                    "cells",
+                    columns(TotalRow, cells),
+                    cells,
+                    "By cell",
+                    "Compile time by cell",
+                    text_rows=12,
+                ),
+                Table(
+                    "sites",
+                    columns(TotalRow, lines),
+                    lines,
+                    "By line",
+                    "Compile time by line",
+                    text_rows=0,
+                ),
+            ),
+            actions=(Action("clear all", "clear"),),
+            filter=self.filter,
+            filters="programs",
+        )
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "clear":
-            one = arguments.get("function")
-            clear(functions(all_of_them=True) if one is None else named(f"#{one}"))
+            row = arguments.get("row")
+            clear(functions(all_of_them=True) if row is None else named(f"#{row}"))
             return None
         if ask == "keep":
-            return keep(program(arguments["program"]))
+            keep(program(arguments["row"]))
+            return None
         return super().answer(ask, arguments)
 
 
-def _row(function: FunctionInfo) -> dict[str, Any]:
-    known = function.programs
-    captured = function.kind not in ("eager", "jax.jit", "engine")
-    return {
-        "id": function.id,
-        "name": function.name,
-        "kind": function.kind,
-        **place_data(function.place),
-        "calls": function.calls if captured or function.calls else None,
-        "hits": function.hits if captured else None,
-        "traces": function.traces or None,
+def _facts(found: list[FunctionInfo], known: list[ProgramInfo]) -> list[str]:
+    steps = {
         "trace": sum(p.trace_seconds for p in known),
         "lowering": sum(p.lowering_seconds for p in known),
-        "xla": sum(p.xla_seconds for p in known),
-        "seconds": function.seconds,
-        "code": most(function, lambda p: p.code_bytes),
-        "memory": most(function, peak),
-        "flops": most(function, lambda p: p.flops),
-        "signature": ", ".join(known[-1].signature),
-        "cached": sum(p.persistent_hit is True for p in known),
-        "keeps": sum(map(kept, known)),
-        "why": [
-            {"nth": r.nth, "place": where(r.place), "what": list(r.what), "advice": list(r.advice)}
-            for r in function.retraces
-        ],
-        "programs": [_program_data(p) for p in known[-cache_page.MOST_PROGRAMS :]],
-        "left_out": max(0, len(known) - cache_page.MOST_PROGRAMS),
+        "XLA": sum(p.xla_seconds for p in known),
     }
+    facts = [f"{name} {written(seconds, 'seconds')}" for name, seconds in steps.items()]
+    again = sum(len(f.retraces) for f in found)
+    if again:
+        facts.append("traced again once" if again == 1 else f"traced again {again} times")
+    hits = sum(p.persistent_hit is True for p in known)
+    if hits:
+        facts.append(f"{hits} found in the persistent cache")
+    if stats.evicted:
+        facts.append(f"{stats.evicted} evicted (`program_memory`)")
+    if any(f.kind == "jax.jit" for f in found):
+        facts.append("JAX does not report how often a jax.jit runs")
+    return facts
 
 
-def _program_data(info: ProgramInfo) -> dict[str, Any]:
+def _row(function: FunctionInfo) -> FunctionRow:
+    known = function.programs
+    captured = function.kind not in ("eager", "jax.jit", "engine")
+    signatures = [", ".join(p.signature) for p in known[-_MOST_PROGRAMS:]]
+    return FunctionRow(
+        id=function.id,
+        words=" ".join(dict.fromkeys([*(p.name for p in known), *signatures])),
+        detail=_detail(function),
+        name=function.name,
+        kind=function.kind,
+        place=where(function.place),
+        programs=len(known),
+        calls=function.calls if captured or function.calls else None,
+        hits=function.hits if captured else None,
+        traced=function.traces or None,
+        trace=sum(p.trace_seconds for p in known),
+        lowering=sum(p.lowering_seconds for p in known),
+        xla=sum(p.xla_seconds for p in known),
+        seconds=function.seconds,
+        code=_most(function, _code) or None,
+        memory=_most(function, _peak),
+        flops=_most(function, lambda p: p.flops),
+    )
+
+
+def _detail(function: FunctionInfo) -> tuple[Section, ...]:
+    """What opens under a function's row: why it was traced again, and its programs."""
+    sections: list[Section] = []
+    if function.retraces:
+        count = len(function.retraces)
+        times = "once" if count == 1 else f"{count} times"
+        notes = _advised(function.retraces[-_MOST_REASONS:])
+        sections.append(Notes(tuple(notes), f"traced again {times}"))
+    rows = [_program_row(p) for p in function.programs[-_MOST_PROGRAMS:]]
+    left = len(function.programs) - len(rows)
+    sections.append(
+        Table(
+            f"programs of {function.id}",
+            columns(ProgramRow, rows),
+            rows,
+            f"Programs of {function.name}",
+            rest=f"{left} earlier ones are not shown." if left else "",
+            actions=(Action("keep", "keep", when="keepable"),),
+        )
+    )
+    return tuple(sections)
+
+
+def _advised(retraces: Iterable[Retrace]) -> list[Note]:
+    """A note for each retrace; each piece of advice once, under the latest retrace that it is for."""
+    said = {""}
+    notes = []
+    for retrace in reversed(list(retraces)):
+        new = tuple(advice for advice in dict.fromkeys(retrace.advice) if advice not in said)
+        said.update(new)
+        at = f" ({where(retrace.place)})" if retrace.place is not None else ""
+        what = ", ".join(retrace.what) or "for an unknown reason"
+        notes.append(Note(f"traced again: {what}{at}", new))
+    return notes[::-1]
+
+
+def _program_row(info: ProgramInfo) -> ProgramRow:
+    alive, is_kept = info.alive, kept(info)
+    part = {"": "", "saving": " forward", "backward": " backward"}[info.part]
+    name = f" {info.name}" if info.kind == "eager" else ""
+    return ProgramRow(
+        id=info.id,
+        program=f"#{info.id}{name}{part}",
+        inputs=", ".join(info.signature) or "none",
+        place=where(info.place),
+        calls=info.calls if info.calls or info.kind not in ("eager", "jax.jit") else None,
+        trace=info.trace_seconds,
+        lowering=info.lowering_seconds,
+        xla=info.xla_seconds,
+        seconds=info.seconds,
+        code=_code(info) or None,
+        memory=_peak(info),
+        flops=info.flops,
+        cached={True: "hit", False: "miss", None: ""}[info.persistent_hit],
+        hlo="kept" if is_kept else "" if alive else "gone",
+        keepable=alive and not is_kept,
+    )
+
+
+def _total_row(total: Total, by_cell: bool = False) -> TotalRow:
+    return TotalRow(
+        id=place_id(total.place, by_cell),
+        place=where(total.place, by_cell) or "elsewhere",
+        programs=total.programs,
+        seconds=total.seconds,
+    )
+
+
+def _code(info: ProgramInfo) -> int | None:
+    """The size of the machine code, in bytes."""
     memory = info.memory()
-    return {
-        "id": info.id,
-        "name": info.name,
-        "part": info.part,
-        "place": where(info.place),
-        "calls": info.calls,
-        "trace": info.trace_seconds,
-        "lowering": info.lowering_seconds,
-        "xla": info.xla_seconds,
-        "seconds": info.seconds,
-        "code": None if memory is None else memory.code,
-        "memory": None if memory is None else memory.peak,
-        "flops": info.flops,
-        "signature": list(info.signature),
-        "persistent_hit": info.persistent_hit,
-        "alive": info.alive,
-        "kept": kept(info),
-        "reason": info.reason,
-    }
+    return None if memory is None else memory.code
 
 
-def _total_data(total: Total, by_cell: bool) -> dict[str, Any]:
-    place = place_data(total.place) | {"place": where(total.place, by_cell)}
-    return {
-        "id": place_id(total.place, by_cell),
-        **place,
-        "programs": total.programs,
-        "seconds": total.seconds,
-    }
+def _peak(info: ProgramInfo) -> int | None:
+    """The peak memory of one run, in bytes."""
+    memory = info.memory()
+    return None if memory is None else memory.peak
 
 
-def _words(function: FunctionInfo) -> str:
-    """The text that a filter searches."""
-    names = {p.name for p in function.programs}
-    return " ".join([function.name, function.kind, where(function.place), *names]).lower()
+def _most(function: FunctionInfo, ask: Callable[[ProgramInfo], int | None]) -> int | None:
+    """The maximum over the programs of a function; None if no value is known."""
+    return max((n for p in function.programs if (n := ask(p)) is not None), default=None)

@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
+from typing import Annotated
 
 from jaxtorch.insight.sharding import DeviceInfo, Drawing, devices
 
-from .tables import html_table, shortened, text_table
-from .units import share, size
-from .view import View
+from .page import Chart, Column, Page, Row, Table, columns
+from .page_text import shortened
+from .units import counted
+from .view import PageView
 
 
-class DevicesView(View):
-    """The devices of the session, or the sharding of one array.
+@dataclass(frozen=True)
+class DeviceRow(Row):
+    """A device; its id is JAX's."""
 
-    `data()`; sizes are bytes:
+    name: Annotated[str, Column("device", "code")]
+    number: Annotated[int, Column("#", "count")]
+    kind: Annotated[str, Column("chip")]
+    process: Annotated[str | None, Column("process", wide=True)]
+    held: Annotated[int, Column("held", "bytes", "by the arrays on it")]
+    used: Annotated[int | None, Column("used", "bytes", "as XLA reports it")]
+    limit: Annotated[int | None, Column("limit", "bytes")]
+    share: Annotated[float | None, Column("share", "share", "the used part of the limit")]
 
-    | key | what |
-    | --- | --- |
-    | devices | rows: {id, name, platform, kind, process, here, held, used, limit}; null if XLA does not report it |
-    | title | the array in words: its name, dtype, shape, placement; "" without one |
-    | gone | why the name no longer refers to an array, or ""; the drawing is then the last one |
-    | drawing | null, or {shape, dtype, spec, mesh: [[name, size]], axes, rows, columns, left_out, and three more (1)} |
 
-    `rows` and `columns` are (from, to) along the two `axes`.
-    (1) By row and column: `parts`, device ids; `labels`, the same as text; `colors`, equal for equal sets of devices.
+@dataclass(frozen=True)
+class Sharding:
+    """The parts of an array as cells of a table.
+
+    Attributes:
+        heads, sides: the index ranges along its columns and its rows; "" without an axis.
+        parts: by row and column: the ids of the devices that hold the part.
+        labels: the same as text.
+        colors: equal for equal sets of devices.
     """
 
-    kind = "devices"
+    heads: list[str]
+    sides: list[str]
+    parts: list[list[list[int]]]
+    labels: list[list[str]]
+    colors: list[list[str]]
+
+
+class DevicesView(PageView):
+    """The devices of the session, or the sharding of one array."""
 
     def __init__(self, look: Callable[[], Drawing] | None = None, name: str = ""):
         """`look` returns the current sharding of the array `name`. An error in the first call is raised here."""
@@ -52,19 +70,6 @@ class DevicesView(View):
                 raise
             self.gone = str(error).partition("\n")[0] or type(error).__name__
 
-    def text(self) -> str:
-        self._see()
-        if self.drawing is None:
-            return "\n".join(text_table(_NAMES, map(_cells, self.devices), left=4))
-        return "\n".join([_title(self.name, self.drawing), *_boxes(self.drawing)])
-
-    def html(self) -> str:
-        self._see()
-        if self.drawing is None:
-            return html_table(_NAMES, map(_cells, self.devices), left=4)
-        title = escape(_title(self.name, self.drawing))
-        return f'<p style="margin:4px 0">{title}</p>{_picture(self.drawing)}'
-
     def revision(self) -> object:
         # This walks all arrays of the session: too slow for ten times a second.
         now = time.monotonic()
@@ -73,26 +78,54 @@ class DevicesView(View):
             self._looked = now
         return tuple(self.devices), self.drawing, self.gone
 
-    def data(self) -> dict[str, Any]:
+    def page(self) -> Page:
         self._see()
         drawn = self.drawing
-        return {
-            "devices": [asdict(d) for d in self.devices],
-            "title": "" if drawn is None else _title(self.name, drawn),
-            "gone": self.gone,
-            "drawing": None
-            if drawn is None
-            else asdict(drawn)
-            | {
-                "labels": [[_label(part) for part in row] for row in drawn.parts],
-                "colors": _colors(drawn),
-            },
-        }
+        several = len({d.process for d in self.devices}) > 1
+        rows = [_row(device, several) for device in self.devices]
+        table = Table("devices", columns(DeviceRow, rows), rows, name="Devices")
+        if drawn is None:
+            return Page(counted(len(rows), "device"), sections=(table,))
+        parts = sharding(drawn)
+        chart = Chart("sharding", parts, text=lambda: _boxes(parts), html=lambda: _picture(parts))
+        return Page(
+            _title(self.name, drawn),
+            warnings=(f"{self.gone}; the drawing is the last one.",) if self.gone else (),
+            sections=(chart, replace(table, selects=True, text_rows=0)),
+        )
 
 
-_NAMES = ("#", "device", "chip", "process", "held", "used", "limit")
-_MOST = 24  # maximum rows and columns to draw
+_MOST = 24  # maximum rows and columns to draw without a script
 _PERIOD = 1.0  # seconds
+
+
+def _row(device: DeviceInfo, several: bool) -> DeviceRow:
+    where = f"{device.process}{'' if device.here else ' (another)'}"
+    return DeviceRow(
+        id=device.id,
+        name=device.name,
+        number=device.id,
+        kind=device.kind,
+        process=where if several else None,
+        held=device.held,
+        used=device.used,
+        limit=device.limit,
+        share=device.used / device.limit if device.used is not None and device.limit else None,
+    )
+
+
+def sharding(drawn: Drawing) -> Sharding:
+    """A drawing as cells."""
+    known = list(dict.fromkeys(part for row in drawn.parts for part in row))
+    hues = {part: round(360 * i / len(known)) for i, part in enumerate(known)}
+    return Sharding(
+        _ranges(drawn.columns, drawn.axes[1]),
+        _ranges(drawn.rows, drawn.axes[0]),
+        [[list(part) for part in row] for row in drawn.parts],
+        [[_label(part) for part in row] for row in drawn.parts],
+        # Visible on light and dark pages.
+        [[f"hsla({hues[part]}, 65%, 50%, 0.45)" for part in row] for row in drawn.parts],
+    )
 
 
 def _title(name: str, drawn: Drawing) -> str:
@@ -104,21 +137,6 @@ def _title(name: str, drawn: Drawing) -> str:
         axes = ", ".join(map(str, drawn.left_out))
         text += f"; also sharded along axis {axes}, not drawn"
     return text
-
-
-def _cells(device: DeviceInfo) -> tuple[str, ...]:
-    used = "" if device.used is None else size(device.used)
-    if device.used is not None and device.limit:
-        used += f" ({share(device.used, device.limit)})"
-    return (
-        str(device.id),
-        device.name,
-        device.kind,
-        f"{device.process}{'' if device.here else ' (another)'}",
-        size(device.held),
-        used,
-        "" if device.limit is None else size(device.limit),
-    )
 
 
 def _label(part: Sequence[int]) -> str:
@@ -142,13 +160,11 @@ def _ranges(cuts: Sequence[tuple[int, int]], axis: int | None) -> list[str]:
     return ["" if axis is None else f"{first}:{last}" for first, last in cuts]
 
 
-def _boxes(drawn: Drawing) -> list[str]:
+def _boxes(drawn: Sharding) -> str:
     """The parts as text boxes with the ids of their devices."""
-    columns, rows = drawn.columns[:_MOST], drawn.rows[:_MOST]
-    table = [[shortened(_label(p), 14) for p in row[:_MOST]] for row in drawn.parts[:_MOST]]
-    heads = _ranges(columns, drawn.axes[1])
-    widths = [max(len(heads[i]), *(len(row[i]) for row in table)) for i in range(len(columns))]
-    sides = _ranges(rows, drawn.axes[0])
+    heads, sides = drawn.heads[:_MOST], drawn.sides[:_MOST]
+    table = [[shortened(label, 14) for label in row[:_MOST]] for row in drawn.labels[:_MOST]]
+    widths = [max(len(heads[i]), *(len(row[i]) for row in table)) for i in range(len(heads))]
     margin = " " * max(map(len, sides))
 
     def rule(left: str, middle: str, right: str) -> str:
@@ -162,41 +178,33 @@ def _boxes(drawn: Drawing) -> list[str]:
         inner = "│".join(f" {c.center(w)} " for c, w in zip(row, widths, strict=True))
         lines.append(f"{side.rjust(len(margin))} │{inner}│")
     lines.append(rule("└", "┴", "┘"))
-    if len(drawn.rows) > _MOST or len(drawn.columns) > _MOST:
-        lines.append(f"the first {_MOST} of {len(drawn.rows)} × {len(drawn.columns)} parts")
-    return [line.rstrip() for line in lines]
+    return "\n".join(line.rstrip() for line in [*lines, _left_out(drawn)]).rstrip()
 
 
-def _colors(drawn: Drawing) -> list[list[str]]:
-    """A colour for each part, equal for equal sets of devices; visible on light and dark pages."""
-    known = list(dict.fromkeys(part for row in drawn.parts for part in row))
-    hues = {part: round(360 * i / len(known)) for i, part in enumerate(known)}
-    return [[f"hsla({hues[part]}, 65%, 50%, 0.45)" for part in row] for row in drawn.parts]
+def _left_out(drawn: Sharding) -> str:
+    """A note on the parts that a static form does not draw; "" if it draws all."""
+    rows, across = len(drawn.sides), len(drawn.heads)
+    return f"the first {_MOST} of {rows} × {across} parts" if max(rows, across) > _MOST else ""
 
 
-def _picture(drawn: Drawing) -> str:
-    colors = _colors(drawn)
+def _picture(drawn: Sharding) -> str:
     heads = "".join(
         f'<th scope="col" style="padding:2px 6px;font-weight:400;opacity:0.7">{head}</th>'
-        for head in _ranges(drawn.columns[:_MOST], drawn.axes[1])
+        for head in drawn.heads[:_MOST]
     )
     body = []
-    for side, row, shades in zip(
-        _ranges(drawn.rows[:_MOST], drawn.axes[0]), drawn.parts, colors, strict=False
-    ):
+    for side, labels, shades in zip(drawn.sides[:_MOST], drawn.labels, drawn.colors, strict=False):
         cells = "".join(
             f'<td style="background:{shade};border:1px solid #8888;padding:8px 14px;text-align:center">'
-            f"{escape(_label(part))}</td>"
-            for part, shade in zip(row[:_MOST], shades, strict=False)
+            f"{escape(label)}</td>"
+            for label, shade in zip(labels[:_MOST], shades, strict=False)
         )
         body.append(
             f'<tr><th scope="row" style="padding:2px 6px;font-weight:400;opacity:0.7">{side}</th>{cells}</tr>'
         )
-    left = ""
-    if len(drawn.rows) > _MOST or len(drawn.columns) > _MOST:
-        left = f"<p>the first {_MOST} of {len(drawn.rows)} × {len(drawn.columns)} parts</p>"
+    left = _left_out(drawn)
     return (
         '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:13px" '
         f'aria-label="devices of each part"><thead><tr><td></td>{heads}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>{left}"
+        f"<tbody>{''.join(body)}</tbody></table></div>{f'<p>{left}</p>' if left else ''}"
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import NamedTuple
 
 from jaxtorch.insight.hlo.diff import Diff, Hunk, compare
 from jaxtorch.insight.hlo.listing import Listing, short
 from jaxtorch.insight.hlo.reading import Reading
 
 from .hlo_words import TITLES, program_title
+from .protocol import Data, plain
 from .units import amount, size
 from .view import View
 
@@ -23,18 +25,39 @@ _SIDE = (
 _COLOURS = {"-": "background:#f003", "+": "background:#0a03", " ": ""}
 
 
+class HunkLines(NamedTuple):
+    """Lines of both texts, from 0, that are the same (1) or differ (0)."""
+
+    same: int
+    start: int
+    stop: int
+    start_second: int
+    stop_second: int
+
+
+@dataclass(frozen=True)
+class DiffText:
+    """One of two programs."""
+
+    id: int
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DiffData:
+    """Two programs; the hunks cover both texts."""
+
+    stage: str
+    title: str
+    summary: str
+    first: DiffText
+    second: DiffText
+    hunks: list[HunkLines]
+
+
 class DiffView(View):
-    """Compares one representation of two programs.
-
-    `data()`:
-
-    | key | what |
-    | --- | --- |
-    | stage, title | the representation that is compared |
-    | first, second | {id, title, text, total: [flops, transcendentals, bytes]} |
-    | hunks | [[same (1 or 0), start, stop, start in second, stop in second], ...]: they cover both texts |
-    | removed, added | line counts |
-    """
+    """Compares one representation of two programs."""
 
     kind = "diff"
 
@@ -84,19 +107,22 @@ class DiffView(View):
             f"<tr>{head}</tr>{''.join(rows)}</table></div></div>"
         )
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "title": TITLES[self.stage],
-            "first": _program(self.first, self.diff.first),
-            "second": _program(self.second, self.diff.second),
-            "hunks": [
-                [int(h.same), h.first.start, h.first.stop, h.second.start, h.second.stop]
+    def data(self) -> Data:
+        return dict(plain(self.payload()))
+
+    def payload(self) -> DiffData:
+        """The data of the live form."""
+        return DiffData(
+            stage=self.stage,
+            title=TITLES[self.stage],
+            summary=self._summary(),
+            first=_program(self.first, self.diff.first),
+            second=_program(self.second, self.diff.second),
+            hunks=[
+                HunkLines(int(h.same), h.first.start, h.first.stop, h.second.start, h.second.stop)
                 for h in self.diff.hunks
             ],
-            "removed": self.diff.removed,
-            "added": self.diff.added,
-        }
+        )
 
     def _summary(self) -> str:
         diff = self.diff
@@ -105,7 +131,7 @@ class DiffView(View):
         one, two = self.first.costs.total, self.second.costs.total
         return (
             f"{TITLES[self.stage]}: {diff.removed} lines removed, {diff.added} added; "
-            f"{amount(one.flops)} -> {amount(two.flops)} flops, {size(one.bytes)} -> {size(two.bytes)} moved"
+            f"{amount(one.flops)} -> {amount(two.flops)} FLOPs, {size(one.bytes)} -> {size(two.bytes)} moved"
         )
 
     def _near(self) -> list[Hunk | None]:
@@ -134,13 +160,8 @@ class DiffView(View):
         return [shown(first[i]) for i in hunk.first], [shown(second[j]) for j in hunk.second]
 
 
-def _program(reading: Reading, listing: Listing) -> dict[str, Any]:
-    return {
-        "id": reading.program.id,
-        "title": program_title(reading.program),
-        "text": listing.text,
-        "total": list(reading.costs.total),
-    }
+def _program(reading: Reading, listing: Listing) -> DiffText:
+    return DiffText(reading.program.id, program_title(reading.program), listing.text)
 
 
 def _side(line: str | None, sign: str) -> str:

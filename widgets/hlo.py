@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from jaxtorch.insight.hlo.graph import Graph, folded, neighbourhood
 from jaxtorch.insight.hlo.listing import STAGES
@@ -12,6 +11,21 @@ from jaxtorch.insight.hlo.reading import Reading, Source
 from jaxtorch.insight.hlo.scopes import scope_of
 from jaxtorch.insight.programs import Place, ProgramInfo, program, programs
 
+from .diff import DiffView
+from .hlo_data import (
+    CostRow,
+    GraphAnswer,
+    GraphEdge,
+    GraphNode,
+    HloData,
+    InstructionAnswer,
+    Other,
+    Places,
+    SourceText,
+    StageAnswer,
+    tables,
+)
+from .hlo_data import Place as LinePlace
 from .hlo_page import Page
 from .hlo_words import (
     COLUMNS,
@@ -26,51 +40,32 @@ from .hlo_words import (
     shown_line,
     source_title,
 )
-from .tables import shortened
-from .units import amount
+from .page import Fact, Facts, File
+from .page_text import page_text, shortened
+from .protocol import Data, Json, plain
+from .units import amount, size
 from .view import View
 
 _MOST = 60  # lines of a listing in a terminal
 _WIDTH = 100
-_WIDTHS = (6, 7, 3, 6, 9)  # of `COLUMNS`
-_ROWS = 200  # of a table
+_WIDTHS = (6, 7, 3, 7, 9)  # of `COLUMNS`
 
 
 class HloView(View):
     """Shows one program of the session.
 
-    `data()`; L is an index into `lines`, a name is that of an instruction:
-
-    | key | what |
-    | --- | --- |
-    | program | {id, name, kind, part, title, signature: [...]} |
-    | others | [[id, title], ...]: programs to compare with: of the same function, then the latest others |
-    | sources | [{file, title, cell, first, lines: [...]}, ...]: the user's code |
-    | lines | [[index into sources, line number], ...]: the lines that became instructions |
-    | table | {line: [L or -1, ...], instructions: [...], flops: [...], transcendentals: [...], bytes: [...]} |
-    | total | [flops, transcendentals, bytes] |
-    | kinds | [[opcode, count, fused, flops, transcendentals, bytes], ...], most expensive first |
-    | fusions | [[name, kind, "2 add, 1 multiply", [L, ...], flops, bytes], ...], most expensive first |
-    | memory | {arguments, outputs, alias, temporary, code} in bytes, or null |
-    | buffers | [[index, kind, size, [[name, offset, size], ...]], ...], the largest first |
-    | stages | the available stages, in order |
-    | stage, line, grep | what to show first: a stage; an L, or -1; a word, or "" |
+    `data()` is an `HloData` (`hlo_data.py`, which also says what an L is).
 
     `answer(ask, arguments)`:
 
     | ask | arguments | answer |
     | --- | --- | --- |
-    | stage | stage | {stage, title, text, groups, links, sources, lines} |
-    | neighbourhood | instruction (a name), hops | {nodes, edges: [[from, to], ...], cut} |
-    | fold | depth, or null | the same, with a module path as each node |
-    | instruction | name | {name, opcode, shape, path, backward, inferred, lines, stack, cost, runs, text} |
-    | diff | stage, other (a program's id) | as `DiffView.data()` |
-    | download | stage | {name, text}: a file |
-
-    `groups` are lists of Ls, and `links` has an index into `groups`, or -1, for each line of `text`. `sources` and
-    `lines` replace the earlier ones, which they may extend. A node is [id, label, detail, distance, flops, bytes, L or
-    -1]. `path` is a list of names, `lines` a list of Ls, `stack` a list of [file, line, function], the innermost first,
-    `cost` is [flops, transcendentals, bytes]. `inferred` says that XLA recorded no origin: path and lines are guesses.
+    | stage | stage | `StageAnswer` |
+    | neighbourhood | instruction (a name), hops | `GraphAnswer` |
+    | fold | depth, or null | `GraphAnswer`, with a module path as each node |
+    | instruction | name | `InstructionAnswer` |
+    | diff | stage, other (a program's id) | `DiffData` |
+    | download | stage | `File` |
     """
 
     kind = "hlo"
@@ -88,7 +83,7 @@ class HloView(View):
     # -- text -------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        parts = [*heading(self.reading), "", *self._code()]
+        parts = [*page_text(heading(self.reading)).split("\n"), "", *self._code()]
         if not self.grep and self.line is None:
             parts += self._fusions()
         return "\n".join([*parts, "", *self._text()])
@@ -107,14 +102,14 @@ class HloView(View):
                 out.append(f"{shown:{width}} {_aligned(figures)}".rstrip())
         rest = next((r for r in self.reading.lines if r.place is None), None)
         if rest is not None:
-            out.append(f"{'      (no line of yours)':{width}} {_aligned(cells(rest, total))}")
+            out.append(f"{'      (no line of your code)':{width}} {_aligned(cells(rest, total))}")
         return out
 
     def _fusions(self) -> list[str]:
-        out = ["", "The dearest fusions:"] if self.reading.fusions else []
+        out = ["", "The most expensive fusions:"] if self.reading.fusions else []
         for f in self.reading.fusions[:8]:
             lines = ",".join(str(p.line) for p in f.places[:5]) or "none"
-            line = f"  {f.instruction.name}: lines {lines}; {amount(f.cost.flops)} flops; {parts_of(f.parts)}"
+            line = f"  {f.instruction.name}: lines {lines}; {amount(f.cost.flops)} FLOPs; {parts_of(f.parts)}"
             out.append(shortened(line, _WIDTH))
         return out
 
@@ -138,61 +133,24 @@ class HloView(View):
 
     # -- live -------------------------------------------------------------------------------------------------
 
-    def data(self) -> dict[str, Any]:
-        reading = self.reading
-        info = reading.program
+    def data(self) -> Data:
         self._grow()
-        table = reading.lines
-        chosen = next((n for (_, l), n in self._lines.items() if l == self.line), -1)
-        memory = info.memory()
-        return {
-            "program": {
-                "id": info.id,
-                "name": info.name,
-                "kind": info.kind,
-                "part": info.part,
-                "title": program_title(info),
-                "signature": list(info.signature),
-            },
-            "others": [[p.id, program_title(p)] for p in _comparable(info)],
-            **self._places(),
-            "table": {
-                "line": [self._l(row.place) for row in table],
-                "instructions": [row.instructions for row in table],
-                "flops": [row.cost.flops for row in table],
-                "transcendentals": [row.cost.transcendentals for row in table],
-                "bytes": [row.cost.bytes for row in table],
-            },
-            "total": list(reading.costs.total),
-            "kinds": [[k.opcode, k.number, k.fused, *k.cost] for k in reading.kinds],
-            "fusions": [
-                [
-                    f.instruction.name,
-                    f.kind,
-                    parts_of(f.parts),
-                    [self._l(p) for p in f.places],
-                    f.cost.flops,
-                    f.cost.bytes,
-                ]
-                for f in reading.fusions[:_ROWS]
-            ],
-            "memory": None if memory is None else asdict(memory),
-            "buffers": [
-                [
-                    a.index,
-                    a.kind,
-                    a.size,
-                    [[h.instruction, h.offset, h.size] for h in a.held[:_ROWS]],
-                ]
-                for a in reading.buffers[:_ROWS]
-            ],
-            "stages": list(STAGES),
-            "stage": self.stage,
-            "line": chosen,
-            "grep": self.grep,
-        }
+        places = self._places()
+        info = self.reading.program
+        data = HloData(
+            sources=places.sources,
+            lines=places.lines,
+            page=replace(heading(self.reading), sections=tables(self.reading, self._costs())),
+            name=info.name,
+            others=[Other(p.id, program_title(p)) for p in _comparable(info)],
+            stages=list(STAGES),
+            stage=self.stage,
+            line=next((n for (_, line), n in self._lines.items() if line == self.line), -1),
+            grep=self.grep,
+        )
+        return dict(plain(data))
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "stage":
             return self._stage_data(arguments["stage"])
         if ask == "neighbourhood":
@@ -204,16 +162,11 @@ class HloView(View):
         if ask == "instruction":
             return self._instruction(arguments["name"])
         if ask == "diff":
-            from .diff import DiffView
-
             other = Reading(program(arguments["other"]))
-            return DiffView(other, self.reading, arguments.get("stage", "hlo")).data()
+            return DiffView(other, self.reading, arguments.get("stage", "hlo")).payload()
         if ask == "download":
             stage = arguments["stage"]
-            return {
-                "name": file_name(self.reading.program, stage),
-                "text": full_text(self.reading, stage),
-            }
+            return File(file_name(self.reading.program, stage), full_text(self.reading, stage))
         return super().answer(ask, arguments)
 
     def _grow(self) -> None:
@@ -226,26 +179,44 @@ class HloView(View):
         for place in known:
             self._lines.setdefault((place.file, place.line), len(self._lines))
 
-    def _places(self) -> dict[str, Any]:
+    def _places(self) -> Places:
         files = {source.file: i for i, source in enumerate(self._sources)}
-        return {
-            "sources": [
-                {
-                    "file": s.file,
-                    "title": source_title(s),
-                    "cell": s.cell,
-                    "first": s.first,
-                    "lines": list(s.lines),
-                }
+        return Places(
+            [
+                SourceText(s.file, source_title(s), s.cell, s.first, list(s.lines))
                 for s in self._sources
             ],
-            "lines": [[files.get(file, 0), line] for file, line in self._lines],
-        }
+            [LinePlace(files.get(file, 0), line) for file, line in self._lines],
+        )
 
     def _l(self, place: Place | None) -> int:
         return -1 if place is None else self._lines.get((place.file, place.line), -1)
 
-    def _stage_data(self, stage: str) -> dict[str, Any]:
+    def _costs(self) -> list[CostRow]:
+        total = self.reading.costs.total.flops
+        return [
+            CostRow(
+                id=self._l(row.place),
+                line=self._line_text(row.place),
+                instructions=row.instructions,
+                flops=row.cost.flops,
+                share=row.cost.flops / total if total else None,
+                transcendentals=row.cost.transcendentals,
+                bytes=row.cost.bytes,
+            )
+            for row in self.reading.lines
+        ]
+
+    def _line_text(self, place: Place | None) -> str:
+        """A line of user code, after its number."""
+        for source in self._sources:
+            if place is not None and source.file == place.file:
+                i = place.line - source.first
+                code = source.lines[i].strip() if 0 <= i < len(source.lines) else ""
+                return f"{place.line}  {code}"
+        return "(no line of your code)"
+
+    def _stage_data(self, stage: str) -> StageAnswer:
         listing = self.reading.listing(stage)
         self._grow()
         groups: dict[tuple[Place, ...], int] = {(): -1}
@@ -253,42 +224,62 @@ class HloView(View):
         for places in listing.places:
             links.append(groups.setdefault(places, len(groups) - 1))
         del groups[()]
-        return {
-            "stage": stage,
-            "title": TITLES[stage],
-            "text": listing.text,
-            "groups": [[self._l(p) for p in places] for places in groups],
-            "links": links,
-            **self._places(),
-        }
+        known = self._places()
+        guesses = self.reading.module.inferred
+        return StageAnswer(
+            sources=known.sources,
+            lines=known.lines,
+            stage=stage,
+            title=TITLES[stage],
+            text=listing.text,
+            groups=[[self._l(p) for p in places] for places in groups],
+            links=links,
+            inferred=[i for i, number in enumerate(listing.instructions) if number in guesses],
+        )
 
-    def _graph(self, graph: Graph, of_instructions: bool) -> dict[str, Any]:
+    def _graph(self, graph: Graph, of_instructions: bool) -> GraphAnswer:
         module, sources = self.reading.module, self.reading.sources
         nodes = []
         for n in graph.nodes:
             line = self._l(sources.of(module.instructions[n.id])) if of_instructions else -1
-            nodes.append([n.id, n.label, n.detail, n.distance, n.cost.flops, n.cost.bytes, line])
-        return {"nodes": nodes, "edges": [list(edge) for edge in graph.edges], "cut": graph.cut}
+            cost = n.cost
+            nodes.append(
+                GraphNode(n.id, n.label, n.detail, n.distance, cost.flops, cost.bytes, line)
+            )
+        return GraphAnswer(nodes, [GraphEdge(*edge) for edge in graph.edges], graph.cut)
 
-    def _instruction(self, name: str) -> dict[str, Any]:
+    def _instruction(self, name: str) -> InstructionAnswer:
         reading = self.reading
         own = reading.module.named(name)
         scope = scope_of(own.op_name)
         cost = reading.costs.of(own)
         listing = reading.listing("hlo")
-        return {
-            "name": own.name,
-            "opcode": own.opcode,
-            "shape": own.shape.text,
-            "path": list(scope.path),
-            "backward": scope.backward,
-            "inferred": own.id in reading.module.inferred,
-            "lines": [self._l(p) for p in reading.sources.spanned(own)],
-            "stack": [list(frame) for frame in reading.module.stack(own.frame)],
-            "cost": list(cost),
-            "runs": reading.costs.runs.get(own.computation, 0),
-            "text": listing.lines[listing.instructions.index(own.id)].strip(),
-        }
+        places = reading.sources.spanned(own)
+        runs = reading.costs.runs.get(own.computation, 0)
+        inferred = own.id in reading.module.inferred
+        text = listing.lines[listing.instructions.index(own.id)].strip()
+        stack = tuple(f"{f.file}:{f.line} {f.function}" for f in reading.module.stack(own.frame))
+        facts = (
+            Fact("Instruction", (text,), code=True),
+            Fact(
+                "Scope",
+                (("backward of " if scope.backward else "") + "/".join(scope.path) or "none",),
+            ),
+            Fact("Lines", tuple(map(self._line_text, places)) or ("none in your code",), code=True),
+            Fact("Origin", (INFERRED if inferred else "recorded by XLA",)),
+            Fact(
+                "Cost",
+                (
+                    f"{amount(cost.flops)} FLOPs, {amount(cost.transcendentals)} transcendentals, {size(cost.bytes)}",
+                ),
+            ),
+            Fact("Runs", (f"{runs:,}",)),
+            Fact("Stack", stack or ("not recorded",), code=True),
+        )
+        return InstructionAnswer(own.name, [self._l(p) for p in places], Facts(facts))
+
+
+INFERRED = "inferred: XLA recorded no source location, so scope and lines are guesses"
 
 
 def _aligned(figures: Sequence[str]) -> str:

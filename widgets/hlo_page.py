@@ -7,31 +7,26 @@ listings are `<pre>` and not tables, where inline cell styles would take most of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
 from html import escape
 
-from jaxtorch.insight.hlo.costs import Cost
 from jaxtorch.insight.hlo.listing import STAGES, Listing
 from jaxtorch.insight.hlo.reading import Reading, Source
 from jaxtorch.insight.hlo.scopes import scope_of
-from jaxtorch.insight.programs import Place
 
+from .hlo_data import tables
 from .hlo_words import (
     COLUMNS,
     TITLES,
     cells,
     chosen_lines,
     heading,
-    parts_of,
     shown_line,
     source_title,
 )
-from .tables import details, html_table
-from .units import amount, size
+from .page_html import page_html, sections_html
 
 _MOST = 400  # lines of a listing
 _LARGE = 5000  # above this many instructions a page has one listing only: the others take seconds
-_ROWS = 200  # of a table
 _GUTTER = 8  # for the numbers before a line
 
 _PANE = (
@@ -65,13 +60,12 @@ class Page:
 
     def html(self) -> str:
         """The whole page."""
-        above = "<br>".join(escape(line) for line in heading(self.reading))
         texts = "".join(map(self._text, self._chosen))
         return (
-            f'<div style="font-size:13px"><div style="margin:4px 0">{above}</div>'
+            f'<div style="font-size:13px">{page_html(heading(self.reading))}'
             '<div style="display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start">'
             f'<div style="{_PANE}">{self._code()}</div><div style="{_PANE}">{texts}</div></div>'
-            f"{_tables(self.reading)}</div>"
+            f"{sections_html(tables(self.reading, []))}</div>"
         )
 
     # -- the code -------------------------------------------------------------------------------------------------
@@ -98,7 +92,7 @@ class Page:
         rest = next((r for r in self.reading.lines if r.place is None), None)
         if rest is not None:
             figures = _numbers(cells(rest, total))
-            out.append(f"<tr><td></td><td><i>no line of yours</i></td>{figures}<td></td></tr>")
+            out.append(f"<tr><td></td><td><i>no line of your code</i></td>{figures}<td></td></tr>")
         return f'<table style="{_TABLE}">{"".join(out)}</table>'
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
@@ -164,41 +158,3 @@ def _head(source: Source) -> str:
 
 def _numbers(figures: tuple[str, ...]) -> str:
     return "".join(f'<td style="{_NUMBER}">{figure}</td>' for figure in figures)
-
-
-def _tables(reading: Reading) -> str:
-    """The tables below: by kind, by fusion, by buffer."""
-    kinds = [
-        (k.opcode, str(k.number), str(k.fused), *_figures(k.cost), amount(k.cost.transcendentals))
-        for k in reading.kinds
-    ]
-    fusions = [
-        (f.instruction.name, f.kind, parts_of(f.parts), _lines(f.places), *_figures(f.cost))
-        for f in reading.fusions
-    ]
-    buffers = [
-        (b.kind, ", ".join(h.instruction for h in b.held[:8]), size(b.size))
-        for b in reading.buffers
-    ]
-    by_kind = "opcode", "number", "fused", "flops", "bytes", "functions"
-    by_fusion = "fusion", "kind", "of", "lines", "flops", "bytes"
-    return (
-        _table("Instructions by kind", by_kind, kinds, 1)
-        + _table("What was fused", by_fusion, fusions, 4)
-        + _table("Memory by buffer", ("kind", "holds", "bytes"), buffers, 2)
-    )
-
-
-def _figures(cost: Cost) -> tuple[str, str]:
-    return amount(cost.flops), size(cost.bytes)
-
-
-def _lines(places: Iterable[Place]) -> str:
-    return ", ".join(str(place.line) for place in places)
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    if not rows:
-        return ""
-    shown = f"{len(rows)}" if len(rows) <= _ROWS else f"{_ROWS} of {len(rows)}"
-    return details(f"{title} ({shown})", html_table(columns, rows[:_ROWS], left))

@@ -7,10 +7,11 @@ from jaxtorch.insight.hlo.listing import Listing, short
 from jaxtorch.insight.hlo.reading import LineCost, Reading, Source
 from jaxtorch.insight.programs import ProgramInfo, programs
 
-from .units import amount, size
+from .page import Page
+from .units import amount, counted, size
 
 TITLES = {"jaxpr": "jaxpr", "stablehlo": "StableHLO (before XLA)", "hlo": "HLO (after XLA)"}
-COLUMNS = ("instr.", "flops", "%", "func.", "bytes")
+COLUMNS = ("instr.", "FLOPs", "%", "transc.", "bytes")
 
 
 def program_title(info: ProgramInfo) -> str:
@@ -20,39 +21,42 @@ def program_title(info: ProgramInfo) -> str:
     return f"#{info.id} {info.name} ({info.kind}{part}{place})"
 
 
-def heading(reading: Reading) -> list[str]:
+def heading(reading: Reading) -> Page:
     """The heading: what the program is, its totals, its memory, and what is not known."""
     info, total = reading.program, reading.costs.total
-    lines = [f"Program {program_title(info)}"]
+    fused = sum(sum(f.parts.values()) for f in reading.fusions)
+    facts = [
+        f"{amount(total.flops)} FLOPs",
+        f"{amount(total.transcendentals)} transcendentals",
+        f"{size(total.bytes)} moved",
+        f"{counted(len(reading.fusions), 'fusion')} of {counted(fused, 'instruction')}",
+    ]
+    memory = info.memory()
+    if memory is not None:
+        facts += [
+            f"{size(memory.arguments)} arguments",
+            f"{size(memory.outputs)} results"
+            + (f" ({size(memory.alias)} in place of arguments)" if memory.alias else ""),
+            f"{size(memory.temporary)} temporary",
+        ]
     others = [p for p in programs() if p.source == info.source and p.id != info.id]
+    warnings = []
     if info.kind == "eager":
-        lines.append(
+        warnings.append(
             "All calls of the operator share this program; the line shown is the first that ran it."
         )
     elif others:
-        lines[0] += "; also " + ", ".join(f"#{p.id} {p.part or 'forward'}" for p in others[-4:])
-    fused = sum(sum(f.parts.values()) for f in reading.fusions)
-    lines.append(
-        f"{amount(total.flops)} flops, {amount(total.transcendentals)} functions, {size(total.bytes)} moved; "
-        f"{len(reading.fusions)} fusions of {fused} instructions"
-    )
-    memory = info.memory()
-    if memory is not None:
-        lines.append(
-            f"Memory: {size(memory.arguments)} arguments, {size(memory.outputs)} results"
-            + (f" ({size(memory.alias)} in place of arguments)" if memory.alias else "")
-            + f", {size(memory.temporary)} temporary"
-        )
+        facts.append("also " + ", ".join(f"#{p.id} {p.part or 'forward'}" for p in others[-4:]))
     guessed = len(reading.module.inferred)
     if guessed:
-        lines.append(
-            f"XLA recorded no source location for {guessed} instructions; their origin is inferred."
+        warnings.append(
+            f"XLA recorded no source location for {counted(guessed, 'instruction')}; their origin is inferred."
         )
     unknown = [f"{i.name} ({_why_unknown(i.opcode)})" for i in reading.costs.unknown]
     if unknown:
         more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
-        lines.append(f"Unknown cost: {', '.join(unknown[:4])}{more}")
-    return lines
+        warnings.append(f"Unknown cost: {', '.join(unknown[:4])}{more}")
+    return Page(f"Program {program_title(info)}", tuple(facts), tuple(warnings))
 
 
 def _why_unknown(opcode: str) -> str:
@@ -65,7 +69,7 @@ def source_title(source: Source) -> str:
 
 
 def cells(row: LineCost | None, total: Cost) -> tuple[str, ...]:
-    """The values under `COLUMNS`. `func.` counts transcendental functions: `exp`, `sin`, ..."""
+    """The values under `COLUMNS`. `transc.` counts transcendental functions: `exp`, `sin`, ..."""
     if row is None:
         return ("",) * len(COLUMNS)
     cost = row.cost
@@ -87,9 +91,11 @@ def parts_of(parts: dict[str, int]) -> str:
         >>> parts_of({"add": 2, "broadcast": 3, "dot": 1})
         '2 add, 1 dot'
     """
-    quiet = ("broadcast", "bitcast", "reshape", "tuple", "get-tuple-element", "copy")
-    told = {name: n for name, n in parts.items() if name not in quiet} or parts
-    return ", ".join(f"{n} {name}" for name, n in sorted(told.items(), key=lambda p: (-p[1], p[0])))
+    minor = ("broadcast", "bitcast", "reshape", "tuple", "get-tuple-element", "copy")
+    shown = {name: n for name, n in parts.items() if name not in minor} or parts
+    return ", ".join(
+        f"{n} {name}" for name, n in sorted(shown.items(), key=lambda p: (-p[1], p[0]))
+    )
 
 
 def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[int], str]:

@@ -2,103 +2,104 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
-from . import profile_page
+from .page import Code, Column, Page, Row, Table, columns
 from .profiled import ProfiledView
-from .units import amount, duration, share, size
+from .units import duration, share
+from .view import PageView
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Source
-
-_WIDTH = 120
-
-
-def _title(source: Source) -> str:
-    """The title of a source; a cell that only calls others has no time of its own."""
-    return f"{source.title}: {duration(source.total)}" if source.total else source.title
+    from jaxtorch.insight.profile.sources import Line, Source
+    from jaxtorch.insight.profile.summary import Profile, Time
 
 
-class LinesView(ProfiledView):
-    """The lines of a `Profile`.
+@dataclass(frozen=True)
+class CodeRow(Row):
+    """A line of code with its time on the device, which is None if the line did nothing there."""
 
-    | key | what it holds |
-    | --- | --- |
-    | `version` | 1 |
-    | `title`, `repeat`, `wall`, `device` | as in `ProfileView` |
-    | `sources` | `file`, `cell` (number or null), `title`, `total`, `lines` |
-    | `sources[].lines` | `number`, `text`, `time` (null if the line did nothing on the device), `inclusive` |
-    | `unattributed` | nanoseconds that belong to no line |
+    line: Annotated[int, Column("line", "number")]
+    device: Annotated[float | None, Column("device", "nanoseconds", mark="inferred")]
+    share: Annotated[float | None, Column("share", "share")]
+    inclusive: Annotated[
+        float | None, Column("inclusive", "nanoseconds", "the line and all it called", wide=True)
+    ]
+    backward: Annotated[float | None, Column("backward", "nanoseconds", wide=True)]
+    times: Annotated[float | None, Column("times", "count", "instructions run", wide=True)]
+    ops: Annotated[float | None, Column("ops", "amount", wide=True)]
+    bytes: Annotated[float | None, Column("bytes", "bytes", wide=True)]
+    place: Annotated[str, Column("where", wide=True)]
+    code: Annotated[str, Column("code", "code")]
+    inferred: bool
 
-    `inclusive` is the time in nanoseconds of the line and everything it called, or null. A time is `total`, `backward`,
-    `inferred` (ns; the last two are parts of the first), `count`, `flops`, `bytes`.
-    """
 
-    kind: ClassVar[str] = "lines"
+class LinesView(ProfiledView, PageView):
+    """The lines of a `Profile`."""
 
-    def text(self) -> str:
-        profile = self.profile
-        runs = f", mean of {profile.repeat} runs" if profile.repeat > 1 else ""
-        parts = [
-            f"Time on the device: {duration(profile.device)} of {duration(profile.wall)}{runs}"
+    kind = "page"
+
+    def page(self) -> Page:
+        profile, sources = self.profile, self.sources()
+        runs = f"{profile.repeat} runs, each " if profile.repeat > 1 else ""
+        facts = [
+            f"{runs}{duration(profile.wall)}",
+            f"{duration(profile.device)} on the device",
         ]
-        parts += [self._source(source) for source in self.sources()]
-        if profile.unattributed.total:
-            rest = profile.unattributed.total
-            parts.append(f"{duration(rest)} ({share(rest, profile.device)}) belong to no line.")
-        return "\n\n".join(parts)
-
-    def _source(self, source: Source) -> str:
-        profile = self.profile
-        head = f"{'line':>5} {'device':>9} {'share':>8} {'inclusive':>9} {'times':>6} {'ops':>7} {'bytes':>9}"
-        rows = [_title(source), f"{head}  code", "-" * (len(head) + 6)]
-        before = 0
-        for line in source.lines:
-            if before and line.number != before + 1:
-                rows.append("  ...")
-            before = line.number
-            own, rest = " " * 18, " " * 24
-            called = "" if line.inclusive is None else duration(line.inclusive.total)
-            if line.time is not None:
-                time = line.time
-                mark = "~" if time.inferred > 0.05 * time.total else ""
-                own = f"{mark + duration(time.total):>9} {share(time.total, profile.device):>8}"
-                rest = f"{time.count:>6.0f} {amount(time.flops):>7} {size(time.bytes):>9}"
-            rows.append(f"{line.number:>5} {own} {called:>9} {rest}  {line.text}".rstrip()[:_WIDTH])
-        return "\n".join(rows)
-
-    def html(self) -> str:
-        profile = self.profile
-        return (
-            f'<div style="font-size:13px">Time on the device: {duration(profile.device)} of {duration(profile.wall)}'
-            f"{profile_page.source_tables(profile, self.sources())}</div>"
+        rest = profile.unattributed.total
+        if rest:
+            facts.append(f"{duration(rest)} ({share(rest, profile.device)}) of no line")
+        code = source_code(profile, sources, "In their order")
+        table = slowest(code, "The slowest first", text_rows=0)
+        return Page(
+            self.title or "Lines",
+            tuple(facts),
+            sections=(*code, table),
         )
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "version": 1,
-            "title": self.title,
-            "repeat": self.profile.repeat,
-            "wall": self.profile.wall,
-            "device": self.profile.device,
-            "sources": [
-                {
-                    "file": source.file,
-                    "cell": source.cell,
-                    "title": source.title,
-                    "total": source.total,
-                    "lines": [
-                        {
-                            "number": line.number,
-                            "text": line.text,
-                            "time": None if line.time is None else asdict(line.time),
-                            "inclusive": None if line.inclusive is None else line.inclusive.total,
-                        }
-                        for line in source.lines
-                    ],
-                }
-                for source in self.sources()
-            ],
-            "unattributed": self.profile.unattributed.total,
-        }
+
+def source_code(profile: Profile, sources: list[Source], title: str) -> list[Code[CodeRow]]:
+    """The source code with the time of each line."""
+    found = []
+    for i, source in enumerate(sources):
+        rows = [_row(profile, line) for line in source.lines]
+        # A cell that only calls others has no time of its own.
+        time = f": {duration(source.total)}" if source.total else ""
+        shown = columns(CodeRow, rows)
+        found.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))
+    return found
+
+
+def slowest(code: list[Code[CodeRow]], title: str, text_rows: int) -> Table:
+    """The lines that took time, the slowest first."""
+    rows = [
+        replace(row, id=f"{source.key} {row.id}", place=source.name.partition(":")[0])
+        for source in code
+        for row in source.rows
+        if row.device is not None or row.inclusive is not None
+    ]
+    rows.sort(key=lambda row: (-(row.device or 0), -(row.inclusive or 0)))
+    return Table("slow", columns(CodeRow, rows), rows, title, empty="", text_rows=text_rows)
+
+
+def _row(profile: Profile, line: Line) -> CodeRow:
+    time = line.time
+    return CodeRow(
+        id=line.number,
+        line=line.number,
+        device=None if time is None else time.total,
+        share=None if time is None or not profile.device else time.total / profile.device,
+        inclusive=None if line.inclusive is None else line.inclusive.total,
+        backward=None if time is None else time.backward or None,
+        times=None if time is None else time.count,
+        ops=None if time is None else time.flops or None,
+        bytes=None if time is None else time.bytes or None,
+        place="",
+        code=line.text,
+        inferred=time is not None and is_estimate(time),
+    )
+
+
+def is_estimate(time: Time) -> bool:
+    """Whether a noticeable part of a time is inferred."""
+    return time.inferred > 0.05 * time.total

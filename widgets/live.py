@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import hosts
-from .protocol import VERSION, difference, message, plain
+from .protocol import VERSION, Data, Json, difference, message, plain
 
 if TYPE_CHECKING:
     from .view import View
@@ -40,10 +40,10 @@ _PERIOD = 0.1  # seconds between polls for changes
 _MOST = 50  # live views at a time: each keeps its data alive
 
 
-def bundle(view: View) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
+def bundle(view: View) -> Data | tuple[Data, Data]:
     """The output of a view in this session's front end: data by media type, and metadata."""
     host = hosts.host()
-    data: dict[str, Any] = {"text/plain": view.text()}
+    data: Data = {"text/plain": view.text()}
     if host.name == "terminal":
         return data
     page = view.html()
@@ -77,12 +77,12 @@ class Connection:
         self.widget = widget
         self.place: str = widget.place  # the widget's own is the page's to change
         self._lock = threading.RLock()  # questions may come on another thread (a subshell)
-        self._sent: dict[str, Any] | None = None
+        self._sent: Data | None = None
         self._seen: object = None
         self._failed = ""  # the error of the last poll
         self._number = 0
 
-    def receive(self, widget: Any, content: Any, buffers: Any) -> None:
+    def receive(self, widget: object, content: Json, buffers: object) -> None:
         """Handle a message from the page. A bad message must not raise into the kernel."""
         if not isinstance(content, dict) or content.get("v") != VERSION:
             self._send("error", id=None, message=_other_version(content))
@@ -99,7 +99,7 @@ class Connection:
         elif kind == "ask":
             self._answer(content)
 
-    def _answer(self, content: dict[str, Any]) -> None:
+    def _answer(self, content: Data) -> None:
         try:
             arguments = content.get("arguments") or {}
             value = plain(self.view.answer(str(content.get("ask")), arguments))
@@ -150,7 +150,7 @@ class Connection:
         self._send("end")
         self.widget.close()
 
-    def _send(self, type: str, **fields: Any) -> None:
+    def _send(self, type: str, **fields: Json) -> None:
         self.widget.send(message(type, **fields))
 
 
@@ -158,7 +158,7 @@ def _said(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _other_version(content: Any) -> str:
+def _other_version(content: Json) -> str:
     theirs = content.get("v") if isinstance(content, dict) else None
     return f"the page uses version {theirs} of the view protocol, the kernel version {VERSION}: reload the page"
 

@@ -4,73 +4,75 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from html import escape
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from jaxtorch.device.memory import max_memory_allocated, mem_get_info
+from jaxtorch.insight.hlo.buffers import Allocation
 from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
 from jaxtorch.insight.programs import Memory, Place, ProgramInfo
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import usage
 
-from .places import place_data, place_id, where
-from .tables import details, html_table, shortened, text_table
-from .units import size
-from .view import View
+from .page import Action, Chart, Column, Fact, Facts, Note, Notes, Page, Row, Table, columns
+from .places import place_id, where
+from .protocol import Json
+from .units import counted, size
+from .view import PageView
 
 _PERIOD = 2.0  # seconds
-_SMALL = 1024  # bytes
-_TEXT_ROWS, _HTML_ROWS, _DATA_ROWS = 20, 200, 2000
+_MOST = 2000  # arrays in the live form
+_MOST_BARS = 120
+_MOST_VALUES = 50  # of one buffer
 
 
-class MemoryView(View):
-    """The live arrays of the session.
+@dataclass(frozen=True)
+class ArrayRow(Row):
+    """A live array."""
 
-    `data()`; sizes are bytes:
+    name: Annotated[str, Column("name", "code", "the path from a variable", most=40)]
+    shape: Annotated[str, Column("shape", "code")]
+    dtype: Annotated[str, Column("dtype", "code")]
+    place: Annotated[str, Column("made at", wide=True)]
+    by: Annotated[str, Column("by", wide=True, most=20)]
+    bytes: Annotated[int, Column("size", "bytes")]
+    share: Annotated[float | None, Column("share", "share", wide=True, text=False)]
 
-    | key | what |
-    | --- | --- |
-    | total, peak | bytes held by all arrays now, and the peak |
-    | free, limit | of the device (on the CPU: of the machine) |
-    | arrays | rows: {id, bytes, shape: [...], dtype, devices, made_by, place, file, line, cell, name, tensor} |
-    | left_out | {arrays, bytes}: smaller arrays that are not in `arrays` |
-    | lines | totals by source line: {id, place, file, line, cell, arrays, bytes} |
-    | cells | memory of each cell: {id, cell, seconds, before, peak, after} (tensors of 32 KiB and more) |
 
-    `name` is null if no name leads to the array; `place` is "" if its line is unknown.
+@dataclass(frozen=True)
+class LineRow(Row):
+    """The arrays that one line created."""
 
-    `answer("why", {array: id})` is a list of texts: what keeps the array alive.
-    """
+    place: Annotated[str, Column("made at")]
+    arrays: Annotated[int, Column("arrays", "count")]
+    bytes: Annotated[int, Column("size", "bytes")]
 
-    kind = "memory"
+
+@dataclass(frozen=True)
+class CellRow(Row):
+    """The memory that tensors of 32 KiB and more held during one cell."""
+
+    cell: Annotated[str, Column("cell")]
+    seconds: Annotated[float, Column("began", "seconds", "after the first cell", wide=True)]
+    before: Annotated[int, Column("before", "bytes")]
+    peak: Annotated[int, Column("peak", "bytes")]
+    after: Annotated[int, Column("after", "bytes")]
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The cells of a bar chart: up to each cell's peak, and the memory that it left behind."""
+
+    cells: list[CellRow]
+
+
+class MemoryView(PageView):
+    """The live arrays of the session."""
 
     def __init__(self, namespace: Mapping[str, Any] | None = None):
         self.namespace = namespace or {}
         self._looked = 0.0
         self._seen: object = None
-
-    def text(self) -> str:
-        found = live_arrays(self.namespace)
-        lines = [_summary(found), ""]
-        rows, left = _table(found, _TEXT_ROWS)
-        lines += [*text_table(_NAMES, rows, left=6), *([left] if left else [])]
-        sums = _by_line(found)[:8]
-        lines += ["", *text_table(("by line", "arrays", "size"), map(_line_cells, sums))]
-        if cells():
-            lines += ["", *_cells_text(cells()[-12:])]
-        return "\n".join(line[:120] for line in lines)
-
-    def html(self) -> str:
-        found = live_arrays(self.namespace)
-        parts = [f'<p style="margin:4px 0">{escape(_summary(found))}</p>']
-        rows, caption = _table(found, _HTML_ROWS, wide=True)
-        parts.append(details("By array", html_table(_NAMES, rows, 6, caption), opened=True))
-        columns = ("line", "arrays", "size")
-        parts.append(details("By line", html_table(columns, map(_line_cells, _by_line(found)))))
-        if cells():
-            parts.append(details("By cell", _curve(cells()) + _cells_table(cells()[-200:])))
-        return "".join(parts)
 
     def revision(self) -> object:
         # Drawing it walks every object of the session: too slow for ten times a second.
@@ -79,228 +81,216 @@ class MemoryView(View):
             self._looked, self._seen = now, (usage.allocated, len(cells()))
         return self._seen
 
-    def data(self) -> dict[str, Any]:
+    def page(self) -> Page:
         found = live_arrays(self.namespace)
+        total = sum(a.nbytes for a in found)
         free, limit = mem_get_info()
-        left = found[_DATA_ROWS:]
-        return {
-            "total": sum(a.nbytes for a in found),
-            "peak": max_memory_allocated(),
-            "free": free,
-            "limit": limit,
-            "arrays": [_array_data(a) for a in found[:_DATA_ROWS]],
-            "left_out": {"arrays": len(left), "bytes": sum(a.nbytes for a in left)},
-            "lines": [
-                {"id": place_id(place), **place_data(place), "arrays": count, "bytes": total}
-                for place, count, total in _by_line(found)
-            ],
-            "cells": [
-                {
-                    "id": i,
-                    "cell": c.cell,
-                    "seconds": c.seconds,
-                    "before": c.before,
-                    "peak": c.peak,
-                    "after": c.after,
-                }
-                for i, c in enumerate(cells())
-            ],
-        }
+        nameless = [a for a in found if a.name is None and a.tensor]
+        facts = [f"peak {size(max_memory_allocated())}", f"{size(free)} free of {size(limit)}"]
+        if nameless:
+            facts.append(f"{len(nameless)} without a name: {size(sum(a.nbytes for a in nameless))}")
+        rest = found[_MOST:]
+        more = f"{len(rest)} smaller arrays, {size(sum(a.nbytes for a in rest))}, are not shown."
+        arrays = [_array_row(a, total) for a in found[:_MOST]]
+        lines = _by_line(found)
+        by_cell = list(reversed([_cell_row(i, c) for i, c in enumerate(cells())]))  # newest first
+        peaks = Peaks(by_cell[:_MOST_BARS][::-1])
+        return Page(
+            f"{size(total)} in {counted(len(found), 'array')}",
+            tuple(facts),
+            sections=(
+                Table(
+                    "arrays",
+                    columns(ArrayRow, arrays),
+                    arrays,
+                    "Arrays",
+                    name="Live arrays",
+                    rest=more if rest else "",
+                    numbered=True,
+                    actions=(Action("what keeps it alive", "why"),),
+                    text_rows=20,
+                ),
+                Table(
+                    "lines",
+                    columns(LineRow, lines),
+                    lines,
+                    "By line",
+                    "Memory by line",
+                    text_rows=8,
+                ),
+                Chart("peaks", peaks, "By cell", lambda: _blocks(peaks), lambda: _bars(peaks)),
+                Table(
+                    "cells",
+                    columns(CellRow, by_cell),
+                    by_cell,
+                    "By cell",
+                    "Memory by cell",
+                    text_rows=12,
+                ),
+            ),
+            filter="",
+            filters="arrays",
+        )
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask == "why":
-            return retainers(int(arguments["array"]), self.namespace)
+            return kept_by(retainers(int(arguments["row"]), self.namespace))
         return super().answer(ask, arguments)
 
 
-_NAMES = ("#", "name", "shape", "dtype", "made at", "by", "size")
-
-
-class KeptView(View):
-    """What keeps an array alive: `data()` is {array: a row as in `MemoryView`, ways: [...]}."""
+class KeptView(PageView):
+    """What keeps an array alive."""
 
     kind = ""
 
     def __init__(self, array: LiveArray, ways: Sequence[str]):
         self.array, self.ways = array, list(ways)
 
-    def text(self) -> str:
-        return "\n".join([f"{_look(self.array)} is kept alive by", *(f"  {w}" for w in self.ways)])
-
-    def html(self) -> str:
-        ways = "".join(f"<li>{escape(way)}</li>" for way in self.ways)
-        return f"<p>{escape(_look(self.array))} is kept alive by</p><ul>{ways}</ul>"
-
-    def data(self) -> dict[str, Any]:
-        return {"array": _array_data(self.array), "ways": self.ways}
+    def page(self) -> Page:
+        return Page(f"{_look(self.array)} is kept alive by", sections=(kept_by(self.ways),))
 
 
-class ProgramMemoryView(View):
-    """The memory of one run of a program.
+def kept_by(ways: Sequence[str]) -> Notes:
+    """What keeps an array alive, as a list."""
+    return Notes(tuple(map(Note, ways or ["nothing that Python can see"])), text_most=1000)
 
-    `data()`: {program: {id, name}, memory: {arguments, outputs, alias, temporary, code, peak} or null, buffers:
-    [{id, kind, bytes, holds: [{instruction, offset, bytes}, ...]}, ...]}, the largest first; `holds` lists the values
-    that occupy the buffer at some time.
-    """
+
+@dataclass(frozen=True)
+class BufferRow(Row):
+    """A buffer of a program, and the values that occupy it at some time."""
+
+    number: Annotated[str, Column("buffer")]
+    kind: Annotated[str, Column("kind")]
+    bytes: Annotated[int, Column("size", "bytes")]
+    holds: Annotated[str, Column("holds, largest first", "code", most=60)]
+
+
+class ProgramMemoryView(PageView):
+    """The memory of one run of a program."""
 
     kind = ""
 
-    def __init__(self, program: ProgramInfo, buffers: Sequence[Any] = ()):
+    def __init__(self, program: ProgramInfo, buffers: Sequence[Allocation] = ()):
         self.program, self.memory, self.buffers = program, program.memory(), list(buffers)
 
-    def text(self) -> str:
-        lines = [self._title(), ""]
-        if self.memory is not None:
-            lines += text_table(("what", "size"), _parts(self.memory))
-        if self.buffers:
-            rows = [(*r[:3], shortened(r[3], 60)) for r in map(_buffer, self.buffers[:30])]
-            lines += ["", *text_table(("buffer", "kind", "size", "holds"), rows, left=4)]
-        return "\n".join(lines)
-
-    def html(self) -> str:
-        parts = [f'<p style="margin:4px 0">{escape(self._title())}</p>']
-        if self.memory is not None:
-            parts.append(html_table(("what", "size"), _parts(self.memory)))
-        if self.buffers:
-            columns = ("buffer", "kind", "size", "holds, largest first")
-            rows = map(_buffer, self.buffers[:_HTML_ROWS])
-            parts.append(details("By buffer", html_table(columns, rows, left=4), opened=True))
-        return "".join(parts)
-
-    def _title(self) -> str:
+    def page(self) -> Page:
+        name = f"{self.program.name} (#{self.program.id})"
         if self.memory is None:
-            return f"{self.program.name} (#{self.program.id}): its memory is no longer known to XLA"
-        return (
-            f"{self.program.name} (#{self.program.id}): peak of {size(self.memory.peak)} in one run"
+            return Page(f"{name}: its memory is no longer known to XLA")
+        rows = buffer_rows(self.buffers)
+        buffers = Table("buffers", columns(BufferRow, rows), rows, "By buffer", text_rows=30)
+        return Page(
+            f"{name}: peak of {size(self.memory.peak)} in one run",
+            sections=(memory_facts(self.memory), *((buffers,) if rows else ())),
         )
 
-    def data(self) -> dict[str, Any]:
-        memory = self.memory
-        return {
-            "program": {"id": self.program.id, "name": self.program.name},
-            "memory": None if memory is None else {**asdict(memory), "peak": memory.peak},
-            "buffers": [
-                {
-                    "id": b.index,
-                    "kind": b.kind,
-                    "bytes": b.size,
-                    "holds": [
-                        {"instruction": h.instruction, "offset": h.offset, "bytes": h.size}
-                        for h in b.held
-                    ],
-                }
-                for b in self.buffers
-            ],
-        }
+
+def memory_facts(memory: Memory, title: str = "") -> Facts:
+    """The memory that XLA allocates for one run of a program."""
+    known = {
+        "arguments": memory.arguments,
+        "results": memory.outputs,
+        "of these, in donated arguments": memory.alias,
+        "intermediate values": memory.temporary,
+        "program code": memory.code,
+    }
+    return Facts(tuple(Fact(name, (size(count),)) for name, count in known.items()), title)
 
 
-def _parts(memory: Memory) -> list[tuple[str, str]]:
-    return [
-        ("arguments", size(memory.arguments)),
-        ("results", size(memory.outputs)),
-        ("of these, in donated arguments", size(memory.alias)),
-        ("intermediate values", size(memory.temporary)),
-        ("program code", size(memory.code)),
-    ]
+def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
+    """The buffers of a program, the largest first."""
+    rows = []
+    for buffer in buffers:
+        held = [h.instruction for h in buffer.held]
+        more = len(held) - 20
+        rows.append(
+            BufferRow(
+                id=buffer.index,
+                words=" ".join(held),
+                detail=(_values(buffer),) if len(held) > 1 else (),
+                number=str(buffer.index),
+                kind=buffer.kind,
+                bytes=buffer.size,
+                holds=", ".join(held[:20]) + (f", {more} more" if more > 0 else ""),
+            )
+        )
+    return rows
 
 
-def _buffer(buffer: Any) -> tuple[str, str, str, str]:
-    held = ", ".join(h.instruction for h in buffer.held[:20])
-    more = len(buffer.held) - 20
-    return (
-        str(buffer.index),
-        buffer.kind,
-        size(buffer.size),
-        held + (f", {more} more" if more > 0 else ""),
+def _values(buffer: Allocation) -> Notes:
+    """The values that occupy a buffer, and where in it."""
+    held = buffer.held[:_MOST_VALUES]
+    return Notes(
+        tuple(Note(f"{h.instruction}: {size(h.size)} at {h.offset}") for h in held), text_most=0
     )
 
 
-def _summary(found: list[LiveArray]) -> str:
-    total = sum(a.nbytes for a in found)
-    nameless = [a for a in found if a.name is None and a.tensor]
-    text = f"{len(found)} arrays hold {size(total)}; peak {size(max_memory_allocated())}"
-    if nameless:
-        text += f"; {len(nameless)} of them ({size(sum(a.nbytes for a in nameless))}) have no name"
-    return text
-
-
-def _table(
-    found: list[LiveArray], most: int, wide: bool = False
-) -> tuple[list[tuple[str, ...]], str]:
-    """Rows for the largest arrays, and a note on the rest. Small arrays without a name get no row."""
-    numbered = [(i, a) for i, a in enumerate(found, 1) if a.name or a.nbytes >= _SMALL][:most]
-    count = len(found) - len(numbered)
-    left = sum(a.nbytes for a in found) - sum(a.nbytes for _, a in numbered)
-    rows = [_cells(i, a, wide) for i, a in numbered]
-    return rows, f"and {count} smaller ones, {size(left)} in total" if count else ""
-
-
-def _cells(number: int, array: LiveArray, wide: bool = False) -> tuple[str, ...]:
-    name = array.name or ("" if array.tensor else "(not a tensor)")
-    return (
-        str(number),
-        name if wide else shortened(name, 40),
-        f"[{', '.join(map(str, array.shape))}]",
-        array.dtype,
-        where(array.place),
-        shortened(array.made_by.split(".")[0], 24),
-        size(array.nbytes),
+def _array_row(array: LiveArray, total: int) -> ArrayRow:
+    return ArrayRow(
+        id=str(array.id),
+        name=array.name or ("(no name)" if array.tensor else "(not a tensor)"),
+        shape=f"[{', '.join(map(str, array.shape))}]",
+        dtype=array.dtype,
+        place=where(array.place),
+        by=array.made_by.split(".")[0],
+        bytes=array.nbytes,
+        share=array.nbytes / total if total else None,
     )
 
 
-def _by_line(found: list[LiveArray]) -> list[tuple[Place | None, int, int]]:
-    """(line, number of arrays, bytes), the largest first."""
-    sums: dict[Place | None, tuple[int, int]] = {}
+def _by_line(found: Sequence[LiveArray]) -> list[LineRow]:
+    """The arrays by line, the largest first."""
+    groups: dict[Place | None, list[int]] = {}
     for array in found:
-        count, total = sums.get(array.place, (0, 0))
-        sums[array.place] = count + 1, total + array.nbytes
-    return sorted(((p, *s) for p, s in sums.items()), key=lambda s: -s[2])
-
-
-def _line_cells(line: tuple[Place | None, int, int]) -> tuple[str, str, str]:
-    place, count, total = line
-    return where(place) or "(backward pass or JAX)", str(count), size(total)
-
-
-def _cells_text(known: list[CellMemory]) -> list[str]:
-    most = max(c.peak for c in known) or 1
+        groups.setdefault(array.place, []).append(array.nbytes)
     rows = [
-        (
-            "" if c.cell is None else f"[{c.cell}]",
-            "█" * round(30 * c.peak / most),
-            size(c.before),
-            size(c.peak),
-            size(c.after),
+        LineRow(
+            id=place_id(place),
+            place=where(place) or "(backward pass or JAX)",
+            arrays=len(sizes),
+            bytes=sum(sizes),
         )
-        for c in known
+        for place, sizes in groups.items()
     ]
-    return text_table(("cell", "memory", "before", "peak", "after"), rows, left=2)
+    return sorted(rows, key=lambda row: -row.bytes)
 
 
-def _cells_table(known: list[CellMemory]) -> str:
-    rows = [
-        ("" if c.cell is None else f"[{c.cell}]", size(c.before), size(c.peak), size(c.after))
-        for c in known
-    ]
-    return html_table(("cell", "before", "peak", "after"), rows)
+def _cell_row(index: int, cell: CellMemory) -> CellRow:
+    name = "elsewhere" if cell.cell is None else f"[{cell.cell}]"
+    return CellRow(
+        id=index,
+        cell=name,
+        seconds=cell.seconds,
+        before=cell.before,
+        peak=cell.peak,
+        after=cell.after,
+    )
 
 
-def _curve(known: list[CellMemory]) -> str:
+def _blocks(peaks: Peaks) -> str:
+    """The peaks as one line of text."""
+    most = max((c.peak for c in peaks.cells), default=0) or 1
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * c.peak / most)] for c in peaks.cells[-80:])
+
+
+def _bars(peaks: Peaks) -> str:
     """The peak of each cell as a bar; the memory it leaves behind is drawn solid."""
-    most = max(c.peak for c in known) or 1
-    known = known[-120:]
+    if not peaks.cells:
+        return ""
+    most = max(c.peak for c in peaks.cells) or 1
     width, height = 6, 60
     bars = []
-    for i, c in enumerate(known):
+    for i, c in enumerate(peaks.cells):
         for value, opacity in ((c.peak, 0.35), (c.after, 0.9)):
             tall = height * value / most
             bars.append(
                 f'<rect x="{i * width}" y="{height - tall:.1f}" width="{width - 1}" height="{tall:.1f}" '
-                f'fill="currentColor" opacity="{opacity}"><title>cell [{c.cell}]: {size(value)}</title></rect>'
+                f'fill="currentColor" opacity="{opacity}"><title>cell {c.cell}: {size(value)}</title></rect>'
             )
+    said = f"memory of the last {len(peaks.cells)} cells, at most {size(most)}"
     return (
-        f'<svg role="img" aria-label="memory of the last {len(known)} cells, at most {size(most)}" '
-        f'width="{len(known) * width}" height="{height}" style="display:block;margin:4px 0">{"".join(bars)}</svg>'
+        f'<svg role="img" aria-label="{said}" width="{len(peaks.cells) * width}" height="{height}" '
+        f'style="display:block;margin:4px 0">{"".join(bars)}</svg>'
     )
 
 
@@ -308,17 +298,3 @@ def _look(array: LiveArray) -> str:
     name = f"`{array.name}` " if array.name else ""
     made = f", made at {where(array.place)}" if array.place is not None else ""
     return f"{name}{array.dtype}[{','.join(map(str, array.shape))}] ({size(array.nbytes)}{made})"
-
-
-def _array_data(array: LiveArray) -> dict[str, Any]:
-    return {
-        "id": str(array.id),
-        "bytes": array.nbytes,
-        "shape": list(array.shape),
-        "dtype": array.dtype,
-        "devices": array.devices,
-        "made_by": array.made_by,
-        **place_data(array.place),
-        "name": array.name,
-        "tensor": array.tensor,
-    }

@@ -1,9 +1,9 @@
-"""Lines of user code, in a few characters and as data."""
+"""Lines of user code, in a few characters and as ids."""
 
 from __future__ import annotations
 
 from os.path import basename
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxtorch.insight.programs import Place
@@ -30,13 +30,3 @@ def place_id(place: Place | None, by_cell: bool = False) -> str:
     if place is None:
         return ""
     return str(place.cell) if by_cell else f"{place.file}:{place.line}"
-
-
-def place_data(place: Place | None) -> dict[str, Any]:
-    """`place` (as text), `file`, `line`, `cell` for the live form."""
-    return {
-        "place": where(place),
-        "file": None if place is None else place.file,
-        "line": None if place is None else place.line,
-        "cell": None if place is None else place.cell,
-    }

@@ -1,77 +1,217 @@
-"""A profile as JSON for the live form, with the events as columns. `ProfileView` documents the keys."""
+"""A profile as JSON for the live form, with the events as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxtorch.insight.profile.events import Lane
+from jaxtorch.insight.profile.roofline import Peak
 from jaxtorch.insight.profile.sources import text_of
+from jaxtorch.insight.profile.summary import Time
+from jaxtorch.insight.programs import Place
+
+from .page import Page
+from .units import duration, size, written
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.join import Share
-    from jaxtorch.insight.profile.summary import Node, Profile, Time
+    from jaxtorch.insight.profile.summary import Node, Profile
 
 
-def packed(profile: Profile, title: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class LineTime(Time):
+    """A line; `inclusive` is its own time and that of what it called."""
+
+    id: int
+    file: str
+    cell: int | None
+    line: int
+    source: str
+    inclusive: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTime(Time):
+    """An operator."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstructionTime(Time):
+    """An instruction; `number` is the program's, for `%jax hlo`, and `lines` are ids of lines."""
+
+    id: int
+    program: str
+    number: int | None
+    name: str
+    opcode: str
+    lines: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch(Time):
+    """A module; `own` is its time without its submodules."""
+
+    name: str
+    own: float
+    children: list[Branch]
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """Events as columns of equal length, sorted by lane and start.
+
+    `name` and `lane` are indices; `line` is the id of a line. `operator`, `module` and `instruction` are rows of those
+    tables: the ones that take most of the event's time. Modules are numbered in the order of the tree, without the
+    root. -1 is none.
+    """
+
+    start: list[int]
+    duration: list[int]
+    lane: list[int]
+    name: list[int]
+    depth: list[int]
+    line: list[int]
+    operator: list[int]
+    module: list[int]
+    instruction: list[int]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the wall time."""
+
+    name: str
+    time: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What the wall time of the device, or of the calling thread, was."""
+
+    who: str
+    parts: list[Phase]
+
+
+@dataclass(frozen=True)
+class ProfileData:
+    """A profile. Times are nanoseconds: means over the runs, except in `events`, which has all runs.
+
+    Attributes:
+        heading: the title and the totals.
+        device: the work on the device, of which shares are computed.
+        runs: (start, end) of each run.
+    """
+
+    heading: Page
+    device: float
+    phases: list[Phases]
+    peak: Peak | None
+    lines: list[LineTime]
+    unattributed: Time
+    tree: Branch
+    operators: list[OperatorTime]
+    instructions: list[InstructionTime]
+    events: EventColumns
+    names: list[str]
+    lanes: list[Lane]
+    runs: list[tuple[int, int]]
+
+
+def heading(profile: Profile, title: str) -> Page:
+    """The title and the totals of a profile."""
+    runs = f"{profile.repeat} runs, each" if profile.repeat > 1 else "one run,"
+    facts = [
+        f"{runs} {duration(profile.wall)}",
+        f"{duration(profile.device)} of work on the device",
+        f"{written(profile.attributed, 'share')} of it known by line",
+    ]
+    memory = profile.recording.memory
+    if memory is not None:
+        sizes = size(memory.before), size(memory.peak), size(memory.after)
+        facts.append("memory: {} before, {} at most, {} after".format(*sizes))
+    return Page(title or "Profile", tuple(facts))
+
+
+def phases(profile: Profile) -> list[Phases]:
+    """The wall time broken down, for the device and for the calling thread."""
+    host = profile.host
+    return [
+        Phases(
+            "device",
+            [
+                Phase("busy", profile.busy, "some lane of the device works"),
+                Phase("idle", profile.idle, "none does"),
+            ],
+        ),
+        Phases(
+            "this thread",
+            [
+                Phase("compiling", host.compile, "tracing, lowering, XLA"),
+                Phase("launching", host.dispatch, "handing programs to XLA"),
+                Phase("transfers", host.transfer, "between host and device"),
+                Phase("waiting", host.waiting, "for the device"),
+                Phase("Python", host.python, "everything else: the code, torch, dispatch"),
+            ],
+        ),
+    ]
+
+
+def packed(profile: Profile, title: str) -> ProfileData:
     """The whole profile."""
     recording = profile.recording
-    host = asdict(profile.host)
-    host.pop("device_busy")
     places = {row.place: i for i, row in enumerate(profile.lines)}
-    return {
-        "version": 1,
-        "title": title,
-        "repeat": profile.repeat,
-        "wall": profile.wall,
-        "device": profile.device,
-        "busy": profile.busy,
-        "idle": profile.idle,
-        "attributed": profile.attributed,
-        "host": host,
-        "memory": None if recording.memory is None else asdict(recording.memory),
-        "peak": None if profile.peak is None else asdict(profile.peak),
-        "lines": [
-            {
-                "id": i,
-                "file": row.place.file,
-                "cell": row.place.cell,
-                "line": row.place.line,
-                "source": text_of(row.place),
-                "inclusive": row.inclusive.total,
-                **_time(row.time),
-            }
+    return ProfileData(
+        heading=heading(profile, title),
+        device=profile.device,
+        phases=phases(profile),
+        peak=profile.peak,
+        lines=[
+            LineTime(
+                id=i,
+                file=row.place.file,
+                cell=row.place.cell,
+                line=row.place.line,
+                source=text_of(row.place),
+                inclusive=row.inclusive.total,
+                **vars(row.time),
+            )
             for i, row in enumerate([*profile.lines, *profile.calling])
             if row.place is not None
         ],
-        "unattributed": _time(profile.unattributed),
-        "tree": _node(profile.tree),
-        "operators": [
-            {"id": i, "name": row.name, **_time(row.time)}
+        unattributed=profile.unattributed,
+        tree=_branch(profile.tree),
+        operators=[
+            OperatorTime(id=i, name=row.name, **vars(row.time))
             for i, row in enumerate(profile.operators)
         ],
-        "instructions": [
-            {
-                "id": i,
-                "program": row.program,
-                "number": row.number,
-                "name": row.instruction,
-                "opcode": row.opcode,
-                "lines": [places[place] for place in row.places],
-                **_time(row.time),
-            }
+        instructions=[
+            InstructionTime(
+                id=i,
+                program=row.program,
+                number=row.number,
+                name=row.instruction,
+                opcode=row.opcode,
+                lines=[places[place] for place in row.places],
+                **vars(row.time),
+            )
             for i, row in enumerate(profile.instructions)
         ],
-        "events": _events(profile, places),
-        "names": list(recording.events.names),
-        "lanes": [asdict(lane) for lane in recording.events.lanes],
-        "runs": [list(run) for run in recording.runs],
-    }
+        events=_events(profile, places),
+        names=list(recording.events.names),
+        lanes=list(recording.events.lanes),
+        runs=[(start, end) for start, end in recording.runs],
+    )
 
 
-def _events(profile: Profile, places: dict[Any, int]) -> dict[str, list[int]]:
+def _events(profile: Profile, places: Mapping[Place | None, int]) -> EventColumns:
     events, attribution = profile.recording.events, profile.attribution
     line = np.full(len(events), -1)
     numbers = np.array([*(places[p] for p in attribution.places), -1])  # the last for "none"
@@ -92,7 +232,7 @@ def _events(profile: Profile, places: dict[Any, int]) -> dict[str, list[int]]:
         "depth": events.depth,
         "line": line,
     }
-    return {name: column.tolist() for name, column in columns.items()}
+    return EventColumns(**{name: column.tolist() for name, column in columns.items()})
 
 
 def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
@@ -128,14 +268,6 @@ def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield from _paths(child, path)
 
 
-def _time(time: Time) -> dict[str, float]:
-    return asdict(time)
-
-
-def _node(node: Node) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        **_time(node.time),
-        "own": node.own.total,
-        "children": [_node(child) for child in node.children],
-    }
+def _branch(node: Node) -> Branch:
+    children = [_branch(child) for child in node.children]
+    return Branch(name=node.name, own=node.own.total, children=children, **vars(node.time))

@@ -1,283 +1,204 @@
-"""The page of a profile: HTML with inline style and SVG, no script.
-
-It shows bars that break down the time, the code with the share of each line, a flame graph of module paths as nested
-bars, a timeline of the longest events, and tables. Everything that comes from a user is escaped. The colours work on
-light and dark pages.
-"""
+"""The page of a profile: the breakdown of its time, its code, its charts and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 from jaxtorch.insight.profile.sources import where
 
 from . import roofline
+from .lines import is_estimate, slowest, source_code
+from .page import Chart, Column, Page, Row, Section, Table, columns
+from .profile_charts import bars, flame
+from .profile_data import heading, phases
 from .timeline import timeline
-from .units import amount, duration, share, size
+from .units import duration, share
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Line, Source
-    from jaxtorch.insight.profile.summary import Node, Profile, Time
+    from jaxtorch.insight.profile.sources import Source
+    from jaxtorch.insight.profile.summary import InstructionRow, Node, Profile, Time
 
-FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
-_PARTS = (
-    ("compile", "compiling", "#a855f7"),
-    ("dispatch", "launching", "#10b981"),
-    ("transfer", "transfers", "#ec4899"),
-    ("waiting", "waiting", "#8888"),
-    ("python", "Python", "#eab308"),
-)
-_PAGE = "font-size:13px;line-height:1.45;max-width:1100px"
-# A notebook's own style has columns of one width, whose cells wrap.
-_TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;margin:4px 0"
-_LEFT = "white-space:nowrap;text-align:left;padding:1px 14px 1px 0;vertical-align:top"
-_RIGHT = (
-    "white-space:nowrap;text-align:right;padding:1px 14px 1px 0;vertical-align:top;"
-    "font-variant-numeric:tabular-nums"
-)
-_CODE = "font-family:ui-monospace,Menlo,Consolas,monospace;white-space:pre"
-_SUMMARY = "cursor:pointer;font-weight:600;margin:8px 0 2px"
-_ROWS = 30
+_ROWS = 30  # of operators and instructions
+_TEXT_ROWS = 10
 
 
-def page(profile: Profile, title: str, sources: list[Source]) -> str:
-    """The whole page."""
-    parts = [
-        _head(profile, title),
-        _bars(profile),
-        _details("Lines", source_tables(profile, sources), True),
-        _details("Modules", flame(profile), bool(profile.tree.children)),
-        _details("Timeline", timeline(profile), True),
-        _details("Operators", _operators(profile)),
-        _details("Instructions", _instructions(profile)),
-        _details("Roofline", _roofline(profile), True),
-    ]
-    return f'<div style="{_PAGE}">{"".join(parts)}</div>'
+@dataclass(frozen=True)
+class ModuleRow(Row):
+    """A module, indented by its depth."""
+
+    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
+    share: Annotated[float, Column("share", "share")]
+    backward: Annotated[float | None, Column("backward", "nanoseconds")]
+    module: Annotated[str, Column("module", "code")]
+    inferred: bool
 
 
-def _head(profile: Profile, title: str) -> str:
-    runs = f"{profile.repeat} runs, each " if profile.repeat > 1 else ""
-    memory = profile.recording.memory
-    held = "" if memory is None else f" · at most {size(memory.peak)} in tensors"
-    return (
-        f"<div><b>{escape(title or 'Profile')}</b> · {runs}{duration(profile.wall)} · "
-        f"{duration(profile.device)} of work on the device, "
-        f"{100 * profile.attributed:.0f} % of it known by line{held}</div>"
-    )
+@dataclass(frozen=True)
+class OperatorRow(Row):
+    """An operator."""
+
+    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
+    share: Annotated[float | None, Column("share", "share")]
+    backward: Annotated[float | None, Column("backward", "nanoseconds")]
+    times: Annotated[float, Column("times", "count")]
+    ops: Annotated[float | None, Column("ops", "amount")]
+    bytes: Annotated[float | None, Column("bytes", "bytes")]
+    operator: Annotated[str, Column("operator", "code")]
+    inferred: bool
 
 
-def _bars(profile: Profile) -> str:
-    """The wall time broken down, for the device and for the thread that ran the code."""
-    device = [("busy", profile.busy, FORWARD), ("idle", profile.idle, QUIET)]
-    host = [(label, getattr(profile.host, name), colour) for name, label, colour in _PARTS]
-    return (
-        '<table style="border-collapse:collapse;width:100%;font-size:12px;margin:4px 0">'
-        f"{_bar('device', device, profile.wall)}{_bar('this thread', host, profile.wall)}</table>"
-    )
+@dataclass(frozen=True)
+class KernelRow(Row):
+    """An HLO instruction."""
+
+    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
+    share: Annotated[float | None, Column("share", "share")]
+    times: Annotated[float, Column("times", "count", text=False)]
+    speed: Annotated[float | None, Column("ops/s", "amount", text=False)]
+    traffic: Annotated[float | None, Column("bytes/s", "bytes", text=False)]
+    reached: Annotated[float | None, Column("of the roof", "share", text=False)]
+    opcode: Annotated[str, Column("opcode", "code")]
+    instruction: Annotated[str, Column("instruction", "code", most=40)]
+    program: Annotated[str, Column("program", "code", most=20)]
+    places: Annotated[str, Column("from")]
+    inferred: bool
 
 
-def _bar(name: str, parts: Sequence[tuple[str, float, str]], whole: float) -> str:
-    pieces, words = [], []
-    for label, time, colour in parts:
-        percent = 100 * time / whole if whole else 0
-        words.append(
-            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
-            f'height:9px;background:{colour}"></span> {label} {duration(time)} ({percent:.0f} %)</span>'
+def page(profile: Profile, title: str, sources: list[Source]) -> Page:
+    """The page. A terminal shows the breakdown and the tables."""
+    code = [replace(source, in_text=False) for source in source_code(profile, sources, "Lines")]
+    lines = slowest(code, "Lines, the slowest first", _TEXT_ROWS)
+    rest = profile.unattributed.total
+    if rest:
+        lines = replace(
+            lines, rest=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
         )
-        pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
-    return (
-        f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{name}</th><td style="text-align:left">'
-        f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(words)}</td></tr>'
+    modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
+    return replace(
+        heading(profile, title),
+        sections=(
+            Chart("", None, text=lambda: _breakdown(profile), html=lambda: bars(profile)),
+            *code,
+            lines,
+            Chart("", None, "Modules", html=lambda: flame(profile), opened=True),
+            Table(
+                "modules", columns(ModuleRow, modules), modules, "Modules", empty="", text_rows=20
+            ),
+            Chart("", None, "Timeline", html=lambda: timeline(profile), opened=True),
+            Table(
+                "operators",
+                columns(OperatorRow, operators),
+                operators,
+                "Operators",
+                empty="",
+                rest=_more(len(profile.operators)),
+                text_rows=_TEXT_ROWS,
+            ),
+            Table(
+                "kernels",
+                columns(KernelRow, kernels),
+                kernels,
+                "Instructions",
+                empty="",
+                rest=_more(len(profile.instructions)),
+                text_rows=_TEXT_ROWS // 2,
+            ),
+            *_roofline(profile),
+        ),
     )
 
 
-def _details(title: str, body: str, opened: bool = False) -> str:
-    if not body:
-        return ""
-    return f'<details{" open" if opened else ""}><summary style="{_SUMMARY}">{title}</summary>{body}</details>'
+def _more(count: int) -> str:
+    return f"{count - _ROWS} more are not shown." if count > _ROWS else ""
 
 
-# -- lines -------------------------------------------------------------------------------------------------------
+def _breakdown(profile: Profile) -> str:
+    lines = []
+    for group in phases(profile):
+        who = group.who
+        for part in group.parts:
+            time, of_wall = duration(part.time), share(part.time, profile.wall)
+            lines.append(f"  {who:12}{part.name:10}{time:>9} {of_wall:>8}  {part.note}")
+            who = ""
+    return "\n".join(lines)
 
 
-def source_tables(profile: Profile, sources: Iterable[Source]) -> str:
-    """The source code with the time of each line."""
-    tables = "".join(_source(profile, source) for source in sources)
-    rest = profile.unattributed
-    if rest.total:
-        tables += f"<div>{duration(rest.total)} ({share(rest.total, profile.device)}) belong to no line.</div>"
-    return tables
+def _share(profile: Profile, time: Time) -> float | None:
+    return time.total / profile.device if profile.device else None
 
 
-def _source(profile: Profile, source: Source) -> str:
-    head = "".join(
-        f'<th scope="col" style="{_RIGHT};font-weight:400;opacity:.7">{name}</th>'
-        for name in ("", "device", "share", "inclusive", "times", "ops", "bytes")
-    )
-    rows, before = [], 0
-    for line in source.lines:
-        if before and line.number != before + 1:
-            rows.append('<tr><td colspan="8" style="opacity:.5">⋮</td></tr>')
-        before = line.number
-        rows.append(_line(profile, line))
-    own = f" · {duration(source.total)} ({share(source.total, profile.device)})"
-    return (
-        f'<div style="margin-top:6px"><b>{escape(source.title)}</b>{own if source.total else ""}</div>'
-        f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}'
-        f'<th scope="col" style="{_LEFT}"></th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
+def _modules(profile: Profile) -> list[ModuleRow]:
+    rows: list[ModuleRow] = []
+
+    def walk(node: Node, depth: int) -> None:
+        time = node.time
+        if time.total > profile.device / 200:
+            rows.append(
+                ModuleRow(
+                    id=len(rows),
+                    device=time.total,
+                    share=time.total / profile.device,
+                    backward=time.backward or None,
+                    module="  " * depth + node.name,
+                    inferred=is_estimate(time),
+                )
+            )
+            for child in node.children:
+                walk(child, depth + 1)
+
+    for child in profile.tree.children:
+        walk(child, 0)
+    return rows
 
 
-def _line(profile: Profile, line: Line) -> str:
-    code = f'<td style="{_LEFT};{_CODE}">{escape(line.text) or " "}</td>'
-    number = f'<td style="{_RIGHT};opacity:.5">{line.number}</td>'
-    called = "" if line.inclusive is None else duration(line.inclusive.total)
-    time = line.time
-    if time is None:
-        cells = "".join(
-            f'<td style="{_RIGHT}">{value}</td>' for value in ("", "", called, "", "", "")
-        )
-        return f"<tr>{number}{cells}{code}</tr>"
-    part = 100 * time.total / profile.device if profile.device else 0
-    back = part * time.backward / time.total if time.total else 0
-    heat = (
-        f"background:linear-gradient(90deg,{FORWARD}55 {part - back:.1f}%,{BACKWARD}55 {part - back:.1f}%,"
-        f"{BACKWARD}55 {part:.1f}%,transparent {part:.1f}%)"
-    )
-    values = (
-        time_cell(time),
-        share(time.total, profile.device),
-        called,
-        f"{time.count:.0f}",
-        amount(time.flops),
-        size(time.bytes),
-    )
-    cells = "".join(
-        f'<td style="{_RIGHT}{";" + heat if i == 1 else ""}">{value}</td>'
-        for i, value in enumerate(values)
-    )
-    return f"<tr>{number}{cells}{code}</tr>"
-
-
-def time_cell(time: Time) -> str:
-    """A time, marked if it is inferred; the tooltip has forward and backward time."""
-    inferred = time.inferred > 0.05 * time.total
-    mark = '<span title="inferred: split by estimated cost">~</span>' if inferred else ""
-    hint = f"forward {duration(time.forward)}, backward {duration(time.backward)}"
-    return f'{mark}<span title="{hint}">{duration(time.total)}</span>'
-
-
-# -- modules -----------------------------------------------------------------------------------------------------
-
-
-def flame(profile: Profile) -> str:
-    """A flame graph of module paths: the width of a bar is its share, its submodules are below it."""
-    if not profile.tree.children:
-        return ""
-    legend = (
-        f'<div style="font-size:12px"><span style="color:{FORWARD}">■</span> forward '
-        f'<span style="color:{BACKWARD}">■</span> backward</div>'
-    )
-    return legend + _flame(profile.tree, profile.device, 0)
-
-
-def _flame(node: Node, whole: float, depth: int) -> str:
-    if depth > 12 or not node.time.total:
-        return ""
-    back = 100 * node.time.backward / node.time.total
-    label = escape(node.name)
-    hint = escape(
-        f"{node.name}: {duration(node.time.total)} ({share(node.time.total, whole)}), "
-        f"backward {duration(node.time.backward)}, itself {duration(node.own.total)}",
-        quote=True,
-    )
-    bar = (
-        f'<div title="{hint}" style="background:linear-gradient(90deg,{FORWARD}66 {100 - back:.1f}%,{BACKWARD}66 '
-        f"{100 - back:.1f}%);font-size:11px;line-height:16px;height:16px;margin:0 1px 1px 0;padding-left:3px;"
-        f'overflow:hidden;white-space:nowrap;text-overflow:ellipsis;text-align:left">{label} '
-        f'<span style="opacity:.7">{share(node.time.total, whole)}</span></div>'
-    )
-    inner = "".join(
-        f'<div style="width:{100 * child.time.total / node.time.total:.3f}%;min-width:0">{below}</div>'
-        for child in node.children
-        if child.time.total > whole / 500 and (below := _flame(child, whole, depth + 1))
-    )
-    return bar + (f'<div style="display:flex;width:100%">{inner}</div>' if inner else "")
-
-
-# -- tables ------------------------------------------------------------------------------------------------------
-
-
-def _operators(profile: Profile) -> str:
-    rows = [
-        (
-            time_cell(row.time),
-            share(row.time.total, profile.device),
-            f"{row.time.count:.0f}",
-            amount(row.time.flops),
-            size(row.time.bytes),
-            escape(row.name),
+def _operators(profile: Profile) -> list[OperatorRow]:
+    return [
+        OperatorRow(
+            id=row.name,
+            device=row.time.total,
+            share=_share(profile, row.time),
+            backward=row.time.backward or None,
+            times=row.time.count,
+            ops=row.time.flops or None,
+            bytes=row.time.bytes or None,
+            operator=row.name,
+            inferred=is_estimate(row.time),
         )
         for row in profile.operators[:_ROWS]
     ]
-    return _rows(
-        ("device", "share", "times", "ops", "bytes", "operator"), rows, len(profile.operators), 1
+
+
+def _kernels(profile: Profile) -> list[KernelRow]:
+    return [_kernel(profile, i, row) for i, row in enumerate(profile.instructions[:_ROWS])]
+
+
+def _kernel(profile: Profile, number: int, row: InstructionRow) -> KernelRow:
+    time, seconds, peak = row.time, row.time.total / 1e9, profile.peak
+    speed = time.flops / seconds if seconds else None
+    reached = None
+    if peak is not None and speed:
+        reached = speed / (peak.roof(time.flops / time.bytes) if time.bytes else peak.flops)
+    return KernelRow(
+        id=number,
+        device=time.total,
+        share=_share(profile, time),
+        times=time.count,
+        speed=speed,
+        traffic=time.bytes / seconds if seconds else None,
+        reached=reached,
+        opcode=row.opcode,
+        instruction=row.instruction,
+        program=row.program,
+        places="; ".join(map(where, row.places[:2])) + (" ..." if len(row.places) > 2 else ""),
+        inferred=is_estimate(time),
     )
 
 
-def _instructions(profile: Profile) -> str:
+def _roofline(profile: Profile) -> tuple[Section, ...]:
     peak = profile.peak
-    names = ["device", "share", "times", "ops/s", "bytes/s", "program", "instruction", "from"]
-    if peak is not None:
-        names.insert(5, "of the roof")
-    rows = []
-    for row in profile.instructions[:_ROWS]:
-        time, seconds = row.time, row.time.total / 1e9
-        rates = (amount(time.flops / seconds), size(time.bytes / seconds)) if seconds else ("", "")
-        cells = [time_cell(time), share(time.total, profile.device), f"{time.count:.0f}", *rates]
-        if peak is not None:
-            reached = time.flops / seconds if seconds else 0.0
-            roof = peak.roof(time.flops / time.bytes) if time.bytes else peak.flops
-            cells.append(share(reached, roof) if reached else "")
-        opcode = f' <span style="opacity:.6">{escape(row.opcode)}</span>' if row.opcode else ""
-        cells += [
-            escape(row.program),
-            escape(row.instruction) + opcode,
-            "<br>".join(escape(where(place)) for place in row.places[:3]),
-        ]
-        rows.append(cells)
-    return _rows(names, rows, len(profile.instructions), 3)
-
-
-def _roofline(profile: Profile) -> str:
-    if profile.peak is None or not profile.roofline:
-        return ""
-    rows = [[escape(cell) for cell in row] for row in roofline.rows(profile)]
-    table = _rows(roofline.NAMES, rows, len(profile.roofline), 2)
-    return f"<div>{escape(roofline.heading(profile.peak))}</div>{roofline.drawing(profile)}{table}"
-
-
-def _rows(names: Sequence[str], rows: Sequence[Sequence[str]], count: int, left: int) -> str:
-    """A table whose last `left` columns are text, aligned left."""
-    words = len(names) - left
-
-    def style(i: int) -> str:
-        return _LEFT if i >= words else _RIGHT
-
-    head = "".join(
-        f'<th scope="col" style="{style(i)};font-weight:400;opacity:.7">{name}</th>'
-        for i, name in enumerate(names)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td style="{style(i)}">{cell}</td>' for i, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
-    more = f"<div>and {count - len(rows)} more</div>" if count > len(rows) else ""
-    return (
-        f'<div style="overflow-x:auto"><table style="{_TABLE}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{more}"
-    )
+    if peak is None or not profile.roofline:
+        return ()
+    rows, title = roofline.rows(profile), roofline.heading(peak)
+    drawing = Chart("", None, title, html=lambda: roofline.drawing(profile), opened=True)
+    return drawing, Table("roofline", columns(roofline.RoofRow, rows), rows, title)

@@ -23,18 +23,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, TypeAlias
+
+from .schema import sent_fields
 
 VERSION = 1
 
+Json: TypeAlias = Any  # as `json` reads it: dict, list, str, int, float, bool, None
+Data: TypeAlias = dict[str, Json]
 
-def message(type: str, **fields: Any) -> dict[str, Any]:
+
+def message(type: str, **fields: Json) -> Data:
     """A message of this protocol."""
     return {"v": VERSION, "type": type, **fields}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Json:
     """A value as JSON that every browser reads: non-finite numbers become null, tuples become lists.
+
+    A dataclass becomes its fields, except those that stay in the kernel (`schema.py`).
 
     Example:
         >>> from jaxtorch.widgets.protocol import plain
@@ -45,6 +53,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in sent_fields(type(value))}
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +64,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> Data:
     """The `changes` from one state to the next.
 
     Example:
@@ -64,7 +74,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
         >>> difference({"total": 1, "peak": 3}, {"total": 2, "peak": 3})
         {'total': {'$value': 2}}
     """
-    changes: dict[str, Any] = {name: {"$gone": True} for name in old if name not in new}
+    changes: Data = {name: {"$gone": True} for name in old if name not in new}
     for name, value in new.items():
         if name in old and old[name] == value:
             continue
@@ -78,7 +88,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
     return changes
 
 
-def _rows(value: Any) -> dict[Any, Any] | None:
+def _rows(value: Json) -> dict[str | int, Data] | None:
     """A list of rows by their ids; None for anything else."""
     if not isinstance(value, list) or not all(isinstance(r, dict) and "id" in r for r in value):
         return None

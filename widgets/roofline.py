@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from jaxtorch.insight.profile.sources import text_of, where
 
+from .page import Column, Row
 from .units import amount, share
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.roofline import Peak, Position
     from jaxtorch.insight.profile.summary import Profile
 
-NAMES = ("", "ops/byte", "ops/s", "of the roof", "limit", "line")
 _WIDTH, _HEIGHT = 560, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
 _MOST = 10
@@ -35,21 +36,32 @@ def heading(peak: Peak) -> str:
     )
 
 
-def rows(profile: Profile) -> list[list[str]]:
+@dataclass(frozen=True)
+class RoofRow(Row):
+    """A line under the roof; its number is the label of its point."""
+
+    number: Annotated[int, Column("point", "number")]
+    intensity: Annotated[str, Column("ops/byte", "number")]
+    speed: Annotated[float, Column("ops/s", "amount")]
+    reached: Annotated[float, Column("of the roof", "share")]
+    limit: Annotated[str, Column("limit")]
+    line: Annotated[str, Column("line", "code")]
+
+
+def rows(profile: Profile) -> list[RoofRow]:
     """The rows of the table: the lines with the most time."""
-    found = []
-    for number, position in enumerate(profile.roofline[:_MOST], 1):
-        found.append(
-            [
-                str(number),
-                f"{position.intensity:.3g}",
-                amount(position.speed),
-                share(position.speed, position.roof),
-                "memory" if position.memory else "arithmetic",
-                _line(position),
-            ]
+    return [
+        RoofRow(
+            id=number,
+            number=number,
+            intensity=f"{position.intensity:.3g}",
+            speed=position.speed,
+            reached=position.speed / position.roof,
+            limit="memory" if position.memory else "arithmetic",
+            line=_line(position),
         )
-    return found
+        for number, position in enumerate(profile.roofline[:_MOST], 1)
+    ]
 
 
 def _line(position: Position) -> str:

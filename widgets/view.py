@@ -3,12 +3,20 @@
 A view draws plain data of `jaxtorch.insight` and computes nothing. A terminal shows `text`. GitHub, nbconvert and
 untrusted notebooks show `html`: inline style, tables, `<details>`, no script. The live form draws `data`, ready for
 JSON, and requests more through `answer`.
+
+Most views are a `PageView`: they describe their page once (`page.py`), and all three forms are drawn from it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
+
+from .page import Page
+from .page_html import page_html
+from .page_text import page_text
+from .protocol import Data, Json, plain
 
 
 class View(ABC):
@@ -28,12 +36,12 @@ class View(ABC):
     def html(self) -> str:
         """For a page without scripts. Everything that comes from a user is escaped."""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Data:
         """For the live form: JSON. A list of rows whose objects have an `id` is sent row by row."""
         return {}
 
-    def answer(self, ask: str, arguments: dict[str, Any]) -> Any:
-        """Answer a request of the live form, as JSON. Each view defines its own values of `ask`."""
+    def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
+        """Answer a request of the live form; `plain` makes the answer JSON. Each view defines its own `ask` values."""
         raise LookupError(f"{type(self).__name__} does not know {ask!r}")
 
     def revision(self) -> object:
@@ -54,3 +62,30 @@ class View(ABC):
         from .live import bundle
 
         return bundle(self)
+
+
+class PageView(View):
+    """A view that is a page."""
+
+    kind = "page"
+
+    @abstractmethod
+    def page(self) -> Page:
+        """What the view shows now."""
+
+    def text(self) -> str:
+        return page_text(self.page())
+
+    def html(self) -> str:
+        return page_html(self.page())
+
+    def data(self) -> Data:
+        """The page under `page`, and the rows of each section under its key, so that they are sent row by row."""
+        page = plain(self.page())
+        assert isinstance(page, dict)
+        data: Data = {"page": page}
+        for section in page["sections"]:
+            if "rows" in section:
+                data[section["key"]] = section["rows"]
+                section["rows"] = []
+        return data

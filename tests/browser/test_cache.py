@@ -30,17 +30,17 @@ def column(view: Locator, title: str) -> list[str]:
 
 def test_each_function_is_a_row_and_eager_operators_are_one(training: Training) -> None:
     view = of(training)
-    kinds = dict(zip(names(view), column(view, "Kind"), strict=True))
+    kinds = dict(zip(names(view), column(view, "kind"), strict=True))
     assert kinds["train"] == "jit"
     assert kinds[MARKUP] == "pure"
     assert list(kinds.values()).count("eager") == 1
-    calls = dict(zip(names(view), column(view, "Calls"), strict=True))
+    calls = dict(zip(names(view), column(view, "calls"), strict=True))
     assert int(calls["train"]) >= 4
 
 
 def test_a_press_on_a_head_sorts_and_another_turns_the_order(training: Training) -> None:
     view = of(training)
-    head = view.get_by_role("columnheader", name="Name")
+    head = view.get_by_role("columnheader", name="name")
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
     up = names(view)
@@ -96,9 +96,9 @@ def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
     button = view.get_by_role("button", name="Details of even")
     button.click()
     inner = view.get_by_role("table", name="Programs of even")
-    inner.get_by_role("button", name="Keep").first.click()
+    inner.get_by_role("button", name="keep: ").first.click()
     expect(inner.get_by_text("kept").first).to_be_visible()
-    view.get_by_role("button", name="Clear even").click()
+    view.get_by_role("button", name="clear: even").click()
     expect(button).to_have_count(0)
     assert "train" in names(view)
 
@@ -106,7 +106,7 @@ def test_a_program_that_is_compiled_later_appears_and_can_be_kept_and_cleared(
 def test_the_totals_name_the_cell(training: Training) -> None:
     view = of(training)
     view.get_by_role("tab", name="By cell").click()
-    expect(view.get_by_role("table")).to_contain_text(f"cell {training.prompt('train')}")
+    expect(view.get_by_role("table")).to_contain_text(training.prompt("train"))
     view.get_by_role("tab", name="By cell").press("ArrowLeft")
     expect(view.get_by_role("tab", name="By function")).to_be_focused()
     expect(view.locator(NAMES).get_by_text("train", exact=True)).to_be_visible()
@@ -138,7 +138,7 @@ def test_what_is_cleared_in_the_page_is_forgotten_by_the_engine(lab: Callable[..
     rows = view.locator(NAMES)
     expect(rows).to_have_text(["eager operators", "twice", "thrice"])
     view.get_by_role("button", name="Details of twice").click()
-    view.get_by_role("button", name="Clear twice").click()
+    view.get_by_role("button", name="clear: twice").click()
     expect(rows).to_have_text(["eager operators", "thrice"])
     expect(notebook.run(2)).to_contain_text("eager operators, thrice.")
     expect(notebook.run(3)).to_contain_text("1")  # `twice` alone
@@ -146,7 +146,7 @@ def test_what_is_cleared_in_the_page_is_forgotten_by_the_engine(lab: Callable[..
     expect(rows).to_have_text(["eager operators", "thrice", "twice"])
 
     view.get_by_role("button", name="clear all").click()
-    expect(view.get_by_text("Nothing yet.")).to_be_visible()
+    expect(view.get_by_text("Nothing has been compiled")).to_be_visible()
     expect(view.locator(".title")).to_have_text("0 programs")
     expect(view.get_by_text("traced again")).to_have_count(0)
     for tab in ("By cell", "By line"):

@@ -7,13 +7,16 @@ model whose messages go to the kernel's side of a view in this process.
 from __future__ import annotations
 
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import Page as BrowserPage
 
 from jaxtorch.widgets import live
-from jaxtorch.widgets.view import View
+from jaxtorch.widgets.page import Column, Page, Row, Table, columns
+from jaxtorch.widgets.view import PageView, View
 
 from .machines import PATIENCE
 
@@ -39,32 +42,27 @@ async ([shell, hash]) => {
 """
 
 
-class Numbers(View):
-    kind = "table"
-    rows = ({"id": 1, "name": "one"}, {"id": 2, "name": "<b>two</b>"})
+@dataclass(frozen=True)
+class NumberRow(Row):
+    name: Annotated[str, Column("Name")]
+
+
+class Numbers(PageView):
     seen = 0
-
-    def text(self) -> str:
-        return "numbers"
-
-    def html(self) -> str:
-        return "<p>numbers</p>"
 
     def revision(self) -> object:
         return self.seen
 
-    def data(self) -> dict[str, Any]:
-        columns = [
-            {"key": "name", "label": "Name"},
-            {"key": "id", "label": "Number", "kind": "count"},
-        ]
-        return {"title": f"Seen {self.seen}", "columns": columns, "rows": list(self.rows)}
+    def page(self) -> Page:
+        rows = [NumberRow(id=1, name="one"), NumberRow(id=2, name="<b>two</b>")]
+        table = Table("rows", columns(NumberRow, rows), rows, name="Numbers")
+        return Page(f"Seen {self.seen}", sections=(table,))
 
 
 class Frame:
     """A page as such a front end makes it for one output."""
 
-    def __init__(self, page: Page, view: View, dark: bool):
+    def __init__(self, page: BrowserPage, view: View, dark: bool):
         self.page = page
         self.place = "nowhere"
         self.connection = live.Connection(view, self)

@@ -142,7 +142,7 @@ def test_two_versions_of_one_function_are_compared(view: Locator) -> None:
     expect(program.get_by_role("status")).to_contain_text("added")
     expect(program.locator("td.removed", has_text="256,64").first).to_be_attached()
     expect(program.locator("td.added", has_text="512,64").first).to_be_attached()
-    same = program.get_by_role("button", name="lines that are the same").first
+    same = program.get_by_role("button", name="equal lines").first
     rows = program.locator("table.compared tbody tr")
     before = rows.count()
     same.click()

@@ -9,18 +9,21 @@ from playwright.sync_api import Locator, expect
 from .lab import Lab, Notebook7
 
 VIEW = """
-from html import escape
-from jaxtorch.widgets.view import View
+from dataclasses import dataclass
+from typing import Annotated
+from jaxtorch.widgets.page import Column, Page, Row, Table, columns
+from jaxtorch.widgets.view import PageView
+@dataclass(frozen=True)
+class Thing(Row):
+    name: Annotated[str, Column("Name")]
+    size: Annotated[int, Column("Size", "bytes")]
 rows = [dict(id=i, name=n, size=s) for i, n, s in [
     (1, "conv", 3000), (2, "<img src=x onerror=alert(1)>", 20), (3, "matmul", 400)]]
-class Rows(View):
-    kind = "table"
-    def text(self): return "rows"
-    def html(self): return "<table>" + "".join(f"<tr><td>{escape(r['name'])}" for r in rows) + "</table>"
+class Rows(PageView):
     def revision(self): return sum(r["size"] for r in rows)
-    def data(self):
-        columns = [dict(key="name", label="Name"), dict(key="size", label="Size", kind="bytes")]
-        return dict(title="Things", columns=columns, rows=rows)
+    def page(self):
+        things = [Thing(**r) for r in rows]
+        return Page("Things", sections=(Table("things", columns(Thing, things), things),), filter="")
 """
 
 
@@ -180,22 +183,20 @@ def test_in_notebook_7_it_is_the_same(lab: Callable[..., Lab]) -> None:
 
 
 LONG = r"""
+from jaxtorch.widgets.hlo_data import HloData, Place, Places, SourceText, StageAnswer
+from jaxtorch.widgets.page import Page
+from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.view import View
 class Long(View):
     kind = "hlo"
+    places = [SourceText("f", "f", None, 1, ["first", "second"])], [Place(0, 1), Place(0, 2)]
     def text(self): return "long"
     def html(self): return "<p>long</p>"
-    def data(self):
-        return dict(
-            program=dict(id=1, name="long", kind="jit", part="", title="long", signature=[]), others=[],
-            sources=[dict(file="f", title="f", cell=None, first=1, lines=["first", "second"])],
-            lines=[[0, 1], [0, 2]], total=[1, 0, 1], kinds=[], fusions=[], memory=None, buffers=[],
-            table={k: [] for k in ("line", "instructions", "flops", "transcendentals", "bytes")},
-            stages=["hlo"], stage="hlo", line=-1, grep="")
+    def data(self): return plain(HloData(*self.places, Page("long"), "long", [], ["hlo"], "hlo", -1, ""))
     def answer(self, ask, arguments):
         lines = [f"  %add.{i} = f32[8]{{0}} add(%p, %add.{i - 1}), metadata={{op_name=a}}" for i in range(50_000)]
-        return dict(self.data(), stage="hlo", title="HLO", text="\n".join(lines), groups=[[0], [1]],
-                    links=[int(i == 40_000) for i in range(50_000)])
+        links = [int(i == 40_000) for i in range(50_000)]
+        return StageAnswer(*self.places, "hlo", "HLO", "\n".join(lines), [[0], [1]], links, [])
 Long()
 """
 

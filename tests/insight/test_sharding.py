@@ -98,7 +98,7 @@ def test_a_device_says_what_arrays_hold_of_it() -> None:
 def test_it_is_drawn_as_boxes_and_as_cells() -> None:
     drawn = drawing(FakeSharding((0, 2), (1, 2)), (8, 16))
     view = DevicesView(lambda: drawn, "<img src=x onerror=alert(1)>")
-    assert view.text().splitlines()[1:] == [
+    assert view.text().splitlines()[2:] == [
         "      0:8   8:16",
         "    ┌─────┬──────┐",
         "0:4 │  0  │  1   │",
@@ -108,11 +108,13 @@ def test_it_is_drawn_as_boxes_and_as_cells() -> None:
     ]
     page = harmless(view.html())
     assert "<img src=x onerror=alert(1)>" in page.text
-    assert view.data()["drawing"]["colors"][0][0] != view.data()["drawing"]["colors"][0][1]
+    [chart] = [s for s in view.data()["page"]["sections"] if s["type"] == "chart"]
+    assert chart["data"]["colors"][0][0] != chart["data"]["colors"][0][1]
 
 
 def test_the_same_devices_have_one_colour() -> None:
     view = DevicesView(lambda: drawing(FakeSharding(replicas=2), (8, 16)), "x")
-    ((color,),) = view.data()["drawing"]["colors"]
+    [chart] = [s for s in view.data()["page"]["sections"] if s["type"] == "chart"]
+    ((color,),) = chart["data"]["colors"]
     assert color.startswith("hsla(")
     assert "device" in DevicesView().text()

@@ -138,10 +138,9 @@ def test_lines_show_the_code(session: Any) -> None:
     assert "%" in code[2]
     assert code[4] == "for _ in range(10):"
     assert code[5].endswith("    y = x @ b")
-    (source,) = view.data()["sources"]
-    times = {line["number"]: line["time"] for line in source["lines"]}
-    assert times[4] is None
-    assert times[5]["flops"] == 10 * times[2]["flops"]
+    lines = {line["line"]: line for line in view.data()["source 0"]}
+    assert lines[4]["device"] is None
+    assert lines[5]["ops"] == 10 * lines[2]["ops"]
     assert "y = x @ b" in Page(view.html()).words
 
 

@@ -11,8 +11,9 @@ import torch
 import jaxtorch
 from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.programs import stats
-from jaxtorch.widgets import cache, cache_page
+from jaxtorch.widgets import cache
 from jaxtorch.widgets.cache import CacheView
+from jaxtorch.widgets.units import counted
 
 from .pages import harmless
 
@@ -40,12 +41,14 @@ def row(view: CacheView) -> dict[str, Any]:
 
 def test_a_row_counts_what_was_done(evil: Any) -> None:
     found = row(CacheView())
-    assert (found["calls"], found["hits"], found["traces"]) == (3, 1, 2)
-    assert (found["kind"], found["signature"]) == ("pure", "float32[9]")
+    assert (found["calls"], found["hits"], found["traced"]) == (3, 1, 2)
+    assert (found["kind"], found["programs"]) == ("pure", 2)
     assert found["flops"] == 9
-    assert [p["signature"] for p in found["programs"]] == [["float32[4]"], ["float32[9]"]]
-    assert [p["calls"] for p in found["programs"]] == [2, 1]
-    assert [w["what"] for w in found["why"]] == [["x[0] 4 -> 9"]]
+    notes, programs = found["detail"]
+    assert [p["inputs"] for p in programs["rows"]] == ["float32[4]", "float32[9]"]
+    assert [p["calls"] for p in programs["rows"]] == [2, 1]
+    [note] = notes["notes"]
+    assert note["text"].startswith("traced again: x[0] 4 -> 9")
     assert found["seconds"] == pytest.approx(found["trace"] + found["lowering"] + found["xla"])
 
 
@@ -54,9 +57,8 @@ def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
     for rows in (data["rows"], data["cells"], data["sites"]):
         ids = [r["id"] for r in rows]
         assert len(ids) == len(set(ids))
-    assert data["total"]["programs"] == sum(
-        len(r["programs"]) + r["left_out"] for r in data["rows"]
-    )
+    programs = sum(r["programs"] for r in data["rows"])
+    assert data["page"]["title"] == counted(programs, "program")
 
 
 def test_lines_of_two_files_of_one_name_are_two(evil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +73,7 @@ def test_lines_of_two_files_of_one_name_are_two(evil: Any, monkeypatch: pytest.M
     of("/one/twin_file.py")(21)
     of("/two/twin_file.py")(22)
     sites = [s for s in CacheView().data()["sites"] if s["place"] == "twin_file.py:2"]
-    assert {s["file"] for s in sites} == {"/one/twin_file.py", "/two/twin_file.py"}
-    assert len({s["id"] for s in sites}) == 2
+    assert {s["id"] for s in sites} == {"/one/twin_file.py:2", "/two/twin_file.py:2"}
 
 
 def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
@@ -83,7 +84,7 @@ def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
     for name, value in (("calls", "3"), ("hits", "1"), ("traced", "2")):  # right under their names
         end = header.index(name) + len(name)
         assert lines[line][end - len(name) : end].split() == [value]
-    assert lines[line + 1].strip() == "traced again: x[0] 4 -> 9"
+    assert lines[line + 1].strip().startswith("traced again: x[0] 4 -> 9")
     assert "drop_last" in "".join(lines[line + 2 :])
 
 
@@ -107,11 +108,11 @@ def test_what_to_do_is_said_once() -> None:
 
 
 def test_sort_and_filter(evil: Any) -> None:
-    found = CacheView("traced", "onerror pure").functions()
-    assert [f.name for f in found] == [EVIL]
-    assert not CacheView(filter="no-such-word").functions()
-    assert "no-such-word" in CacheView(filter="no-such-word").text()
-    times = [f.seconds for f in CacheView("time").functions()]
+    rows = CacheView("traced", "onerror pure").text().splitlines()
+    assert [line.split()[0] for line in rows if " pure " in line] == ["<img"]
+    assert "No row contains 'no-such-word'" in CacheView(filter="no-such-word").text()
+    assert "No row contains" in CacheView(filter="no-such-word").html()
+    times = [r["seconds"] for r in CacheView("time").data()["rows"]]
     assert times == sorted(times, reverse=True)
 
 
@@ -125,14 +126,14 @@ def test_the_revision_changes_with_what_is_shown(
     evil(torch.ones(4, device="jax"))
     called = view.revision()
     assert called != seen
-    view.answer("keep", {"program": row(view)["programs"][0]["id"]})
+    view.answer("keep", {"row": row(view)["detail"][1]["rows"][0]["id"]})
     assert view.revision() != called
-    assert row(view)["keeps"] == 1
+    assert [p["hlo"] for p in row(view)["detail"][1]["rows"]] == ["kept", ""]
 
 
 def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
     view = CacheView()
-    view.answer("clear", {"function": row(view)["id"]})
+    view.answer("clear", {"row": row(view)["id"]})
     assert EVIL not in {f.name for f in functions()}
     assert evil.cache_info().currsize == 0
     evil(torch.ones(4, device="jax"))
@@ -143,9 +144,10 @@ def test_a_row_is_cleared_by_its_number(evil: Any) -> None:
 def test_many_programs_of_one_function_stay_readable(
     monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
-    monkeypatch.setattr(cache_page, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
     found = row(CacheView())
-    assert (len(found["programs"]), found["left_out"]) == (1, 1)
+    programs = found["detail"][1]
+    assert (len(programs["rows"]), programs["rest"]) == (1, "1 earlier ones are not shown.")
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()
 
 
@@ -156,5 +158,5 @@ def test_evicted_programs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "evicted", 1234)
     assert "1234 evicted" in " ".join(repr(view).split())
     assert "1234 evicted" in view.html()
-    assert view.data()["total"]["evicted"] == 1234
+    assert any("1234 evicted" in fact for fact in view.data()["page"]["facts"])
     assert view.revision() != before

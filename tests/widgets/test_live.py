@@ -16,7 +16,7 @@ from jaxtorch.widgets.view import View
 class Counted(View):
     """A view of one number and of rows."""
 
-    kind = "table"
+    kind = "page"
 
     def __init__(self) -> None:
         self.n = 0
@@ -103,7 +103,7 @@ def page(view: Counted) -> Iterator[Page]:
 def test_the_whole_state_then_patches(view: Counted, page: Page) -> None:
     page.say("open")
     [state] = page.took("state")
-    assert (state["kind"], state["data"]) == ("table", {"n": 0, "rows": []})
+    assert (state["kind"], state["data"]) == ("page", {"n": 0, "rows": []})
     view.n = 2
     page.connection.look()
     patch = page.took("patch")[0]

@@ -43,9 +43,9 @@ class Tags(HTMLParser):
 def test_text_has_a_line_for_each_fact() -> None:
     assert repr(StatusView(STATUS)).splitlines() == [
         "Platform           tpu (torch 2.13.0)",
-        "Devices            TPU_0: tensors hold 3.0 MiB of 16.0 GiB",
-        "                   TPU_1: tensors hold 0 B",
-        "Memory peak        5.0 MiB",
+        "Devices            TPU_0: tensors hold 3.00 MiB of 16.0 GiB",
+        "                   TPU_1: tensors hold 0",
+        "Memory peak        5.00 MiB",
         "Default device     jax:0",
         "Dtypes             float32 by default; as they are",
         "Compiled programs  12 in 3.2 s",

@@ -12,7 +12,8 @@ import pytest
 import jaxtorch
 from jaxtorch.insight.profile.roofline import Peak, peak_of, positions
 from jaxtorch.insight.profile.summary import Row, Time
-from jaxtorch.widgets.roofline import drawing, rows
+from jaxtorch.widgets.page import cell, columns
+from jaxtorch.widgets.roofline import RoofRow, drawing, rows
 
 PEAK = Peak("toy", 1000.0, 10.0)  # so that arithmetic is the limit from 100 operations a byte on
 
@@ -45,7 +46,9 @@ def shown(lines: list[Row], peak: Peak | None = PEAK) -> Any:
 
 
 def test_the_table_says_what_limits() -> None:
-    assert [line[1:] for line in rows(shown(ROWS))] == [
+    found = rows(shown(ROWS))
+    columns_of = columns(RoofRow, found)[1:]
+    assert [[cell(row, column) for column in columns_of] for row in found] == [
         ["400", "1.00 k", "100.0 %", "arithmetic", "arithmetic"],
         ["5", "25", "50.0 %", "memory", "memory"],
     ]
@@ -75,7 +78,7 @@ def test_what_reaches_the_roof_is_drawn_on_it(intensity: float) -> None:
     assert at["on"][1] == pytest.approx(height(at["on"][0]), abs=0.2)
     assert at["below"][0] == at["on"][0]
     assert at["below"][1] > at["on"][1] + 10
-    numbers = {line[-1]: line[0] for line in rows(shown(lines))}
+    numbers = {row.line: str(row.number) for row in rows(shown(lines))}
     assert {name: number for number, name, *_ in points} == numbers
 
 

@@ -1,4 +1,4 @@
-// One view's side of the talk with the kernel: the state as it is now, and questions with answers.
+// The page's end of a view's connection: the current state, and questions with their answers.
 import type { Model } from "./host.ts";
 import { applied, message, VERSION, type Data, type FromKernel, type Json } from "./protocol.ts";
 

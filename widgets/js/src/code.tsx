@@ -25,6 +25,7 @@ export interface CodeProps {
   label: string; // for a screen reader
   root: ShadowRoot;
   marked: readonly number[]; // linked lines, from 0, ascending
+  guessed?: readonly number[]; // lines whose links are inferred, from 0, ascending
   at?: number | null; // the line to bring into sight, from 0
   onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
   notes?: readonly string[]; // for each line what stands beside it
@@ -33,7 +34,7 @@ export interface CodeProps {
   search?: { query: string; key: number }; // the panel opens when `key` changes
 }
 
-// StableHLO, HLO and jaxpr: what they have in common is enough to read by.
+// One highlighter for StableHLO, HLO and jaxpr: it uses what they have in common.
 const hlo = StreamLanguage.define<null>({
   startState: () => null,
   token(stream) {
@@ -67,8 +68,14 @@ const folds = foldService.of((state, start, end) => {
   return null;
 });
 
-const setMarks = StateEffect.define<readonly number[]>();
+// A guess must not look certain: the mark of a link that is inferred is dashed.
+interface Marked {
+  lines: readonly number[];
+  guessed: ReadonlySet<number>;
+}
+const setMarks = StateEffect.define<Marked>();
 const mark = Decoration.line({ class: "cm-linked" });
+const guess = Decoration.line({ class: "cm-linked cm-guessed", attributes: { title: "inferred: XLA recorded no source location" } });
 const marks = StateField.define<DecorationSet>({
   create: () => Decoration.none,
   update(value, transaction) {
@@ -76,8 +83,9 @@ const marks = StateField.define<DecorationSet>({
       if (!effect.is(setMarks)) continue;
       const builder = new RangeSetBuilder<Decoration>();
       const { doc } = transaction.state;
-      for (const line of effect.value) {
-        if (line >= 0 && line < doc.lines) builder.add(doc.line(line + 1).from, doc.line(line + 1).from, mark);
+      for (const line of effect.value.lines) {
+        const kind = effect.value.guessed.has(line) ? guess : mark;
+        if (line >= 0 && line < doc.lines) builder.add(doc.line(line + 1).from, doc.line(line + 1).from, kind);
       }
       value = builder.finish();
     }
@@ -120,6 +128,7 @@ const look = EditorView.theme({
   ".cm-content": { caretColor: "var(--fg)" },
   ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--dim)", border: "0" },
   ".cm-linked": { backgroundColor: "var(--mark)" },
+  ".cm-guessed": { backgroundColor: "color-mix(in srgb, var(--mark) 45%, transparent)", outline: "1px dashed var(--dim)", outlineOffset: "-1px" },
   ".cm-notes .cm-gutterElement": { padding: "0 6px", textAlign: "right", minWidth: "4em" },
   ".cm-panels": { backgroundColor: "var(--raised)", color: "var(--fg)" },
   ".cm-searchMatch": { backgroundColor: "var(--mark2)", outline: "1px solid var(--accent)" },
@@ -191,8 +200,8 @@ export function Code(props: CodeProps) {
   }, [props.notes]);
 
   useEffect(() => {
-    editor.current?.dispatch({ effects: setMarks.of(props.marked) });
-  }, [props.marked, props.text]);
+    editor.current?.dispatch({ effects: setMarks.of({ lines: props.marked, guessed: new Set(props.guessed) }) });
+  }, [props.marked, props.guessed, props.text]);
 
   useEffect(() => {
     const view = editor.current;

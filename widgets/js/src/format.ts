@@ -1,33 +1,33 @@
-// Numbers for a reader. A number that is not known shows as nothing.
+// Numbers for a reader. The units and their steps come from `widgets/units.py`; `test/units.json` has cases for both sides.
+import { SCALES, type Column } from "./generated.ts";
+import type { Json } from "./protocol.ts";
 
+export type Unit = Column["unit"];
 export type Maybe<T> = T | null | undefined;
 
-const scaled = (value: number, step: number, units: readonly string[]): string => {
-  let i = 0;
-  while (Math.abs(value) >= step && i < units.length - 1) {
-    value /= step;
-    i++;
-  }
-  const digits = i === 0 && Number.isInteger(value) ? 0 : Math.abs(value) >= 100 ? 0 : 1;
-  return `${value.toFixed(digits)}${units[i] ? ` ${units[i]}` : ""}`;
-};
-
-export const count = (value: Maybe<number>): string => (value == null ? "" : value.toLocaleString("en-US"));
-
-export const bytes = (value: Maybe<number>): string =>
-  value == null ? "" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-
-export const flops = (value: Maybe<number>): string => (value == null ? "" : scaled(value, 1000, ["", "k", "M", "G", "T", "P"]));
-
-export function seconds(value: Maybe<number>): string {
+// An unknown value is written as "".
+export function written(value: Maybe<Json>, unit: Unit): string {
   if (value == null) return "";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size < 1e-6) return `${(value * 1e9).toFixed(0)} ns`;
-  if (size < 1e-3) return `${(value * 1e6).toFixed(size < 1e-5 ? 1 : 0)} µs`;
-  if (size < 1) return `${(value * 1e3).toFixed(size < 1e-2 ? 2 : size < 0.1 ? 1 : 0)} ms`;
-  return size < 120 ? `${value.toFixed(size < 10 ? 2 : 1)} s` : `${(value / 60).toFixed(1)} min`;
+  if (typeof value !== "number" || unit === "text" || unit === "code" || unit === "number") return String(value);
+  if (unit === "count") return Math.floor(value + 0.5).toLocaleString("en-US");
+  if (unit === "share") return `${(100 * value).toFixed(1)} %`;
+  return unit === "seconds" ? scaled(value * 1e9, "nanoseconds") : scaled(value, unit);
 }
 
-export const share = (value: Maybe<number>): string =>
-  value == null ? "" : `${(value * 100).toFixed(value !== 0 && Math.abs(value) < 0.1 ? 1 : 0)}%`;
+// Three significant digits; the smallest unit has no decimals.
+function scaled(value: number, scale: keyof typeof SCALES): string {
+  if (value === 0) return "0";
+  const steps: readonly (readonly [string, number])[] = SCALES[scale];
+  const [unit, step] = steps.filter(([, start]) => Math.abs(value) >= start).at(-1) ?? steps[0]!;
+  const size = value / step;
+  const digits = unit === steps[0]![0] || Math.abs(size) >= 99.95 ? 0 : Math.abs(size) >= 9.995 ? 1 : 2;
+  return `${size.toFixed(digits)} ${unit}`.trimEnd();
+}
+
+const writer = (unit: Unit) => (value: Maybe<number>): string => written(value, unit);
+
+export const count = writer("count");
+export const bytes = writer("bytes");
+export const amount = writer("amount");
+export const seconds = writer("seconds");
+export const share = writer("share");

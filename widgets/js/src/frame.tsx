@@ -1,4 +1,4 @@
-// What is around every live form: the theme, the error line, whether the kernel still answers, and the choice by kind.
+// The frame of every live form: theme, error line, whether the kernel still answers. It chooses the form by kind.
 import { Component, render, type ComponentChildren, type FunctionComponent } from "preact";
 import { useEffect, useReducer, useState } from "preact/hooks";
 import type { Client, Life } from "./client.ts";
@@ -40,7 +40,7 @@ function Frame({ client, root }: { client: Client; root: ShadowRoot }) {
   useEffect(() => watchTheme(setColours), []);
   const { kind, data, life, error } = client.snapshot;
   const View = kinds[kind] as FunctionComponent<ViewProps> | undefined;
-  // Until the kernel has answered, and for a kind that this code does not know, the HTML in the page stays in sight.
+  // The HTML in the page stays visible until the kernel has answered, and for a kind that this code does not know.
   if (data === null || !View) {
     return (
       <>
@@ -68,7 +68,7 @@ function Notice({ children }: { children: ComponentChildren }) {
   );
 }
 
-// A mistake of ours while drawing must not leave a white hole: it is named, and the HTML in the page shows again.
+// An error while drawing must not leave an empty place: it is named, and the HTML in the page shows again.
 class Guard extends Component<{ children: ComponentChildren }, { failed: Error | null }> {
   override state = { failed: null as Error | null };
 

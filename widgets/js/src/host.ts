@@ -1,4 +1,4 @@
-// What anywidget gives us, as far as we use it, and what the drawing code gives the shell.
+// The part of anywidget's model that is used here, and what the drawing code gives the shell.
 
 export interface Model {
   readonly widget_manager?: unknown;

@@ -1,5 +1,5 @@
-// Which line of a program's text belongs to which line of the user's, both ways.
-import type { StageAnswer } from "./shapes.ts";
+// Links between the lines of a program's text and lines of user code, both ways.
+import type { StageAnswer } from "./generated.ts";
 
 export interface Links {
   of: (line: number) => readonly number[]; // of a line of the text (from 0), its Ls

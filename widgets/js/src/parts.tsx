@@ -1,7 +1,6 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
-import type { Site } from "./shapes.ts";
 
 // A front end's own shortcuts must not take what is typed into a field of a view.
 export const keep = (event: KeyboardEvent): void => event.stopPropagation();
@@ -22,15 +21,11 @@ export function Filter({ value, set, of }: { value: string; set: (value: string)
   );
 }
 
-// A line of the user's as a reader says it.
-export const where = ({ place, cell, line }: Site): string | null =>
-  cell === null ? place : line === null ? `cell [${cell}]` : `cell [${cell}], line ${line}`;
-
 // A button whose work may fail: what went wrong stands beside it.
 export function Act({ children, run, label, pressed }: {
   children: ComponentChildren;
   run: () => Promise<unknown> | void;
-  label?: string;
+  label?: string | undefined;
   pressed?: boolean;
 }) {
   const [failed, setFailed] = useState("");

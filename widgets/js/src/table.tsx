@@ -1,18 +1,16 @@
 // A table that sorts, filters, opens rows and can be walked with the arrow keys.
 import { Fragment, type ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { bytes, count, flops, seconds, share } from "./format.ts";
+import { count, written, type Unit } from "./format.ts";
 import { useKept } from "./kept.ts";
 import type { Client } from "./client.ts";
 
 export type Cell = string | number | boolean | null | undefined;
 
-const drawn = { count, seconds, bytes, flops, share } as const;
-
 export interface Column<R> {
   key: string;
   label: string;
-  kind?: keyof typeof drawn | "text";
+  kind?: Unit;
   says?: string; // for the header: what the column means
   wide?: boolean; // left out where the cell is narrow
   value: (row: R) => Cell; // what it sorts by
@@ -30,16 +28,18 @@ export interface TableProps<R> {
   rows: readonly R[];
   columns: readonly Column<R>[];
   id: (row: R) => string | number;
-  filter?: string;
+  head?: string | undefined; // the column that names a row, and opens or selects it; the first if it is not given
+  empty?: string;
+  filter?: string | undefined;
   words?: (row: R) => string; // what the filter looks at, beside the columns
-  detail?: (row: R) => ComponentChildren | null;
+  detail?: ((row: R) => ComponentChildren | null) | undefined;
   sort?: Sort | null;
-  selected?: (row: R) => boolean;
-  onSelect?: (row: R) => void;
+  selected?: ((row: R) => boolean) | undefined;
+  onSelect?: ((row: R) => void) | undefined;
   first?: number; // how many rows are drawn before "more" is pressed
 }
 
-// Numbers before nothing, big before small when `down`; rows that are alike keep their order.
+// Unknown values come last in both directions; equal rows keep their order.
 export function sorted<R>(rows: readonly R[], value: (row: R) => Cell, down: boolean): R[] {
   const sign = down ? -1 : 1;
   return [...rows].sort((a, b) => {
@@ -65,15 +65,14 @@ export function filtered<R>(rows: readonly R[], filter: string, words: (row: R) 
 
 const shown = <R,>(column: Column<R>, row: R): ComponentChildren => {
   if (column.draw) return column.draw(row);
-  const value = column.value(row);
-  if (typeof value === "number" && column.kind && column.kind !== "text") return drawn[column.kind](value);
-  return value == null ? "" : String(value);
+  return written(column.value(row), column.kind ?? "text");
 };
 
-const numeric = (column: { kind?: string }): boolean => column.kind !== undefined && column.kind !== "text";
+const numeric = ({ kind = "text" }: { kind?: Unit }): boolean => kind !== "text" && kind !== "code";
 
 export function Table<R>(props: TableProps<R>) {
   const { client, name, rows, columns, id, detail, selected, onSelect } = props;
+  const head = columns.find((column) => column.key === props.head) ?? columns[0];
   const [sort, setSort] = useKept<Sort | null>(client, `${name}: sort`, props.sort ?? null);
   const [open, setOpen] = useKept<ReadonlySet<string | number>>(client, `${name}: open`, new Set());
   const [limit, setLimit] = useState(props.first ?? 200);
@@ -127,12 +126,12 @@ export function Table<R>(props: TableProps<R>) {
                   aria-selected={selected ? selected(row) : undefined}
                   onClick={onSelect && (() => onSelect(row))}
                 >
-                  {columns.map((column, i) => (
+                  {columns.map((column) => (
                     <td
                       key={column.key}
-                      class={`${numeric(column) ? "num" : i === 0 ? "name" : ""} ${column.wide ? "wide" : ""}`}
+                      class={`${numeric(column) ? "num" : column === head ? "name" : ""} ${column.wide ? "wide" : ""}`}
                     >
-                      {i === 0 && detail && (
+                      {column === head && detail && (
                         <button
                           type="button"
                           class="open"
@@ -147,7 +146,7 @@ export function Table<R>(props: TableProps<R>) {
                           {more === null ? "" : isOpen ? "▾" : "▸"}
                         </button>
                       )}
-                      {i === 0 && onSelect ? (
+                      {column === head && onSelect ? (
                         <button type="button" class="link">
                           {shown(column, row)}
                         </button>
@@ -169,7 +168,7 @@ export function Table<R>(props: TableProps<R>) {
           })}
         </tbody>
       </table>
-      {found.length === 0 && <p class="dim">{rows.length ? "No row has these words." : "Nothing yet."}</p>}
+      {found.length === 0 && <p class="dim">{rows.length ? "No row has these words." : (props.empty ?? "Nothing yet.")}</p>}
       {found.length > limit && (
         <button type="button" onClick={() => setLimit(limit * 4)}>
           {count(found.length - limit)} more

@@ -1,18 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { barsOf } from "../src/flame.tsx";
-import { bytes, count, flops, seconds, share } from "../src/format.ts";
+import { written, type Unit } from "../src/format.ts";
 import { placed } from "../src/graph.tsx";
 import { lanesOf, step } from "../src/timeline.tsx";
+import cases from "./units.json";
 
-test("numbers for a reader", () => {
-  assert.deepEqual([0, 1023, 1536, 3 * 2 ** 30, null].map(bytes), ["0 B", "1023 B", "1.5 KiB", "3.0 GiB", ""]);
-  assert.deepEqual([0, 5e-9, 4.2e-6, 0.00315, 0.25, 1.5, 90, 600].map(seconds), [
-    "0", "5 ns", "4.2 µs", "3.15 ms", "250 ms", "1.50 s", "90.0 s", "10.0 min",
-  ]);
-  assert.deepEqual([1234567, undefined].map(count), ["1,234,567", ""]);
-  assert.deepEqual([999, 2.5e9].map(flops), ["999", "2.5 G"]);
-  assert.deepEqual([0, 0.034, 0.5].map(share), ["0%", "3.4%", "50%"]);
+// The same cases are read by tests/widgets/test_units.py.
+test("numbers are written as the kernel writes them", () => {
+  for (const { unit, value, text } of cases) assert.equal(written(value, unit as Unit), text, `${value} ${unit}`);
 });
 
 test("lanes have a row for each depth, and lanes without events have none", () => {

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { instructionOn, instructionsOf, linksOf } from "../src/linked.ts";
 import { rowsOf } from "../src/views/diff.tsx";
 import { flat, linkedTo, tablesOf, rowsOfEvents, within } from "../src/views/profile.tsx";
-import type { Branch, ProfileData } from "../src/shapes.ts";
+import type { Branch, ProfileData } from "../src/generated.ts";
 
 test("lines of a text and lines of the user's find each other", () => {
   const links = linksOf({ groups: [[0], [0, 2]], links: [-1, 0, 1, 0] });

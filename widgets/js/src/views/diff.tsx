@@ -1,9 +1,9 @@
-// Two programs side by side. The kernel says which lines are the same but for numbers and names.
+// Two programs side by side. The kernel says which lines are the same, apart from numbers and names.
 import { useEffect, useState } from "preact/hooks";
-import { bytes, count, flops } from "../format.ts";
+import { count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
-import type { DiffData, HloData } from "../shapes.ts";
+import type { DiffData, HloData } from "../generated.ts";
 
 const AROUND = 3; // lines that are the same, around each difference
 const MOST = 1500; // rows drawn at once
@@ -16,7 +16,7 @@ export interface DiffRow {
 
 export type DiffItem = DiffRow | { hunk: number; hidden: number };
 
-// The rows of a diff; what is the same is left out but for the lines around a difference, unless its hunk is open.
+// The rows of a diff. Equal lines are left out unless they are near a difference or their hunk is open.
 export function rowsOf(hunks: DiffData["hunks"], open: ReadonlySet<number>): DiffItem[] {
   const items: DiffItem[] = [];
   hunks.forEach(([same, a, b, c, d], i) => {
@@ -46,9 +46,7 @@ export function DiffView({ data, client }: Pick<ViewProps<DiffData>, "data" | "c
   return (
     <>
       <p class="dim" role="status">
-        {data.removed || data.added
-          ? `${count(data.removed)} lines removed, ${count(data.added)} added; ${flops(data.first.total[0])} → ${flops(data.second.total[0])} FLOPs, ${bytes(data.first.total[2])} → ${bytes(data.second.total[2])} moved`
-          : "No difference but in numbers and names."}
+        {data.summary}
       </p>
       <div class="scroll" tabIndex={0} role="region" aria-label={`${data.title}, compared`}>
         <table class="compared mono">
@@ -67,7 +65,7 @@ export function DiffView({ data, client }: Pick<ViewProps<DiffData>, "data" | "c
                 <tr key={`h${item.hunk}`}>
                   <td colSpan={2}>
                     <button type="button" class="link" onClick={() => setOpen(new Set([...open, item.hunk]))}>
-                      ⋯ {count(item.hidden)} lines that are the same
+                      ⋯ {count(item.hidden)} equal lines
                     </button>
                   </td>
                 </tr>

@@ -1,22 +1,21 @@
-// `%jax hlo`: the cell's lines beside what was traced, what XLA was given and what it made of it, linked both ways.
-import type { ComponentChildren } from "preact";
+// `%jax hlo`: the lines of a cell beside its jaxpr, StableHLO and optimized HLO, linked both ways.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Code } from "../code.tsx";
-import { bytes, count, flops } from "../format.ts";
+import { amount, count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { Graph } from "../graph.tsx";
 import { useKept } from "../kept.ts";
 import { instructionOn, instructionsOf, linksOf } from "../linked.ts";
 import { Act, copy, download, Tabs } from "../parts.tsx";
-import type { GraphAnswer, HloData, InstructionAnswer, Places, StageAnswer } from "../shapes.ts";
-import { Table } from "../table.tsx";
+import type { CostRow, File, GraphAnswer, HloData, InstructionAnswer, Places, StageAnswer } from "../generated.ts";
+import { FactsView, Heading, SectionView, type Marks } from "../sections.tsx";
 import { AskedDiff } from "./diff.tsx";
 
 type Client = ViewProps["client"];
 
 const NAMES: Record<string, string> = { jaxpr: "jaxpr", stablehlo: "StableHLO", hlo: "Optimized HLO" };
 
-// An answer of the kernel's, asked for once the first time it is needed and kept as long as the view.
+// An answer of the kernel, requested when it is first needed and kept as long as the view.
 const answers = new WeakMap<Client, Map<string, unknown>>();
 
 function useAnswer<T>(client: Client, ask: string, args: Record<string, string | number | null> | null) {
@@ -44,7 +43,7 @@ function useAnswer<T>(client: Client, ask: string, args: Record<string, string |
 
 export function HloView({ data, client, root }: ViewProps<HloData>) {
   const [tab, setTab] = useKept<string>(client, "tab", data.stage);
-  const [lower, setLower] = useKept<string>(client, "lower", "lines");
+  const [lower, setLower] = useKept<string>(client, "lower", "By line");
   const [chosen, setChosen] = useKept<readonly number[]>(client, "chosen", data.line < 0 ? [] : [data.line]); // Ls
   const [instruction, setInstruction] = useKept<string | null>(client, "instruction", null);
   const [places, setPlaces] = useKept<Places>(client, "places", data);
@@ -56,23 +55,25 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const links = useMemo(() => stage && linksOf(stage), [stage]);
   const marks = useMemo(() => new Set(chosen), [chosen]);
   const marked = useMemo(() => links?.to(marks) ?? [], [links, marks]);
+  const guessed = useMemo(() => new Set(stage?.inferred), [stage]);
+  const guesses = marked.filter((line) => guessed.has(line)).length;
   const instructions = useMemo(() => (stage?.stage === "hlo" ? instructionsOf(stage.text) : undefined), [stage]);
 
-  // A text that is read may bring lines that nothing pointed to before; the numbers of the others stay.
+  // A stage may refer to lines that no other stage did; the Ls of the others stay the same.
   useEffect(() => {
     if (stage && stage.lines.length > places.lines.length) setPlaces({ sources: stage.sources, lines: stage.lines });
   }, [stage]);
-  // XLA prints what runs first last: of the lines that are linked, one of the entry is the one to see first.
+  // XLA prints the entry computation last: of the linked lines, one in the entry is shown first.
   const entry = useMemo(() => stage?.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")) ?? -1, [stage]);
   const firstOf = (lines: readonly number[]): number | undefined => lines.find((line) => line > entry) ?? lines[0];
-  // What was asked for on the line of `%jax hlo`, or chosen in another stage, is brought into sight.
+  // Scroll to the line that `%jax hlo` named, or that was chosen in another stage.
   useEffect(() => {
     if (!stage || jump.code !== undefined) return;
     const first = firstOf(marked) ?? (data.grep ? -1 : entry);
     if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
-  // The pane in which somebody chose stays as it is: a text that moves under a pressed mouse is selected, not clicked.
+  // The pane that was pressed does not scroll: a text that moves under a pressed mouse is selected, not clicked.
   const choose = (next: readonly number[], from: "code" | "source" | "elsewhere"): void => {
     setChosen(next);
     setJump({
@@ -93,17 +94,21 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
     setChosen(links?.of(line) ?? []);
     setJump({ code: line, line: links?.of(line)[0] });
   };
-  const { program } = data;
-  const file = `${program.name.replace(/\W+/g, "_")}.${program.id}`;
+  // What a press on a row of a table marks: of the costs, a line; of the fusions, an instruction.
+  const marksOf: Record<string, Marks> = {
+    lines: { chosen, press: ([l]) => typeof l === "number" && l >= 0 && choose([l], "elsewhere") },
+    fusions: { chosen: instruction === null ? [] : [instruction], press: ([name]) => toInstruction(String(name)) },
+  };
+  const titles = [...new Set(data.page.sections.map((section) => section.title))];
   return (
     <>
-      <Heading data={data} />
+      <Heading page={data.page} />
       <div class="sides">
         <div class="side">
           {places.sources.map((_, index) => (
             <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "source")} />
           ))}
-          {places.sources.length === 0 && <p class="dim">No line of yours is behind this program.</p>}
+          {places.sources.length === 0 && <p class="dim">This program has no source line in your code.</p>}
         </div>
         <div class="side">
           <Tabs
@@ -127,6 +132,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
                       <div class="bar">
                         <span class="dim" role="status">
                           {count(stage.links.length)} lines{marked.length > 0 && `, ${count(marked.length)} linked`}
+                          {guesses > 0 && `, ${count(guesses)} of them by inference`}
                         </span>
                         <span class="space" />
                         <button type="button" onClick={() => setSearch({ query: "", key: search.key + 1 })}>
@@ -135,8 +141,8 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
                         <Act run={() => copy(stage.text)}>copy</Act>
                         <Act
                           run={async () => {
-                            const made = await client.ask<{ name: string; text: string }>("download", { stage: name });
-                            download(made.name || file, made.text);
+                            const made = await client.ask<File>("download", { stage: name });
+                            download(made.name, made.text);
                           }}
                         >
                           download
@@ -146,9 +152,10 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
                         key={name}
                         text={stage.text}
                         language="hlo"
-                        label={`${NAMES[name]} of ${program.title}`}
+                        label={`${NAMES[name]} of ${data.page.title}`}
                         root={root}
                         marked={marked}
+                        guessed={stage.inferred}
                         at={jump.code ?? null}
                         onLine={fromCode}
                         search={search}
@@ -168,45 +175,22 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
         at={lower}
         set={setLower}
         tabs={[
-          {
-            key: "lines",
-            label: "By line",
-            body: () => <ByLine {...{ data, client, places, marks }} choose={(l) => choose([l], "elsewhere")} />,
-          },
-          { key: "kinds", label: "By kind", body: () => <ByKind data={data} client={client} /> },
-          { key: "fusions", label: `Fusions (${data.fusions.length})`, body: () => <Fusions {...{ data, client, toInstruction }} /> },
-          { key: "memory", label: "Memory", body: () => <Buffers data={data} client={client} /> },
-          { key: "instruction", label: "Instruction", body: () => <Instruction {...{ client, places }} name={instruction} /> },
+          ...titles.map((title) => ({
+            key: title,
+            label: title,
+            body: () =>
+              data.page.sections
+                .filter((section) => section.title === title)
+                .map((section, i) => (
+                  <SectionView key={i} {...{ section, client }} marks={"key" in section ? marksOf[section.key] : undefined} />
+                )),
+          })),
+          { key: "instruction", label: "Instruction", body: () => <Instruction client={client} name={instruction} /> },
           { key: "graph", label: "Graph", body: () => <Neighbourhood {...{ client, instruction, toInstruction }} /> },
         ]}
       />
     </>
   );
-}
-
-function Heading({ data }: { data: HloData }) {
-  const [operations, transcendentals, moved] = data.total;
-  const facts = [
-    `${flops(operations)} FLOPs`,
-    transcendentals ? `${flops(transcendentals)} transcendental` : "",
-    `${bytes(moved)} moved`,
-    data.memory ? `${bytes(data.memory.temporary)} temporary` : "",
-  ];
-  return (
-    <div class="bar">
-      <span class="title">{data.program.title}</span>
-      {facts.filter(Boolean).map((fact) => (
-        <span class="badge" key={fact}>
-          {fact}
-        </span>
-      ))}
-    </div>
-  );
-}
-
-interface Part {
-  data: HloData;
-  client: Client;
 }
 
 function SourcePane({ index, data, places, marks, at, choose, root }: {
@@ -227,14 +211,14 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
         .sort((a, b) => a - b),
     [places, marks, source, index],
   );
-  // Beside a line: its FLOPs, or how many instructions came of it.
+  // Beside a line: its FLOPs, or the number of its instructions.
   const notes = useMemo(() => {
     const found: string[] = source.lines.map(() => "");
-    data.table.line.forEach((l, i) => {
-      const [s, line] = places.lines[l] ?? [-1, 0];
-      if (s !== index) return;
-      const work = data.table.flops[i]!;
-      found[line - source.first] = work ? flops(work) : `${data.table.instructions[i]}×`;
+    const costs = data.page.sections.find((section) => section.type === "table" && section.key === "lines");
+    const rows = costs && "rows" in costs ? (costs.rows as CostRow[]) : [];
+    rows.forEach((row) => {
+      const [s, line] = places.lines[row.id as number] ?? [-1, 0];
+      if (s === index) found[line - source.first] = row.flops ? amount(row.flops) : `${row.instructions}×`;
     });
     return found;
   }, [data, places, source, index]);
@@ -263,142 +247,11 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
   );
 }
 
-function lineText(places: Places, l: number): string {
-  const [s, line] = places.lines[l] ?? [-1, 0];
-  const source = places.sources[s];
-  return source ? `${line}  ${source.lines[line - source.first]?.trim() ?? ""}` : "(no line of yours)";
-}
-
-function ByLine({ data, client, places, marks, choose }: Part & {
-  places: Places;
-  marks: ReadonlySet<number>;
-  choose: (l: number) => void;
-}) {
-  const { table } = data;
-  const rows = useMemo(() => table.line.map((l, i) => ({ l, i })), [table]);
-  return (
-    <Table
-      client={client}
-      name="Cost by line"
-      rows={rows}
-      id={(r) => r.i}
-      selected={(r) => marks.has(r.l)}
-      onSelect={(r) => r.l >= 0 && choose(r.l)}
-      columns={[
-        { key: "line", label: "Line", value: (r) => lineText(places, r.l), draw: (r) => <span class="mono">{lineText(places, r.l)}</span> },
-        { key: "instructions", label: "Instructions", kind: "count", value: (r) => table.instructions[r.i] },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => table.flops[r.i] },
-        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => table.transcendentals[r.i] },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => table.bytes[r.i] },
-      ]}
-    />
-  );
-}
-
-function ByKind({ data, client }: Part) {
-  return (
-    <Table
-      client={client}
-      name="Instructions by kind"
-      rows={data.kinds}
-      id={(r) => r[0]}
-      columns={[
-        { key: "opcode", label: "Instruction", value: (r) => r[0], draw: (r) => <span class="mono">{r[0]}</span> },
-        { key: "count", label: "Count", kind: "count", value: (r) => r[1] },
-        { key: "fused", label: "Fused", kind: "count", says: "of them, within a fusion", value: (r) => r[2] },
-        { key: "flops", label: "FLOPs", kind: "flops", value: (r) => r[3] },
-        { key: "transcendentals", label: "Transc.", kind: "flops", wide: true, value: (r) => r[4] },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
-      ]}
-    />
-  );
-}
-
-function Fusions({ data, client, toInstruction }: Part & { toInstruction: (name: string) => void }) {
-  return (
-    <Table
-      client={client}
-      name="Fusions"
-      rows={data.fusions}
-      id={(r) => r[0]}
-      onSelect={(r) => toInstruction(r[0])}
-      columns={[
-        { key: "name", label: "Fusion", value: (r) => r[0], draw: (r) => <span class="mono">{r[0]}</span> },
-        { key: "kind", label: "Kind", wide: true, value: (r) => r[1] },
-        { key: "parts", label: "Of", value: (r) => r[2] },
-        { key: "lines", label: "Lines", value: (r) => r[3].map((l) => data.lines[l]?.[1]).filter(Boolean).join(", ") },
-        { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r[4] },
-        { key: "bytes", label: "Bytes", kind: "bytes", value: (r) => r[5] },
-      ]}
-    />
-  );
-}
-
-function Buffers({ data, client }: Part) {
-  const { memory } = data;
-  return (
-    <>
-      {memory && (
-        <p>
-          {bytes(memory.arguments)} arguments, {bytes(memory.outputs)} results ({bytes(memory.alias)} in place of
-          arguments), {bytes(memory.temporary)} temporary, {bytes(memory.code)} code
-        </p>
-      )}
-      <Table
-        client={client}
-        name="Memory by buffer"
-        rows={data.buffers}
-        id={(r) => r[0]}
-        words={(r) => r[3].map((held) => held[0]).join(" ")}
-        detail={(r) => (
-          <ul class="mono">
-            {r[3].map(([name, offset, size]) => (
-              <li key={`${name} ${offset}`}>
-                {name}: {bytes(size)} at {offset}
-              </li>
-            ))}
-          </ul>
-        )}
-        columns={[
-          { key: "index", label: "Buffer", value: (r) => `${r[0]}` },
-          { key: "kind", label: "Kind", value: (r) => r[1] },
-          { key: "size", label: "Size", kind: "bytes", value: (r) => r[2] },
-          { key: "held", label: "Holds", value: (r) => r[3].slice(0, 4).map((held) => held[0]).join(", ") + (r[3].length > 4 ? " …" : "") },
-        ]}
-      />
-    </>
-  );
-}
-
-function Instruction({ client, places, name }: { client: Client; places: Places; name: string | null }) {
+function Instruction({ client, name }: { client: Client; name: string | null }) {
   const { value: found, failed } = useAnswer<InstructionAnswer>(client, "instruction", name === null ? null : { name });
   if (name === null) return <p class="dim">Choose an instruction in the optimized HLO.</p>;
   if (!found) return <p class="dim">{failed || "reading …"}</p>;
-  const facts: [string, ComponentChildren][] = [
-    ["Instruction", <span class="mono">{found.text}</span>],
-    ["Scope", `${found.backward ? "backward of " : ""}${found.path.join(" / ") || "none"}`],
-    ["Lines", found.lines.length ? found.lines.map((l) => <div class="mono">{lineText(places, l)}</div>) : "none of yours"],
-    ["Cost", `${flops(found.cost[0])} FLOPs, ${flops(found.cost[1])} transcendental, ${bytes(found.cost[2])}; run ${count(found.runs)}×`],
-    [
-      "Stack",
-      <details>
-        <summary>{found.stack.length} frames, the innermost first</summary>
-        {found.stack.map(([file, line, within], i) => (
-          <div class="mono" key={i}>{`${file}:${line} ${within}`}</div>
-        ))}
-      </details>,
-    ],
-  ];
-  return (
-    <dl>
-      {facts.map(([fact, value]) => (
-        <>
-          <dt>{fact}</dt>
-          <dd>{value}</dd>
-        </>
-      ))}
-    </dl>
-  );
+  return <FactsView {...found.facts} />;
 }
 
 function Neighbourhood({ client, instruction, toInstruction }: {

@@ -1,22 +1,19 @@
 // The live forms by the `kind` of their view.
-import type { ComponentType } from "preact";
-import { CacheView } from "./cache.tsx";
-import { DevicesView } from "./devices.tsx";
+import type { FunctionComponent } from "preact";
+import type { ViewProps } from "../frame.tsx";
+import type { Kinds } from "../generated.ts";
 import { DiffView } from "./diff.tsx";
 import { HloView } from "./hlo.tsx";
-import { LinesView } from "./lines.tsx";
-import { MemoryView } from "./memory.tsx";
+import { PageView } from "./page.tsx";
 import { ProfileView } from "./profile.tsx";
-import { TableView } from "./table.tsx";
 
-// Each form knows the shape of its own data.
-export const kinds: Record<string, ComponentType<never>> = {
-  cache: CacheView,
-  devices: DevicesView,
+// The types demand a form for each entry of `KINDS` (scripts/view_types.py), for the data that the kernel sends.
+type Forms = { [K in keyof Kinds]: FunctionComponent<ViewProps<Kinds[K]>> };
+
+const byHand: Forms = {
   diff: DiffView,
   hlo: HloView,
-  lines: LinesView,
-  memory: MemoryView,
   profile: ProfileView,
-  table: TableView,
 };
+
+export const kinds: Record<string, FunctionComponent<never>> = { ...byHand, page: PageView };

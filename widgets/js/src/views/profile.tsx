@@ -1,12 +1,13 @@
-// `%%jax profile`: where the time went. A timeline, and tables by line, module, operator and instruction. What is chosen
-// in one is marked in all others: they are linked through the events.
+// `%%jax profile`: a timeline, and tables by line, module, operator and instruction. They are linked through the events:
+// what is chosen in one is marked in the others.
 import { useMemo, useState } from "preact/hooks";
 import { Flame } from "../flame.tsx";
-import { bytes, flops, seconds, share } from "../format.ts";
+import { bytes, amount, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, download, Filter, Tabs } from "../parts.tsx";
-import type { Branch, ProfileData, Time } from "../shapes.ts";
+import type { Branch, File, ProfileData, Time } from "../generated.ts";
+import { Heading } from "../sections.tsx";
 import { Table, type Column } from "../table.tsx";
 import { Timeline, type Span } from "../timeline.tsx";
 
@@ -26,7 +27,7 @@ const RUNS = 1e9; // nanoseconds of a second
 export const place = (line: { file: string; cell: number | null; line: number }): string =>
   line.cell === null ? `${line.file.split("/").pop() ?? line.file}:${line.line}` : `cell [${line.cell}], line ${line.line}`;
 
-// The tree's nodes in the order in which they are written, but for the root, each with its path.
+// The tree's nodes in the order of `tree`, without the root, each with its path.
 export function flat(tree: Branch): (Branch & { path: string; depth: number })[] {
   const found: (Branch & { path: string; depth: number })[] = [];
   const walk = (node: Branch, path: string, depth: number): void => {
@@ -143,13 +144,13 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
     key: "inclusive",
     label: "Inclusive",
     kind: "seconds",
-    says: "the line and all that it called",
+    says: "the line and all it called",
     value: (r) => (r.inclusive == null ? null : r.inclusive / RUNS),
   },
   { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
   { key: "backward", label: "Backward", kind: "seconds", wide: true, value: (r) => r.backward / RUNS },
   { key: "count", label: "Runs", kind: "count", wide: true, value: (r) => Math.round(r.count) },
-  { key: "flops", label: "FLOPs", kind: "flops", wide: true, value: (r) => r.flops || null },
+  { key: "flops", label: "FLOPs", kind: "amount", wide: true, value: (r) => r.flops || null },
   { key: "bytes", label: "Bytes", kind: "bytes", wide: true, value: (r) => r.bytes || null },
 ];
 
@@ -228,19 +229,11 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   const told = event === null ? [] : AXES.flatMap((axis) => tables[axis][of[axis]?.[event] ?? -1]?.name ?? []);
   return (
     <>
-      <div class="bar">
-        <span class="title">{data.title || "Profile"}</span>
-        <span class="badge">
-          {data.repeat > 1 ? `${data.repeat} runs, each ` : ""}
-          {seconds(data.wall / RUNS)}
-        </span>
-        <span class="badge">{seconds(data.device / RUNS)} of work on the device</span>
-        <span class="badge">{share(data.attributed)} of it known by line</span>
-        {data.memory && <span class="badge">{bytes(data.memory.peak)} memory at most</span>}
+      <Heading page={data.heading}>
         <span class="space" />
         <Act run={() => save(client, "perfetto")}>Perfetto trace</Act>
         <Act run={() => save(client, "page")}>HTML page</Act>
-      </div>
+      </Heading>
       <Phases data={data} />
       <Timeline
         events={events}
@@ -291,7 +284,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
 }
 
 async function save(client: ViewProps["client"], form: "perfetto" | "page"): Promise<void> {
-  const { name, text } = await client.ask<{ name: string; text: string }>("save", { form });
+  const { name, text } = await client.ask<File>("save", { form });
   download(name, text, form === "page" ? "text/html" : "application/json");
 }
 
@@ -322,28 +315,14 @@ function Flames({ tree, at, onSelect }: { tree: Branch; at: string | null; onSel
 
 const COLOURS = ["#4c78a8", "#d67a1c", "#54a24b", "#a2679a", "#c9443f", "#4f9e98", "#8d6a52"];
 
-// What the time was: of the device, and of the thread that ran the code. A bar each, its parts named below.
+// The wall time of the device and of the thread that ran the code: a bar each, its parts named below.
 function Phases({ data }: { data: ProfileData }) {
-  const { host } = data;
-  const bars: [string, [string, number][]][] = [
-    ["device", [["busy", data.busy], ["idle", data.idle]]],
-    [
-      "this thread",
-      [
-        ["compiling", host.compile],
-        ["launching", host.dispatch],
-        ["transfers", host.transfer],
-        ["waiting", host.waiting],
-        ["Python", host.python],
-      ],
-    ],
-  ];
   let colour = 0;
   return (
     <div class="phases">
-      {bars.map(([who, parts]) => {
-        const total = parts.reduce((sum, [, time]) => sum + time, 0) || 1;
-        const shown = parts.filter(([, time]) => time > 0).map(([name, time]) => ({ name, time, colour: COLOURS[colour++ % COLOURS.length] }));
+      {data.phases.map(({ who, parts }) => {
+        const total = parts.reduce((sum, { time }) => sum + time, 0) || 1;
+        const shown = parts.filter(({ time }) => time > 0).map((part) => ({ ...part, colour: COLOURS[colour++ % COLOURS.length] }));
         return (
           <div key={who}>
             <span class="dim">{who}</span>
@@ -354,7 +333,7 @@ function Phases({ data }: { data: ProfileData }) {
             </div>
             <ul class="legend" aria-label={`What the time of ${who} was`}>
               {shown.map((part) => (
-                <li key={part.name}>
+                <li key={part.name} title={part.note}>
                   <span class="dot" style={{ background: part.colour }} aria-hidden="true" /> {part.name} {seconds(part.time / RUNS)}{" "}
                   <span class="dim">{share(part.time / total)}</span>
                 </li>
@@ -367,7 +346,7 @@ function Phases({ data }: { data: ProfileData }) {
   );
 }
 
-// Where each line lies under the device's two limits; both axes are logarithmic.
+// Each line under the device's roof; both axes are logarithmic.
 function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<ProfileData["peak"]> }) {
   const points = rows
     .filter((r) => r.flops > 0 && r.bytes > 0 && r.total > 0)
@@ -392,7 +371,7 @@ function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<Prof
         <line x1={pad} y1={8} x2={pad} y2={height - pad} stroke="var(--line)" />
         {points.map((p, i) => (
           <circle key={i} cx={x(p.intensity)} cy={y(p.speed)} r="4" fill="var(--accent)" fill-opacity="0.7">
-            <title>{`${p.name}: ${flops(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
+            <title>{`${p.name}: ${amount(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
           </circle>
         ))}
         <text x={width / 2} y={height - 12} text-anchor="middle" fill="var(--dim)" font-size="11">
@@ -403,7 +382,7 @@ function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<Prof
         </text>
       </svg>
       <figcaption class="dim">
-        {peak.name}: {flops(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
+        {peak.name}: {amount(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
       </figcaption>
     </figure>
   );

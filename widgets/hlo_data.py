@@ -1,0 +1,213 @@
+"""What the live form of a program gets and asks for: payloads and rows. `js/src/generated.ts` has their types.
+
+L, in comments here and in the TypeScript, is an index into `HloData.lines`: a line of user code. -1 is no line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from jaxtorch.insight.hlo.reading import Reading
+
+from .hlo_words import parts_of
+from .memory import BufferRow, buffer_rows, memory_facts
+from .page import Column, Facts, Page, Row, Section, Table, columns
+
+_ROWS = 200  # of a table
+
+
+@dataclass(frozen=True)
+class CostRow(Row):
+    """The cost of one source line; its id is the L."""
+
+    line: Annotated[str, Column("line", "code")]
+    instructions: Annotated[int, Column("instructions", "count")]
+    flops: Annotated[float, Column("FLOPs", "amount")]
+    share: Annotated[float | None, Column("share", "share", "of the FLOPs", wide=True)]
+    transcendentals: Annotated[
+        float, Column("transcendentals", "amount", "calls of exp, sin, ...", wide=True)
+    ]
+    bytes: Annotated[float, Column("bytes", "bytes")]
+
+
+@dataclass(frozen=True)
+class KindRow(Row):
+    """All instructions with the same opcode."""
+
+    opcode: Annotated[str, Column("opcode", "code")]
+    number: Annotated[int, Column("number", "count")]
+    fused: Annotated[int, Column("fused", "count", "of them, inside a fusion")]
+    flops: Annotated[float, Column("FLOPs", "amount")]
+    transcendentals: Annotated[float, Column("transcendentals", "amount", wide=True)]
+    bytes: Annotated[float, Column("bytes", "bytes")]
+
+
+@dataclass(frozen=True)
+class FusionRow(Row):
+    """A fusion; its id is the name of its instruction."""
+
+    fusion: Annotated[str, Column("fusion", "code")]
+    kind: Annotated[str, Column("kind", wide=True)]
+    parts: Annotated[str, Column("of")]
+    lines: Annotated[str, Column("lines", mark="inferred")]
+    flops: Annotated[float, Column("FLOPs", "amount", wide=True)]
+    bytes: Annotated[float, Column("bytes", "bytes")]
+    inferred: bool
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A part of the user's code. `first` is the number of its first line."""
+
+    file: str
+    title: str
+    cell: int | None
+    first: int
+    lines: list[str]
+
+
+class Place(NamedTuple):
+    """A line of user code: an index into `sources`, and its number."""
+
+    source: int
+    line: int
+
+
+class Other(NamedTuple):
+    """A program to compare with."""
+
+    id: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Places:
+    """The lines of user code that became instructions. Later answers may extend both lists."""
+
+    sources: list[SourceText]
+    lines: list[Place]
+
+
+@dataclass(frozen=True)
+class HloData(Places):
+    """A program.
+
+    Attributes:
+        page: the heading, and the tables as tabs. The table `lines` has the costs that are shown beside the code.
+        name: of a file to save.
+        others: programs to compare with: of the same function first, then the latest.
+        stages: the available stages, in order.
+        stage, line, grep: what to show first: a stage; an L; a word, or "".
+    """
+
+    page: Page
+    name: str
+    others: list[Other]
+    stages: list[str]
+    stage: str
+    line: int
+    grep: str
+
+
+@dataclass(frozen=True)
+class StageAnswer(Places):
+    """The text of one stage.
+
+    Attributes:
+        groups: lists of Ls.
+        links: for each line of `text`, an index into `groups`, or -1.
+        inferred: the lines of `text`, from 0, whose links are guesses: XLA recorded no origin for them.
+    """
+
+    stage: str
+    title: str
+    text: str
+    groups: list[list[int]]
+    links: list[int]
+    inferred: list[int]
+
+
+class GraphNode(NamedTuple):
+    """An instruction, or a scope."""
+
+    id: int
+    label: str
+    detail: str
+    distance: int
+    flops: float
+    bytes: float
+    line: int
+
+
+class GraphEdge(NamedTuple):
+    """From producer to consumer."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class GraphAnswer:
+    """Instructions or scopes, and what flows between them; `cut` if some were left out."""
+
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+    cut: bool
+
+
+@dataclass(frozen=True)
+class InstructionAnswer:
+    """One instruction: its Ls, and everything that is known about it."""
+
+    name: str
+    lines: list[int]
+    facts: Facts
+
+
+def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
+    """The tables of a program: its lines if they are given, kinds of instructions, fusions and buffers."""
+    kinds = [
+        KindRow(
+            id=k.opcode,
+            opcode=k.opcode,
+            number=k.number,
+            fused=k.fused,
+            flops=k.cost.flops,
+            transcendentals=k.cost.transcendentals,
+            bytes=k.cost.bytes,
+        )
+        for k in reading.kinds
+    ]
+    fusions = [
+        FusionRow(
+            id=f.instruction.name,
+            fusion=f.instruction.name,
+            kind=f.kind,
+            parts=parts_of(f.parts),
+            lines=", ".join(str(p.line) for p in f.places),
+            flops=f.cost.flops,
+            bytes=f.cost.bytes,
+            inferred=f.instruction.id in reading.module.inferred,
+        )
+        for f in reading.fusions[:_ROWS]
+    ]
+    buffers = buffer_rows(reading.buffers[:_ROWS])
+    memory = reading.program.memory()
+    found: list[Section] = []
+    if costs:
+        found.append(
+            Table("lines", columns(CostRow, costs), costs, "By line", "Cost by line", selects=True)
+        )
+    found.append(Table("kinds", columns(KindRow, kinds), kinds, "By kind", "Instructions by kind"))
+    if fusions:
+        title = f"Fusions ({len(reading.fusions)})"
+        shown = columns(FusionRow, fusions)
+        found.append(Table("fusions", shown, fusions, title, selects=True))
+    if memory is not None:
+        found.append(memory_facts(memory, "Memory"))
+    if buffers:
+        found.append(
+            Table("buffers", columns(BufferRow, buffers), buffers, "Memory", "Memory by buffer")
+        )
+    return tuple(found)

@@ -1,0 +1,247 @@
+// The sections of a page (`widgets/page.py`), each drawn from its description alone.
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { charts } from "./charts/index.ts";
+import type { Client } from "./client.ts";
+import { written } from "./format.ts";
+import type { Action, Charts, Code, Column, Facts, File, Notes, Page, Row, Section, Table as TableSection } from "./generated.ts";
+import { Act, download } from "./parts.tsx";
+import type { Json } from "./protocol.ts";
+import { Table, type Column as TableColumn } from "./table.tsx";
+
+export type Id = Row["id"];
+
+// What belongs together is marked together: ids of rows, which charts and tables share.
+export interface Marks {
+  chosen: readonly Id[];
+  press: (ids: readonly Id[]) => void;
+}
+
+export interface SectionProps<S = Section> {
+  section: S;
+  client: Client;
+  rows?: readonly Row[]; // of a table, where they travel beside it
+  filter?: string;
+  marks?: Marks;
+}
+
+export function SectionView(props: SectionProps) {
+  const { section } = props;
+  switch (section.type) {
+    case "facts":
+      return <FactsView {...section} />;
+    case "notes":
+      return <NotesView {...section} />;
+    case "table":
+      return <Rows {...props} section={section} />;
+    case "code":
+      return <Lines {...props} section={section} />;
+    case "chart": {
+      const Drawing = charts[section.kind as keyof Charts];
+      return <Drawing data={section.data as never} marks={props.marks} />;
+    }
+  }
+}
+
+// No hooks in the next three: the tests call them without a page.
+export function Heading({ page, children }: { page: Page; children?: ComponentChildren }) {
+  return (
+    <>
+      {page.warnings.map((text) => (
+        <p class="notice" role="status" key={text}>
+          {text}
+        </p>
+      ))}
+      <div class="bar">
+        <span class="title">{page.title}</span>
+        {page.facts.map((fact) => (
+          <span class="badge" key={fact}>
+            {fact}
+          </span>
+        ))}
+        {children}
+      </div>
+    </>
+  );
+}
+
+export function FactsView({ facts }: Pick<Facts, "facts">) {
+  return (
+    <dl>
+      {facts.map(({ name, lines, code }) => (
+        <>
+          <dt>{name}</dt>
+          <dd class={code ? "mono" : undefined}>
+            {lines.length > 6 ? (
+              <details>
+                <summary>{lines.length} lines</summary>
+                {lines.map((line) => (
+                  <div>{line}</div>
+                ))}
+              </details>
+            ) : (
+              lines.map((line) => <div>{line}</div>)
+            )}
+          </dd>
+        </>
+      ))}
+    </dl>
+  );
+}
+
+export function NotesView({ notes }: Pick<Notes, "notes">) {
+  return (
+    <>
+      {notes.map(({ text, more }) => (
+        <p class="notice">
+          {text}
+          {more.map((line) => (
+            <div class="dim">{line}</div>
+          ))}
+        </p>
+      ))}
+    </>
+  );
+}
+
+const value = (row: Row, key: string): Json | undefined => (row as unknown as Record<string, Json>)[key];
+
+// A value in its unit; an estimate is marked, and a long text folds.
+export function shown(row: Row, column: Column): ComponentChildren {
+  const text = written(value(row, column.key), column.unit);
+  if (text && column.mark && value(row, column.mark)) return <span title="inferred, not measured">~{text}</span>;
+  if (column.unit !== "code") return text;
+  if (text.length < 100) return <span class="mono">{text}</span>;
+  return (
+    <details>
+      <summary class="mono">{text.slice(0, 40)} …</summary>
+      <span class="mono">{text}</span>
+    </details>
+  );
+}
+
+function Rows({ section, client, rows = section.rows, filter, marks }: SectionProps<TableSection>) {
+  const columns: TableColumn<Row>[] = section.columns.map((column) => ({
+    key: column.key,
+    label: column.label,
+    kind: column.unit,
+    says: column.says,
+    wide: column.wide,
+    value: (row) => value(row, column.key) as string | number | null,
+    draw: (row) => shown(row, column),
+  }));
+  const head = columns.find((c) => c.kind === "text" || c.kind === "code") ?? columns[0];
+  if (section.numbered) {
+    const place = new Map(rows.map((row, i) => [row.id, i + 1]));
+    columns.unshift({ key: "#", label: "#", kind: "count", value: (row) => place.get(row.id) });
+  }
+  const buttons = (row: Row) =>
+    section.actions
+      .filter(({ when }) => !when || value(row, when))
+      .map((action) => <Button key={action.label} {...{ action, client, row }} of={String(head?.value(row) ?? row.id)} />);
+  // The buttons of rows that open are below them, beside what else is there.
+  const opens = rows.some((row) => row.detail.length) || (section.actions.length > 0 && section.actions.every((a) => !a.when));
+  if (section.actions.length && !opens) {
+    columns.push({ key: "actions", label: "", value: () => null, draw: buttons });
+  }
+  return (
+    <>
+      <Table
+        client={client}
+        name={section.name || section.title}
+        rows={rows}
+        columns={columns}
+        head={head?.key}
+        id={(row) => row.id}
+        filter={filter}
+        words={(row) => row.words}
+        empty={section.empty}
+        selected={section.selects && marks ? (row) => marks.chosen.includes(row.id) : undefined}
+        onSelect={section.selects && marks ? (row) => marks.press([row.id]) : undefined}
+        detail={
+          opens
+            ? (row) =>
+                row.detail.length || section.actions.length ? (
+                  <>
+                    {row.detail.map((inner, i) => (
+                      <SectionView key={i} section={inner} client={client} />
+                    ))}
+                    <div class="bar">
+                      <span class="space" />
+                      {buttons(row)}
+                    </div>
+                  </>
+                ) : null
+            : undefined
+        }
+      />
+      {section.rest && <p class="dim">{section.rest}</p>}
+    </>
+  );
+}
+
+// A button of a page, or of a row. What the kernel answers is shown, or downloaded.
+export function Button({ action, client, row, of }: { action: Action; client: Client; row?: Row; of?: string }) {
+  const [answer, setAnswer] = useState<Section | null>(null);
+  const run = async (): Promise<void> => {
+    const found = await client.ask<Json>(action.ask, { ...action.arguments, ...(row && { row: row.id }) });
+    const made = found as unknown as File | Section | null;
+    if (made?.type === "file") download(made.name, made.text);
+    else setAnswer(made);
+  };
+  return (
+    <>
+      <Act run={run} label={of && `${action.label}: ${of}`}>
+        {action.label}
+      </Act>
+      {answer && (
+        <div class="answer">
+          <SectionView section={answer} client={client} />
+        </div>
+      )}
+    </>
+  );
+}
+
+// Lines of code in their order, each with its figures.
+function Lines({ section, rows = section.rows }: SectionProps<Code>) {
+  const figures = section.columns.slice(0, -1);
+  const code = section.columns.at(-1)!;
+  const most = Math.max(...rows.map((row) => Number(value(row, section.heat) ?? 0)), 1e-9);
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={section.name}>
+      <table class="annotated">
+        <thead>
+          <tr>
+            {figures.map(({ key, label, says, wide }) => (
+              <th class={`plain num ${wide ? "wide" : ""}`} scope="col" key={key} title={says}>
+                {label}
+              </th>
+            ))}
+            <th class="plain" scope="col">
+              {section.name}
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => {
+            const heat = Math.round((70 * Number(value(row, section.heat) ?? 0)) / most);
+            const background = `color-mix(in srgb, var(--mark) ${heat}%, transparent)`;
+            return (
+              <tr key={row.id} data-line={row.id} style={heat ? { background } : undefined}>
+                {figures.map((column) => (
+                  <td class={`num ${column.wide ? "wide" : ""}`} key={column.key}>
+                    {shown(row, column)}
+                  </td>
+                ))}
+                <td>
+                  <code class="text">{written(value(row, code.key), code.unit) || " "}</code>
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
+  );
+}

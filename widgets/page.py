@@ -1,0 +1,298 @@
+"""A view described once: a page of facts, tables, code and charts, drawn as text, as HTML and live.
+
+A view says what it shows as a `Page`. `page_text.py` draws it for a terminal, `page_html.py` for a page without
+scripts, and one live component (`js/src/views/page.tsx`) for a front end with widgets. The rows of a table are
+dataclasses; a field with a `Column` is shown, and all forms take its label and its unit from there:
+
+    @dataclass(frozen=True)
+    class LineRow(Row):
+        place: Annotated[str, Column("made at")]
+        arrays: Annotated[int, Column("arrays", "count")]
+        bytes: Annotated[int, Column("size", "bytes")]
+
+    Table("lines", columns(LineRow, rows), rows, title="By line")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import (
+    Annotated,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from .schema import KERNEL_ONLY
+from .units import Unit, written
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a field of a row is shown.
+
+    Attributes:
+        label: its heading, the same in every form.
+        unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
+        says: what the column means, for the heading's tooltip.
+        wide: whether a narrow notebook cell leaves it out.
+        mark: a boolean field of the row: if true, the value is an estimate, and "~" is put before it.
+        key: the name of the field; `columns` fills it in.
+        text: whether a terminal shows it.
+        most: the most characters of a value in a terminal; 0 for no limit.
+    """
+
+    label: str
+    unit: Unit = "text"
+    says: str = ""
+    wide: bool = False
+    mark: str = ""
+    key: str = ""
+    text: bool = field(default=True, metadata=KERNEL_ONLY)
+    most: int = field(default=0, metadata=KERNEL_ONLY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table, or a line of code. Subclasses add the columns.
+
+    Attributes:
+        id: unique in its table; of a line of code, its number.
+        words: more text that a filter searches.
+        detail: what opens below the row. A terminal shows only the notes.
+    """
+
+    id: int | str
+    words: str = ""
+    detail: tuple[Section, ...] = ()
+
+
+R = TypeVar("R", bound=Row, covariant=True)
+
+
+@dataclass(frozen=True)
+class Action:
+    """A button of the live form; the static forms leave it out.
+
+    Attributes:
+        ask: the question to `View.answer`. An answer that is a section is shown, and a `File` is downloaded.
+        arguments: of the question; a button of a row adds the row's id as `row`.
+        when: for a button of a row: a boolean field of the row that says whether the row has the button.
+    """
+
+    label: str
+    ask: str
+    arguments: dict[str, str | int] = field(default_factory=dict)
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """An answer to a question: a file to download."""
+
+    name: str
+    text: str
+    type: Literal["file"] = "file"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and what is known under it, a line each. A line of code is written in a fixed-width font."""
+
+    name: str
+    lines: tuple[str, ...]
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A list of facts."""
+
+    facts: tuple[Fact, ...]
+    title: str = ""
+    type: Literal["facts"] = "facts"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence or phrase, and smaller sentences below it."""
+
+    text: str
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Notes:
+    """A list of notes. A terminal shows the last few of them, or none if `text_most` is 0."""
+
+    notes: tuple[Note, ...]
+    title: str = ""
+    text_most: int = field(default=3, metadata=KERNEL_ONLY)
+    type: Literal["notes"] = "notes"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns.
+
+    Attributes:
+        key: unique on the page. The rows travel under this key, so that one changed row costs one row.
+        name: for a screen reader; the title by default.
+        rest: a sentence on what is not among the rows.
+        empty: what is said if there are no rows.
+        numbered: whether a first column numbers the rows.
+        selects: whether rows can be pressed, to mark what belongs to them.
+        actions: the buttons of each row.
+        text_rows: how many rows a terminal shows; 0 leaves the table out.
+    """
+
+    key: str
+    columns: tuple[Column, ...]
+    rows: Sequence[Row]
+    title: str = ""
+    name: str = ""
+    rest: str = ""
+    empty: str = "Nothing yet."
+    numbered: bool = False
+    selects: bool = False
+    actions: tuple[Action, ...] = ()
+    text_rows: int = field(default=1000, metadata=KERNEL_ONLY)
+    type: Literal["table"] = "table"
+
+
+@dataclass(frozen=True)
+class Code(Generic[R]):
+    """The lines of a source, in their order, each with its figures. The last column is the code.
+
+    Attributes:
+        heat: the column, a share, that colours a line.
+        in_text: whether a terminal shows it.
+    """
+
+    key: str
+    columns: tuple[Column, ...]
+    rows: Sequence[R]
+    title: str = ""
+    name: str = ""
+    heat: str = ""
+    in_text: bool = field(default=True, metadata=KERNEL_ONLY)
+    type: Literal["code"] = "code"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing by hand: in `js/src/charts` for the live form, by `text` and `html` for the static ones.
+
+    Attributes:
+        kind: the name of the live drawing.
+        data: a dataclass, for the live drawing.
+        opened: whether its part is open at first in HTML.
+    """
+
+    kind: str
+    data: object
+    title: str = ""
+    text: Callable[[], str] = field(default=str, metadata=KERNEL_ONLY)
+    html: Callable[[], str] = field(default=str, metadata=KERNEL_ONLY)
+    opened: bool = field(default=False, metadata=KERNEL_ONLY)
+    type: Literal["chart"] = "chart"
+
+
+Section: TypeAlias = "Facts | Notes | Table | Code[Row] | Chart"
+SECTIONS = (Facts, Notes, Table, Code, Chart)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a view shows.
+
+    Attributes:
+        title: the heading; "" for none.
+        facts: short facts beside the heading.
+        warnings: sentences above everything else.
+        sections: sections that share a title are one tab of the live form, and fold in HTML; sections without a
+            title are always in sight.
+        actions: buttons beside the heading.
+        filter: the words by which rows are filtered, which the live form can change; None for no filter.
+        filters: what the filter filters, for a screen reader.
+    """
+
+    title: str
+    facts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    actions: tuple[Action, ...] = ()
+    filter: str | None = None
+    filters: str = "rows"
+
+
+def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns of a class of rows, without those that are empty in all of these rows.
+
+    Example:
+        >>> from jaxtorch.widgets.page import Column, Row, columns
+        >>> @dataclass(frozen=True)
+        ... class Named(Row):
+        ...     name: Annotated[str, Column("name")]
+        ...     size: Annotated[int | None, Column("size", "bytes")]
+        >>> [c.key for c in columns(Named, [Named(id=1, name="x", size=None)])]
+        ['name']
+    """
+    found = _declared(row)
+    if not rows:
+        return found
+    return tuple(c for c in found if any(getattr(r, c.key) not in (None, "") for r in rows))
+
+
+_known: dict[type[Row], tuple[Column, ...]] = {}
+
+
+def _declared(row: type[Row]) -> tuple[Column, ...]:
+    if row not in _known:
+        hints = get_type_hints(row, include_extras=True)
+        parts = {k: get_args(hint) for k, hint in hints.items() if get_origin(hint) is Annotated}
+        _known[row] = tuple(
+            replace(column, key=key)
+            for key, (_, *others) in parts.items()
+            for column in others
+            if isinstance(column, Column)
+        )
+    return _known[row]
+
+
+def cell(row: Row, column: Column) -> str:
+    """A value of a row as text."""
+    text = written(getattr(row, column.key), column.unit)
+    marked = text and column.mark and getattr(row, column.mark)
+    return f"~{text}" if marked else text
+
+
+def filtered(table: Table, words: str) -> list[Row]:
+    """The rows that have every word; a word that begins with "-" must be missing. `js/src/table.tsx` does the same."""
+    wanted = words.lower().split()
+
+    def fits(row: Row) -> bool:
+        values = (getattr(row, column.key) for column in table.columns)
+        text = " ".join([*(str(v) for v in values if v is not None), row.words]).lower()
+        return all(
+            word[1:] not in text if word.startswith("-") and len(word) > 1 else word in text
+            for word in wanted
+        )
+
+    return [row for row in table.rows if fits(row)]
+
+
+def is_numeric(column: Column) -> bool:
+    """Whether the values are aligned right."""
+    return column.unit not in ("text", "code")
+
+
+def ascending_gap(rows: Sequence[Row], i: int) -> bool:
+    """Whether lines of code are left out before this one."""
+    before, number = rows[i - 1].id, rows[i].id
+    return i > 0 and isinstance(before, int) and isinstance(number, int) and number != before + 1

@@ -1,0 +1,144 @@
+"""A page as text, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from .page import (
+    Chart,
+    Code,
+    Facts,
+    Notes,
+    Page,
+    Row,
+    Section,
+    Table,
+    ascending_gap,
+    cell,
+    filtered,
+    is_numeric,
+)
+
+WIDTH = 120
+_SENTENCE = 100
+
+
+def page_text(page: Page) -> str:
+    """The whole page; sections are separated by empty lines."""
+    facts = ", ".join(page.facts)
+    head = [": ".join(part for part in (page.title, facts) if part)]
+    if len(head[0]) > _SENTENCE:
+        head = [page.title, *wrap(facts, _SENTENCE)]
+    warnings = [line for warning in page.warnings for line in wrap(warning, _SENTENCE)]
+    blocks = [[line for line in (*head, *warnings) if line]]
+    blocks += [_section(s, i > 0, page.filter or "") for i, s in enumerate(page.sections)]
+    lines = "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
+    return "\n".join(shortened(line, WIDTH) for line in lines)
+
+
+def _section(section: Section, titled: bool, words: str) -> list[str]:
+    if isinstance(section, Facts):
+        lines = _facts(section)
+    elif isinstance(section, Notes):
+        return _notes(section, "")
+    elif isinstance(section, Table):
+        lines = _table(section, words, not titled)
+    elif isinstance(section, Code):
+        return _code(section) if section.in_text else []
+    elif isinstance(section, Chart):
+        return section.text().splitlines()
+    return [section.title, *lines] if titled and section.title and lines else lines
+
+
+def _facts(section: Facts) -> list[str]:
+    width = max((len(fact.name) for fact in section.facts), default=0)
+    return [
+        f"{fact.name if i == 0 else '':{width}}  {line}"
+        for fact in section.facts
+        for i, line in enumerate(fact.lines)
+    ]
+
+
+def _notes(section: Notes, indent: str) -> list[str]:
+    if not section.text_most:
+        return []
+    lines = []
+    shown = section.notes[-section.text_most :]
+    if len(section.notes) > len(shown):
+        lines.append(f"{indent}{section.title}, the last {len(shown)}:")
+    for note in shown:
+        lines += wrap(note.text, _SENTENCE, initial_indent=indent, subsequent_indent=f"{indent}  ")
+        for more in note.more:
+            deeper = f"{indent}  "
+            lines += wrap(more, _SENTENCE, initial_indent=deeper, subsequent_indent=deeper)
+    return lines
+
+
+def _table(table: Table, words: str, first: bool) -> list[str]:
+    if not table.text_rows:
+        return []
+    found = filtered(table, words)
+    if not table.rows and table.title and not first:
+        return []
+    if not found:
+        return [f"No row contains {words!r}." if table.rows else table.empty]
+    rows = found[: table.text_rows]
+    head, *lines = _aligned(table, rows, table.numbered)
+    shown = [head]
+    for row, line in zip(rows, lines, strict=True):
+        shown.append(line)
+        for section in row.detail:
+            if isinstance(section, Notes):
+                shown += _notes(section, "    ")
+    left = len(found) - len(rows)
+    more = [f"and {left} more"] if left else []
+    return [*shown, *more, *([table.rest] if table.rest else [])]
+
+
+def _code(code: Code) -> list[str]:
+    head, *lines = _aligned(code, code.rows)
+    shown = [code.name, head, "-" * (len(head) + 2)]
+    for i, line in enumerate(lines):
+        shown += ["  ...", line] if ascending_gap(code.rows, i) else [line]
+    return shown
+
+
+def _aligned(section: Table | Code, rows: Sequence[Row], numbered: bool = False) -> list[str]:
+    """The header and the rows, in columns."""
+    columns = [column for column in section.columns if column.text]
+    table = [["#"] * numbered + [column.label for column in columns]]
+    for i, row in enumerate(rows, 1):
+        cells = [shortened(cell(row, c), c.most) if c.most else cell(row, c) for c in columns]
+        table.append([str(i)] * numbered + cells)
+    return aligned(table, [True] * numbered + [is_numeric(column) for column in columns])
+
+
+def aligned(table: list[list[str]], right: list[bool]) -> list[str]:
+    """The lines of a table whose columns are aligned, those of numbers at the right.
+
+    Example:
+        >>> from jaxtorch.widgets.page_text import aligned
+        >>> aligned([["name", "calls"], ["loss", "7"], ["step", "120"]], [False, True])
+        ['name  calls', 'loss      7', 'step    120']
+    """
+    widths = [max(len(text) for text in column) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = [
+            text.rjust(width) if at_right else text.ljust(width)
+            for text, width, at_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """A text cut to at most this width.
+
+    Example:
+        >>> from jaxtorch.widgets.page_text import shortened
+        >>> shortened("cross_entropy_loss", 8)
+        'cross_e…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"

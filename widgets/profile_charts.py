@@ -1,0 +1,85 @@
+"""Drawings of a profile without a script: bars that break down the time, and a flame graph of module paths.
+
+Everything that comes from a user is escaped. The colours work on light and dark pages.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from .profile_data import Phases, phases
+from .units import duration, share
+
+if TYPE_CHECKING:
+    from jaxtorch.insight.profile.summary import Node, Profile
+
+FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
+_COLOURS = {
+    "busy": FORWARD,
+    "idle": QUIET,
+    "compiling": "#a855f7",
+    "launching": "#10b981",
+    "transfers": "#ec4899",
+    "waiting": "#8888",
+    "Python": "#eab308",
+}
+_LEFT = "white-space:nowrap;text-align:left;padding:1px 14px 1px 0;vertical-align:top"
+
+
+def bars(profile: Profile) -> str:
+    """The wall time broken down, for the device and for the thread that ran the code."""
+    bars = "".join(_bar(group, profile.wall) for group in phases(profile))
+    return f'<table style="border-collapse:collapse;width:100%;font-size:12px;margin:4px 0">{bars}</table>'
+
+
+def _bar(group: Phases, whole: float) -> str:
+    pieces, words = [], []
+    for part in group.parts:
+        colour = _COLOURS[part.name]
+        percent = 100 * part.time / whole if whole else 0
+        words.append(
+            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
+            f'height:9px;background:{colour}"></span> {part.name} {duration(part.time)} '
+            f"({share(part.time, whole)})</span>"
+        )
+        pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
+    return (
+        f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{group.who}</th><td style="text-align:left">'
+        f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(words)}</td></tr>'
+    )
+
+
+def flame(profile: Profile) -> str:
+    """A flame graph of module paths: the width of a bar is its share, its submodules are below it."""
+    if not profile.tree.children:
+        return ""
+    legend = (
+        f'<div style="font-size:12px"><span style="color:{FORWARD}">■</span> forward '
+        f'<span style="color:{BACKWARD}">■</span> backward</div>'
+    )
+    return legend + _flame(profile.tree, profile.device, 0)
+
+
+def _flame(node: Node, whole: float, depth: int) -> str:
+    if depth > 12 or not node.time.total:
+        return ""
+    back = 100 * node.time.backward / node.time.total
+    label = escape(node.name)
+    hint = escape(
+        f"{node.name}: {duration(node.time.total)} ({share(node.time.total, whole)}), "
+        f"backward {duration(node.time.backward)}, itself {duration(node.own.total)}",
+        quote=True,
+    )
+    bar = (
+        f'<div title="{hint}" style="background:linear-gradient(90deg,{FORWARD}66 {100 - back:.1f}%,{BACKWARD}66 '
+        f"{100 - back:.1f}%);font-size:11px;line-height:16px;height:16px;margin:0 1px 1px 0;padding-left:3px;"
+        f'overflow:hidden;white-space:nowrap;text-overflow:ellipsis;text-align:left">{label} '
+        f'<span style="opacity:.7">{share(node.time.total, whole)}</span></div>'
+    )
+    inner = "".join(
+        f'<div style="width:{100 * child.time.total / node.time.total:.3f}%;min-width:0">{below}</div>'
+        for child in node.children
+        if child.time.total > whole / 500 and (below := _flame(child, whole, depth + 1))
+    )
+    return bar + (f'<div style="display:flex;width:100%">{inner}</div>' if inner else "")
