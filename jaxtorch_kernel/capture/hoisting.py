@@ -171,7 +171,7 @@ def _columns(
     captured: Captured, sources: dict[Var, int], inputs: set[int], donated: set[int]
 ) -> dict[Column, None]:
     """The stacks that can be inputs, each once. Their operands are read by nothing else: such a read would give the
-    operand a second gradient, which had to be added.
+    operand a second gradient, which the program would have to add.
     """
     columns: dict[Column, None] = {}
     read = list(captured.jaxpr.outvars)
