@@ -50,6 +50,9 @@ TABLE = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": Hook("lists the kernels of an operator"),
     "torch._C._dispatch_keys": Hook("reports the dispatch keys of a tensor"),
     "torch._C._dispatch_key_parse": Hook("finds a dispatch key by name"),
+    "torch._ops.OpOverload": Hook("is the class of an operator's overloads"),
+    "torch._ops.OpOverloadPacket": Hook("is the class of an operator with all its overloads"),
+    "torch.autograd.Function._backward_cls": Hook("is the class of the nodes of a Function"),
     "torch.ops.aten.as_strided.default._op_dk": Hook(
         "runs an operator's kernel of a given dispatch key"
     ),
