@@ -8,6 +8,8 @@ is missing is one clear error at import. An optional one costs only the feature 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 import warnings
 from dataclasses import dataclass
 from types import ModuleType
@@ -37,7 +39,7 @@ class Hooks:
     def check(self) -> None:
         """Raise one `ImportError` if the library lacks a hook that the device needs."""
         for path, hook in self.table.items():
-            if hook.without is None and OF_INSTANCES not in path:
+            if hook.without is None and OF_INSTANCES not in path and not _is_for_later(path):
                 self.find(path)
 
     def find(self, path: str, instead: Any = None) -> Any:
@@ -65,6 +67,15 @@ class Hooks:
             self._warned.add(path)
             warnings.warn(f"jaxtorch uses {self._library}'s {lacks}: {hook.without}", stacklevel=2)
         return instead
+
+
+def _is_for_later(path: str) -> bool:
+    """Whether a hook's module is there but not imported: only its use imports it."""
+    module = path.rpartition(".")[0]
+    try:
+        return module not in sys.modules and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # not the name of a module
+        return False
 
 
 def resolve(path: str) -> Any:
