@@ -70,7 +70,9 @@ class Hooks:
 
 
 def _is_for_later(path: str) -> bool:
-    """Whether a hook's module is there but not imported: only its use imports it."""
+    """Whether a hook's module is there but not imported, or it is an operator's, which torch makes when asked."""
+    if path.startswith("torch.ops."):
+        return True
     module = path.rpartition(".")[0]
     try:
         return module not in sys.modules and importlib.util.find_spec(module) is not None

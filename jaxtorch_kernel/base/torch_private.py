@@ -54,8 +54,8 @@ fused_attention_enabled: Callable[[], bool] = HOOKS.find(
 
 _META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
-_as_strided = torch.ops.aten.as_strided.default._op_dk
-_set_storage = torch.ops.aten.set_.source_Storage_storage_offset._op_dk
+_as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
+_set_storage = HOOKS.find("torch.ops.aten.set_.source_Storage_storage_offset._op_dk")
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
 # Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
