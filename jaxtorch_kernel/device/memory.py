@@ -14,19 +14,20 @@ from typing import Any
 
 from ..storage import placement
 from ..storage.buffer import LARGE
+from ..storage.placement import Device
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
-def _jax_device(device: Any = None) -> Any:
+def _jax_device(device: Device = None) -> Any:
     return placement.devices()[placement.index_of(device)]
 
 
-def _xla_stats(device: Any = None) -> dict[str, int]:
+def _xla_stats(device: Device = None) -> dict[str, int]:
     return _jax_device(device).memory_stats() or {}
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Bytes of the arrays that live on one device: those behind tensors, and JAX's own.
 
     As in `torch.cuda`, this counts all memory that the allocator has handed out, regardless of the owner.
@@ -51,7 +52,7 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
     return found
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: Device = None) -> int:
     """The most bytes allocated since the start, or since `reset_peak_memory_stats`.
 
     If XLA does not report it (the CPU), arrays other than tensors, and tensors below 32 KiB, count with their size at
@@ -62,7 +63,7 @@ def max_memory_allocated(device: Any = None) -> int:
     return max(max(usage.peak, usage.before) + usage.uncounted, memory_allocated(device))
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: Device = None) -> None:
     """Reset `max_memory_allocated` to the memory that is allocated now."""
     from ..storage.buffer import usage
 
@@ -70,20 +71,20 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     usage.uncounted = max(0, memory_allocated(device) - usage.allocated)
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Bytes that XLA's allocator holds on a device, including its cache; allocated bytes if XLA does not report it."""
     stats = _xla_stats(device)
     return int(stats.get("pool_bytes") or stats.get("bytes_in_use") or memory_allocated(device))
 
 
-def max_memory_reserved(device: Any = None) -> int:
+def max_memory_reserved(device: Device = None) -> int:
     """The largest `memory_reserved` so far."""
     stats = _xla_stats(device)
     peak = stats.get("peak_pool_bytes") or stats.get("peak_bytes_in_use")
     return int(peak or max_memory_allocated(device))
 
 
-def nested_memory_stats(device: Any = None) -> dict[str, Any]:
+def nested_memory_stats(device: Device = None) -> dict[str, Any]:
     """Allocated and reserved bytes, nested as in torch's allocators, with XLA's own figures under "xla"."""
     return {
         "allocated_bytes": {
@@ -96,7 +97,7 @@ def nested_memory_stats(device: Any = None) -> dict[str, Any]:
     }
 
 
-def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     """The memory figures under the dotted names of `torch.cuda.memory_stats`.
 
     Example:
@@ -116,7 +117,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     return OrderedDict(sorted(flat.items()))
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Free and total bytes of a device, or of the machine if JAX runs on the CPU."""
     stats = _xla_stats(device)
     if "bytes_limit" in stats:
@@ -145,7 +146,7 @@ def _readable(count: float) -> str:
     raise AssertionError
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """A printable table of the memory figures. `abbreviated` omits XLA's own figures."""
     free, total = mem_get_info(device)
     rows = [

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.overrides import has_torch_function_unary
 
+from ..storage.placement import Device
+
 Tensor = torch.Tensor
 _pin_memory = Tensor.pin_memory
 _is_pinned = Tensor.is_pinned
 
 
-def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+def pin_memory(self: Tensor, device: Device = None) -> Tensor:
     if has_torch_function_unary(self) or not self.is_cpu or self.layout != torch.strided:
         return _pin_memory(self, device)
     if is_pinned(self):
@@ -27,13 +29,13 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
     return copy
 
 
-def is_pinned(self: Tensor, device: Any = None) -> bool:
+def is_pinned(self: Tensor, device: Device = None) -> bool:
     if has_torch_function_unary(self) or not self.is_cpu or self.layout != torch.strided:
         return _is_pinned(self, device)
     return getattr(self.untyped_storage(), "pinned", False)
 
 
-def _pin_device_tensor(self: Tensor, device: Any = None) -> Tensor:
+def _pin_device_tensor(self: Tensor, device: Device = None) -> Tensor:
     raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-from typing import Any
 
 from ..storage import placement
+from ..storage.placement import Device
 from .memory import mem_get_info
 from .properties import DeviceProperties
 
@@ -20,7 +20,7 @@ class device:
         device: index, string or torch.device. None or a negative index changes nothing.
     """
 
-    def __init__(self, device: Any):
+    def __init__(self, device: Device):
         self._device = device
         self._tokens: list[contextvars.Token[int]] = []
 
@@ -32,22 +32,22 @@ class device:
         placement.restore(self._tokens.pop())
 
 
-def set_device(device: Any) -> None:
+def set_device(device: Device) -> None:
     """Place this thread's new arrays on one of JAX's local devices from now on."""
     placement.set_index(placement.index_of(device))
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, platform, memory and location of the JAX device behind `jax:0`."""
     index = placement.index_of(device)
     return DeviceProperties.of(placement.devices()[index], index, mem_get_info(index)[1])
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: Device = None) -> str:
     """JAX's name of the device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3", ..."""
     return str(placement.devices()[placement.index_of(device)].device_kind)
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: Device = None) -> tuple[int, int]:
     """Compute capability of an NVIDIA GPU, generation of a TPU as (n, 0), (0, 0) for any other device."""
     return get_device_properties(device).capability

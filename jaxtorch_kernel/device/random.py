@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 
 from ..programs.rng import default_key, fresh_seed, is_tracing, seed_all_keys
+from ..storage.placement import Device
 from . import seeds
 
 
@@ -41,7 +41,7 @@ def initial_seed() -> int:
     return default_key().initial_seed
 
 
-def get_rng_state(device: Any = "jax") -> torch.Tensor:
+def get_rng_state(device: Device = "jax") -> torch.Tensor:
     """The state of the current source, a ByteTensor on the CPU."""
     return default_key().state()
 
@@ -51,7 +51,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [default_key().state()]
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
+def set_rng_state(new_state: torch.Tensor, device: Device = "jax") -> None:
     """Restore a state from `get_rng_state`.
 
     Raises:

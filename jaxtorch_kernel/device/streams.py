@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..storage.placement import Device
 from . import fork
 
 
@@ -39,7 +40,7 @@ def _wait(array: Any) -> None:
             raise
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: Device = None) -> None:
     """Wait until the device has finished all of its work.
 
     Raises:
@@ -179,10 +180,10 @@ class Event(torch.Event):
 class Stream(torch.Stream):
     """The device's only stream. Any number of objects may represent it."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
         return super().__new__(cls, device="jax", priority=0)
 
-    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any):
+    def __init__(self, device: Device = None, priority: int = 0, **kwargs: Any):
         pass
 
     def synchronize(self) -> None:
@@ -206,7 +207,7 @@ class Stream(torch.Stream):
         """Nothing to do: there is one stream."""
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: Device = None) -> Stream:
     """The device's stream."""
     return Stream()
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+Device = int | str | torch.device | None  # what `torch.cuda`'s functions take, too
+
 if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
     import jax
     from jax.sharding import Sharding
@@ -71,7 +73,7 @@ def replicated(sharding: Sharding) -> Sharding:
     return sharding
 
 
-def index_of(device: int | str | torch.device | None = None) -> int:
+def index_of(device: Device = None) -> int:
     """The index in `devices()` that `device` names; that of the current device for None."""
     if device is None:
         return index()
