@@ -55,7 +55,7 @@ def _options(function: Any) -> Any:
             default=[],
             metavar="NAME",
             help="tensors whose values are compiled into the program: the cell may branch on them, "
-            "and is traced again when they change",
+            "and is retraced when they change",
         ),
         argument("--name", default="cell", help="name of the program in profiles and listings"),
     ):
@@ -80,7 +80,7 @@ class CellMagics(Magics):
 
         The cell is traced once for each shape, dtype and state of its inputs; after that, running the cell runs the
         compiled program. Names are assigned as usual, and `loss.backward()` in the next cell fills `.grad`. If a
-        function is redefined, or a constant or a module changes, the cell is traced again and says why.
+        function is redefined, or a constant or a module changes, the cell is retraced and says why.
 
         Its only side effects may be writes to module buffers (running statistics) and random numbers. For a
         training step with its optimizer, use %%jit.

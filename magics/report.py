@@ -38,7 +38,7 @@ def report(magic: str, outcome: Outcome) -> str:
         >>> report("pure", Outcome(None, 3, 2, True, 1, [], 0.041, 0.31))
         'pure: traced (1st; 41 ms trace, 310 ms XLA)'
         >>> report("pure", Outcome(None, 3, 2, True, 2, ["images[0] 32 -> 64"], 0.041, 0.31))
-        'pure: traced again: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
+        'pure: retraced: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
     """
     if outcome.plain:
         return f"{magic}: ran as plain Python: {outcome.reasons[0]}"
@@ -65,7 +65,7 @@ _ADVICE = (
     (
         r"\b(if|while|elif|assert)\b",
         "The program runs for all values: write torch.where(condition, a, b) or torch.cond; "
-        "or name the tensor in --static, and the cell is traced again for each value.",
+        "or name the tensor in --static, and the cell is retraced for each value.",
     ),
     (
         r"\bprint\b",

@@ -180,7 +180,7 @@ def _facts(found: list[FunctionInfo], known: list[ProgramInfo]) -> list[str]:
     facts = [f"{name} {written(seconds, 'seconds')}" for name, seconds in steps.items()]
     again = sum(len(f.retraces) for f in found)
     if again:
-        facts.append("traced again once" if again == 1 else f"traced again {again} times")
+        facts.append("retraced once" if again == 1 else f"retraced {again} times")
     hits = sum(p.persistent_hit is True for p in known)
     if hits:
         facts.append(f"{hits} found in the persistent cache")
@@ -217,13 +217,13 @@ def _row(function: FunctionInfo) -> FunctionRow:
 
 
 def _detail(function: FunctionInfo) -> tuple[Section, ...]:
-    """What opens under a function's row: why it was traced again, and its programs."""
+    """What opens under a function's row: why it was retraced, and its programs."""
     sections: list[Section] = []
     if function.retraces:
         count = len(function.retraces)
         times = "once" if count == 1 else f"{count} times"
         notes = _advised(function.retraces[-_MOST_REASONS:])
-        sections.append(Notes(tuple(notes), f"traced again {times}"))
+        sections.append(Notes(tuple(notes), f"retraced {times}"))
     rows = [_program_row(p) for p in function.programs[-_MOST_PROGRAMS:]]
     left = len(function.programs) - len(rows)
     sections.append(
@@ -248,7 +248,7 @@ def _advised(retraces: Iterable[Retrace]) -> list[Note]:
         said.update(new)
         at = f" ({where(retrace.place)})" if retrace.place is not None else ""
         what = ", ".join(retrace.what) or "for an unknown reason"
-        notes.append(Note(f"traced again: {what}{at}", new))
+        notes.append(Note(f"retraced: {what}{at}", new))
     return notes[::-1]
 
 

@@ -113,7 +113,7 @@ def _phrase(path: str, old: object, new: object) -> str:
     if isinstance(old, Code) and isinstance(new, Code):
         if old.code is new.code or old.code == new.code:
             return f"function {path} has different defaults or a different closure"
-        return f"function {path} was defined anew"
+        return f"function {path} was redefined"
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         return _tensors(path, old, new)
     if isinstance(old, Value) and isinstance(new, Value):

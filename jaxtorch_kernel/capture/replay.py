@@ -59,7 +59,7 @@ class Replay(ABC):
     Attributes:
         undo: restores the Python state that the trace changed, if no run follows the trace.
         state: what the traced call depended on (`retraces.py`).
-        provisional: whether the trace created lasting tensors, so that the next call must be traced again.
+        provisional: whether the trace created lasting tensors, so that the next call must be retraced.
         reads_nothing: whether the program depends on its arguments alone, so that it is valid forever.
         only: the output that is the whole result, if the code returned one new tensor and no container.
     """

@@ -113,7 +113,8 @@ def warn_if_often(source: FunctionRecord) -> None:
     where = describe(*caller[1:]) if caller is not None else ""
     warnings.warn_explicit(
         f"`{source.name}` was traced {source.traces} times{where}, each of them a compilation.{cause} "
-        "jaxtorch.insight.explain_recompiles() tells of all; jaxtorch.config.update(max_traces=None) is silence.",
+        "jaxtorch.insight.explain_recompiles() lists all retraces; "
+        "jaxtorch.config.update(max_traces=None) turns this warning off.",
         UserWarning,
         file,
         line,

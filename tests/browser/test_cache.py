@@ -148,7 +148,7 @@ def test_what_is_cleared_in_the_page_is_forgotten_by_the_engine(lab: Callable[..
     view.get_by_role("button", name="clear all").click()
     expect(view.get_by_text("Nothing has been compiled")).to_be_visible()
     expect(view.locator(".title")).to_have_text("0 programs")
-    expect(view.get_by_text("traced again")).to_have_count(0)
+    expect(view.get_by_text("retraced")).to_have_count(0)
     for tab in ("By cell", "By line"):
         view.get_by_role("tab", name=tab).click()
         expect(view.get_by_text("Nothing yet.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Why code was traced again, by construction: each test changes one thing, and that thing is named."""
+"""Why code was retraced, by construction: each test changes one thing, and that thing is named."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_name_of_the_closure_that_was_defined_anew() -> None:
     f(ones(2))
     inner = two
     f(ones(2))
-    assert retraces(f) == [("function inner was defined anew",)]
+    assert retraces(f) == [("function inner was redefined",)]
 
 
 def test_a_step_that_makes_its_optimizers_state() -> None:

@@ -34,7 +34,7 @@ def test_cells_are_counted_by_their_numbers(shell: Any) -> None:
     assert (row["kind"], row["calls"], row["hits"], row["traced"]) == ("cell", 3, 1, 2)
     assert row["place"] == f"[{number}]:4"
     [note] = row["detail"][0]["notes"]
-    assert note["text"] == f"traced again: images[0] 4 -> 6 ([{number}]:4)"
+    assert note["text"] == f"retraced: images[0] 4 -> 6 ([{number}]:4)"
     assert again.execution_count == 3
     cells = {
         c["place"]: c["programs"] for c in shell.run_line_magic("jax", "cache").data()["cells"]
@@ -49,7 +49,7 @@ def test_a_constant_of_a_cell_is_the_reason(shell: Any) -> None:
     run(shell, "p = 0.3")
     run(shell, "%%pure --name by_constant -q\ny = images * p")
     assert program("by_constant").reason == "p 0.5 -> 0.3"
-    assert "traced again: p 0.5 -> 0.3" in repr(shell.run_line_magic("jax", "cache"))
+    assert "retraced: p 0.5 -> 0.3" in repr(shell.run_line_magic("jax", "cache"))
 
 
 def test_a_cell_that_is_traced_too_often_warns_with_its_cause(shell: Any) -> None:

@@ -1,4 +1,4 @@
-"""`%%pure`: what a cell gives, when it is traced again, what it refuses, and that a failure leaves nothing behind."""
+"""`%%pure`: what a cell gives, when it is retraced, what it refuses, and that a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_it_says_that_it_traced_and_that_it_did_not(shell: Any, capsys: Any) -> 
     )
     assert says(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
     run(shell, "images = torch.cat([images, images])\nlabels = torch.cat([labels, labels])")
-    assert "traced again: images[0] 5 -> 10, labels[0] 5 -> 10 (2nd; " in says(shell, capsys, LOSS)
+    assert "retraced: images[0] 5 -> 10, labels[0] 5 -> 10 (2nd; " in says(shell, capsys, LOSS)
     assert says(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
 
 
@@ -198,7 +198,7 @@ def matmul_precision() -> Iterator[None]:
 def test_what_changed_is_said(shell: Any, capsys: Any, change: str, reason: str) -> None:
     says(shell, capsys, LOSS)
     run(shell, change)
-    assert f"traced again: {reason}" in says(shell, capsys, LOSS)
+    assert f"retraced: {reason}" in says(shell, capsys, LOSS)
     assert says(shell, capsys, LOSS).startswith("pure: cached")
 
 
@@ -217,11 +217,11 @@ def test_an_input_that_became_a_list_fails_as_it_does_without_the_magic(
 GUARDED = [
     ("scale = 2", "def f(x):\n    return x * scale", "scale = 3", "scale 2 -> 3"),
     ("scale = 2", "def f(x):\n    return x * scale", "scale = 2.5", "scale 2 -> 2.5"),
-    ("", "def f(x):\n    return x * 2", "def f(x):\n    return x * 3", "function f was defined anew"),
+    ("", "def f(x):\n    return x * 2", "def f(x):\n    return x * 3", "function f was redefined"),
     ("def g(x):\n    return x", "def f(x):\n    return g(x)", "def g(x):\n    return -x", "function g was"),
     ("", "def f(x, by=2):\n    return x * by", "f.__defaults__ = (4,)", " 2 -> 4"),
     ("", "def outer(n):\n    return lambda x: x * n\nf = outer(2)", "f = outer(5)", "f.n 2 -> 5"),
-    ("", "f = lambda x: x + 1", "f = lambda x: x + 2", "function f was defined anew"),
+    ("", "f = lambda x: x + 1", "f = lambda x: x + 2", "function f was redefined"),
     ("import functools", "f = functools.partial(torch.add, other=1)",
      "f = functools.partial(torch.add, other=2)", "f has different contents"),
     ("", "class f(nn.Module):\n    def forward(self, x):\n        return x * 2\nf = f()",
@@ -247,7 +247,7 @@ def test_never_a_stale_program(
     assert says(shell, capsys, cell).startswith("pure: cached")
     run(shell, change)
     said = says(shell, capsys, cell)
-    assert "traced again: " in said
+    assert "retraced: " in said
     assert reason in said
     same(shell.user_ns["out"], run(shell, "f(images)"))
     assert says(shell, capsys, cell).startswith("pure: cached")
@@ -260,7 +260,7 @@ def test_a_method_defined_anew_on_its_class_is_seen(shell: Any, capsys: Any) -> 
     cell = "%%pure\nout = net(images)"
     says(shell, capsys, cell)
     run(shell, "def forward(self, x):\n    return x * 5\nNet.forward = forward")
-    assert "function net.forward was defined anew" in says(shell, capsys, cell)
+    assert "function net.forward was redefined" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 5)
 
 
@@ -276,7 +276,7 @@ def test_a_file_that_is_reloaded_is_seen(
     says(shell, capsys, cell)
     file.write_text("def f(x):\n    return x * 30\n")
     run(shell, "importlib.reload(my_own_model)")
-    assert "function my_own_model.f was defined anew" in says(shell, capsys, cell)
+    assert "function my_own_model.f was redefined" in says(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 30)
 
 
@@ -303,7 +303,7 @@ def test_the_same_definition_run_again_is_no_change(shell: Any, capsys: Any) -> 
 def test_a_state_that_comes_back_has_its_program_still(shell: Any, capsys: Any) -> None:
     says(shell, capsys, LOSS)
     run(shell, "model.eval()")
-    assert "traced again" in says(shell, capsys, LOSS)
+    assert "retraced" in says(shell, capsys, LOSS)
     for mode in ("train", "eval", "train"):
         run(shell, f"model.{mode}()")
         assert says(shell, capsys, LOSS).startswith("pure: cached")
@@ -449,7 +449,7 @@ def test_autoreload_of_an_edited_file_traces_again(
         file.write_text(source.format(factor, number))
         later = time.time() + 10 * (i + 1)
         os.utime(file, (later, later))
-        assert says(shell, capsys, cell).startswith("pure: traced again")
+        assert says(shell, capsys, cell).startswith("pure: retraced")
         same(shell.user_ns["out"], shell.user_ns["images"] * (factor * number * 2))
     assert says(shell, capsys, cell).startswith("pure: cached")
     run(shell, "%autoreload 0")

@@ -48,7 +48,7 @@ def test_a_row_counts_what_was_done(evil: Any) -> None:
     assert [p["inputs"] for p in programs["rows"]] == ["float32[4]", "float32[9]"]
     assert [p["calls"] for p in programs["rows"]] == [2, 1]
     [note] = notes["notes"]
-    assert note["text"].startswith("traced again: x[0] 4 -> 9")
+    assert note["text"].startswith("retraced: x[0] 4 -> 9")
     assert found["seconds"] == pytest.approx(found["trace"] + found["lowering"] + found["xla"])
 
 
@@ -84,7 +84,7 @@ def test_text_has_a_line_for_each_function_and_says_why(evil: Any) -> None:
     for name, value in (("calls", "3"), ("hits", "1"), ("traced", "2")):  # right under their names
         end = header.index(name) + len(name)
         assert lines[line][end - len(name) : end].split() == [value]
-    assert lines[line + 1].strip().startswith("traced again: x[0] 4 -> 9")
+    assert lines[line + 1].strip().startswith("retraced: x[0] 4 -> 9")
     assert "drop_last" in "".join(lines[line + 2 :])
 
 

@@ -1,4 +1,4 @@
-"""The user's own code changes: a function, a method, a class or a module of theirs is defined anew."""
+"""The user's own code changes: a function, a method, a class or a module of theirs is redefined."""
 
 from __future__ import annotations
 

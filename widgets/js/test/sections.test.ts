@@ -16,7 +16,7 @@ const words = (node: unknown): string => textOf(node).split(/\s+/).filter(Boolea
 test("every fact and every note is drawn", () => {
   const facts = [{ name: "Origin", lines: ["inferred: XLA", "recorded none"], code: false }, { name: "Runs", lines: ["3"], code: true }];
   assert.equal(words(FactsView({ facts })), "Origin inferred: XLA recorded none Runs 3");
-  assert.equal(words(NotesView({ notes: [{ text: "traced again", more: ["pad it"] }] })), "traced again pad it");
+  assert.equal(words(NotesView({ notes: [{ text: "retraced", more: ["pad it"] }] })), "retraced pad it");
 });
 
 test("a value that is inferred is marked", () => {
