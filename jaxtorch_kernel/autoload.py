@@ -48,7 +48,7 @@ def register() -> None:
         from .device.registration import check_engine
 
         check_engine()
-    elif torch.accelerator.device_count() == 0:
+    elif not _has_accelerator():
         try:
             _name_device()
         except (ImportError, RuntimeError) as error:
@@ -56,6 +56,19 @@ def register() -> None:
             _forget()
     else:
         _forget()
+
+
+def _has_accelerator() -> bool:
+    """Whether torch finds an accelerator of its own on this machine.
+
+    `torch.accelerator` would ask CUDA's runtime, after which a forked process could not use CUDA. `torch.cuda` asks the
+    driver's management library.
+    """
+    import torch
+
+    if torch.version.cuda or torch.version.hip:
+        return torch.cuda.device_count() > 0
+    return torch.accelerator.device_count() > 0
 
 
 def _is_importing(module: Any) -> bool:

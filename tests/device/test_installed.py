@@ -171,7 +171,7 @@ print(torch.UntypedStorage(4, device="jax").device, torch.Generator("jax").devic
 OTHER = """
 import sys, torch
 before = set(sys.modules)
-torch.accelerator.device_count = lambda: 1  # as where torch finds an accelerator of its own
+{accelerator}
 torch.__spec__._initializing = True  # as inside `import torch`
 from importlib.metadata import entry_points
 (point,) = [p for p in entry_points(group="torch.backends") if p.name == "jax"]
@@ -184,8 +184,18 @@ print((torch.ones(2, device="jax") + 1).tolist(), torch.accelerator.current_acce
 """
 
 
-def test_beside_another_accelerator_only_the_programs_own_import_names_the_device():
-    assert python(OTHER, autoload=False).splitlines()[-3:] == [
+ACCELERATORS = {
+    "mps": "torch.accelerator.device_count = lambda: 1",
+    # Asking CUDA's runtime would break forks: `torch.accelerator` must not be called.
+    "cuda": """torch.version.cuda, torch.cuda.device_count = "13.0", lambda: 1
+torch.accelerator.device_count = None""",
+}
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_beside_another_accelerator_only_the_programs_own_import_names_the_device(accelerator):
+    program = OTHER.replace("{accelerator}", ACCELERATORS[accelerator])
+    assert python(program, autoload=False).splitlines()[-3:] == [
         "False None privateuseone",
         "[]",
         "[2.0, 2.0] jax",
