@@ -28,7 +28,6 @@ def extend_torch() -> None:
     accelerator.install()
     pinning.install()
     torch.UntypedStorage.__new__ = _new_storage  # type: ignore[method-assign]
-    type(torch.Generator).__call__ = _call_class  # type: ignore[method-assign,assignment]
     _export_through_capsules()
 
 
@@ -44,22 +43,6 @@ def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any
             _start()  # puts another `__new__` into this one's place
             return torch.UntypedStorage(*args, **kwargs)
     return _new_of_torch(cls, *args, **kwargs)
-
-
-def _call_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make an instance of a class of `torch.Generator`'s kind: `torch.Generator("jax")` is a generator of the device.
-
-    torch asks the device's hooks for one, in C++, and hooks written in Python are not asked. The class itself is C's
-    and cannot change; the class of that class is Python's, and has no `__call__` of its own.
-    """
-    if cls is torch.Generator:
-        device = args[0] if args else kwargs.get("device")
-        if device is not None and torch.device(device).type == "jax":
-            _start()
-            from ..operators.generator import JaxGenerator
-
-            return JaxGenerator()
-    return type.__call__(cls, *args, **kwargs)
 
 
 def _to_dlpack(tensor: torch.Tensor) -> Any:

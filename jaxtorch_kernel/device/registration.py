@@ -40,13 +40,14 @@ def name_device() -> None:
             "another package (torchax, most likely) has already registered a torch device named 'jax'. jaxtorch "
             "and that package cannot share a process: import only one of them."
         )
-    from . import guard, module
+    from . import generators, guard, module
 
     private.setup_backend("jax", module, _Hooks(), guard.Guard())
     backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
     sys.modules["torch.jax"] = module
+    generators.install()
 
 
 class _Probe(torch.autograd.Function):
