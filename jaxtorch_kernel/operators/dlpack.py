@@ -19,9 +19,10 @@ from jax.sharding import Sharding
 
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
+from ..storage import transfer
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_torch
-from ..storage.transfer import to_device, wait
+from ..storage.transfer import to_device
 
 Tensor = torch.Tensor
 
@@ -61,9 +62,8 @@ def array_over(tensor: Tensor) -> jax.Array:
 
 def tensor_over(array: jax.Array) -> Tensor:
     """A CPU or CUDA tensor over the memory of a JAX array. Waits for the array's values."""
-    wait(
-        array
-    )  # torch reads the memory directly, which ends the process if XLA could not allocate it
+    # torch reads the memory directly, which ends the process if XLA could not allocate it.
+    transfer.wait(array)  # by its module: a forked process replaces it
     return torch.utils.dlpack.from_dlpack(array)
 
 
