@@ -22,7 +22,6 @@ from ..programs import tracing
 from ..storage import transfer
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_torch
-from ..storage.transfer import to_device
 
 Tensor = torch.Tensor
 
@@ -82,7 +81,7 @@ def export(tensor: Tensor, **options: Any) -> object:
     array = contiguous_array(tensor)
     tracing.forbid(array, "exported by dlpack")
     if next(iter(array.devices())).platform == "cpu":
-        wait(array)  # as in `tensor_over`
+        transfer.wait(array)  # as in `tensor_over`
     if options.get("stream") == -1:  # torch's value for "no synchronization"; JAX's is None
         options["stream"] = None
     return array.reshape(tensor.shape).__dlpack__(**options)
@@ -98,7 +97,7 @@ def device_of(tensor: Tensor) -> tuple[int, int]:
 def from_dlpack(source: Any) -> Tensor:
     """A tensor of the device over a `jax.Array` without a copy, or over a copy of any other source."""
     if not isinstance(source, jax.Array):
-        return to_device(torch.utils.dlpack.from_dlpack(source).cpu())
+        return transfer.to_device(torch.utils.dlpack.from_dlpack(source).cpu())
     array = row_major(source)
     dtype = np.dtype(array.dtype)
     spec = spec_of(dtype, tuple(array.shape), array.sharding)
