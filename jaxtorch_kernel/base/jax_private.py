@@ -43,7 +43,9 @@ TABLE = {
         "is what JAX keys its traces by",
         without="a program is used again after JAX's configuration has changed",
     ),
-    "jaxlib._hlo.HloModule": Hook("prints optimized HLO", without="views show no HLO text"),
+    "jaxlib._hlo.HloModule | jaxlib._jax.HloModule": Hook(
+        "prints optimized HLO", without="views show no HLO text"
+    ),
     "jax.stages.Compiled:_executable": Hook(
         "is the executable of a program", without="each call takes 0.5 µs more"
     ),
@@ -312,7 +314,8 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 def hlo_text(proto: bytes) -> str:
     """A serialized `HloModuleProto` as XLA prints it."""
-    module = HOOKS.find("jaxlib._hlo.HloModule")
+    # The second is that of jax 0.10.1 and older.
+    module = HOOKS.find("jaxlib._hlo.HloModule | jaxlib._jax.HloModule")
     return "" if module is None else str(module.from_serialized_hlo_module_proto(proto).to_string())
 
 

@@ -194,9 +194,16 @@ def _scan_step(
 
 
 def map_operator(
-    function: Callable[..., object], xs: Sequence[Tensor], pos_args: Sequence[object]
+    function: Callable[..., object],
+    xs: Sequence[Tensor],
+    pos_args: Sequence[object],
+    mutated_arg_indices: str = "",
 ) -> object:
-    """`torch._higher_order_ops.map`: flat outputs."""
+    """`torch._higher_order_ops.map`: flat outputs. From torch 2.15 on, graphs list the arguments that are written."""
+    if mutated_arg_indices:
+        raise CaptureError(
+            "the function of a map writes to its arguments", "Return the new values instead."
+        )
     return scan(functools.partial(_map_step, function), list(pos_args), list(xs))[1]
 
 

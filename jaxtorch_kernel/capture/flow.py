@@ -14,6 +14,7 @@ import torch
 from torch.autograd.graph import Node
 
 from ..operators.bridge import Bridge
+from ..operators.node import function_of
 
 Tensor = torch.Tensor
 Edge = tuple[Node, int]  # a node of torch's graph, and the index of one of its outputs
@@ -123,5 +124,5 @@ def _plain(edge: Edge, stops: set[Edge]) -> Edge:
 
 
 def _flow(node: Node) -> list[frozenset[int]] | None:
-    bridge = getattr(node, "bridge", None)
-    return bridge.flow if isinstance(bridge, Bridge) else None
+    function = function_of(node)
+    return function.flow if isinstance(function, Bridge) else None
