@@ -29,7 +29,8 @@ class Listing:
     Attributes:
         stage: one of `STAGES`.
         lines: the text.
-        places: for each line, the lines of user code that it comes from, the most specific first.
+        places: for each line, the lines of user code that it comes from. The own line of a fusion precedes those of
+            the instructions inside it.
         instructions: for each line of optimized HLO, the id of its instruction, or None; empty for other stages.
     """
 
