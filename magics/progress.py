@@ -1,9 +1,9 @@
 """Progress of long compilations: one line with the current step and the elapsed time, removed at the end.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
-ten times a second. After half a second of uninterrupted compilation it shows a line. It ends when the compilation ends,
-so a session that compiles nothing has no such thread. The cell's own thread does no extra work and stays interruptible:
-Ctrl-C stops tracing at once, and XLA when its current work is done.
+ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
+compilation, so a session that compiles nothing has no such thread. The cell's own thread does no extra work and stays
+interruptible: Ctrl-C stops tracing at once, and XLA when its current work is done.
 """
 
 from __future__ import annotations
