@@ -73,9 +73,8 @@ class _Numbers:
 
 
 _memory: list[Any] = []  # (info, memory at the start) of each running cell
-_interruptible: Any = (
-    None  # the cell for which jaxtorch's SIGINT handler is installed; cells may nest
-)
+# The cell for which jaxtorch's SIGINT handler is installed. Cells may nest.
+_interruptible: Any = None
 
 
 def _before_cell(info: Any) -> None:
@@ -91,9 +90,8 @@ def _after_cell(result: Any) -> None:
     _count_memory(result)
     progress.settle()
     live.flush()
-    if (
-        result is None or result.info is _interruptible
-    ):  # None: Ctrl-C stopped the cell before it began
+    # The result is None if Ctrl-C stopped the cell before it began.
+    if result is None or result.info is _interruptible:
         _interruptible = None
         interrupts.restore()
 

@@ -26,9 +26,8 @@ from .hlo_words import (
 from .page_html import page_html, sections_html
 
 _MOST = 400  # lines of a listing
-_LARGE = (
-    5000  # a page of more instructions has only one listing, because the others would take seconds
-)
+# A page of more instructions has only one listing, because the others would take seconds.
+_LARGE = 5000
 _GUTTER = 8  # columns for the line numbers before a line
 
 _PANE = (
@@ -55,9 +54,7 @@ class Page:
     def __init__(self, reading: Reading, stage: str, line: int | None, grep: str):
         self.reading, self.stage = reading, stage
         self._number = next(_pages)
-        self._files: dict[
-            str, int
-        ] = {}  # file -> its number in anchors, which must not contain names
+        self._files: dict[str, int] = {}  # file -> its number; anchors must not contain names
         large = len(reading.module.instructions) > _LARGE
         stages = [stage, *(s for s in reversed(STAGES) if s != stage and not large)]
         self._chosen = {s: chosen_lines(reading.listing(s), line, grep) for s in stages}

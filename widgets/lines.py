@@ -63,7 +63,7 @@ def source_code(profile: Profile, sources: list[Source], title: str) -> list[Cod
     found = []
     for i, source in enumerate(sources):
         rows = [_row(profile, line) for line in source.lines]
-        # A cell may only call code of other cells. It then has no time of its own.
+        # Leave out the time of a source that has none of its own, such as a cell that only calls others.
         time = f": {duration(source.total)}" if source.total else ""
         shown = columns(CodeRow, rows)
         found.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))

@@ -214,9 +214,8 @@ def packed(profile: Profile, title: str) -> ProfileData:
 def _events(profile: Profile, places: Mapping[Place | None, int]) -> EventColumns:
     events, attribution = profile.recording.events, profile.attribution
     line = np.full(len(events), -1)
-    numbers = np.array(
-        [*(places[p] for p in attribution.places), -1]
-    )  # the last entry is for index -1, no place
+    # The last entry is for index -1: no place.
+    numbers = np.array([*(places[p] for p in attribution.places), -1])
     line[events.on_device] = numbers[attribution.place_of]
     on_device = events.on_device
     linked = {name: np.full(len(events), -1) for name in ("operator", "module", "instruction")}

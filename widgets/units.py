@@ -1,6 +1,6 @@
 """Units: how a number is rounded and written, in every form of every view.
 
-`SCALES` is the table of all units. The live forms use the same table, because `scripts/view_types.py` writes it into
+`SCALES` is the only table of units. The live forms use it too, because `scripts/view_types.py` writes it into
 `js/src/generated.ts`. `js/test/units.json` holds cases that the tests of both sides check.
 """
 

@@ -98,7 +98,7 @@ class _Search:
             level = self._back(level)
 
     def _names(self, level: list[Any]) -> None:
-        """Search the namespace for these objects. The collector may not track its dictionary, so it may miss them."""
+        """Search the namespace for these objects. The collector may miss it, because it may not track dictionaries."""
         for name, value in list(self.namespace.items()):
             if any(value is each for each in level) and not name.startswith("_"):
                 self._say(name + self.paths[id(value)])

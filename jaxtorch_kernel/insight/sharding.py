@@ -44,7 +44,7 @@ class Drawing:
     Attributes:
         spec: its partition spec, as JAX writes it.
         mesh: name and size of each mesh axis; empty without a mesh.
-        axes: the axes drawn as rows and columns; None if the array has fewer.
+        axes: the axes drawn as rows and columns; None for a missing axis.
         rows, columns: the index ranges (from, to) along these axes.
         parts: `parts[row][column]` has the ids of the devices that hold this part. A replicated part has several.
         left_out: the sharded axes that are not drawn.

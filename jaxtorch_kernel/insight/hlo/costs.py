@@ -96,8 +96,8 @@ class Costs:
     def spread(self, instruction: Instruction) -> Sequence[tuple[Instruction, Cost]]:
         """The cost of one run, split over the fused instructions: reads count at the reader, the write at the producer.
 
-        An instruction that is not a fusion is its only part; the computations it runs do not count. The parts add up
-        to the instruction's own cost.
+        For any other instruction, the only part is the instruction itself, without the computations it runs. The parts
+        add up to the instruction's own cost.
         """
         if instruction.opcode != "fusion":
             return [(instruction, self._own(instruction))]

@@ -8,7 +8,7 @@ without metadata. In a residual network they make up nearly all of the backward 
   elements. Products that read the same program arguments are matched first. If several match, they are taken in order.
 * Any other instruction, such as a copy or a transpose, gets the origin of its consumer, or else of its operand.
 
-Both rules are likely to be right, but they can be wrong. `Module.inferred` lists the instructions that they apply to.
+Both rules are usually right, but the result is a guess. `Module.inferred` lists the instructions with a guessed origin.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Sources:
     def of(self, instruction: Instruction) -> Place | None:
         """The line that an instruction was traced at.
 
-        An instruction without a line that runs other instructions (a fusion, a reduction) gets the line of the last one
-        that has a line.
+        XLA may leave an instruction without a line. If it contains other instructions (a fusion, a reduction), it gets
+        the line of the last of these that has one.
         """
         return self._of_frame(self._frame(instruction))
 

@@ -156,9 +156,10 @@ def _meant(
 
 
 def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:
-    """The launch of each event of an executable. In the order of their numbers, its runs are its launches.
+    """The launch of each event of an executable. Sorted by number, its runs are its launches in order.
 
-    If some runs left no event, this order is unknown. Launches are then assigned only if all come from one line.
+    If some runs left no event, runs and launches cannot be paired. Launches are then assigned only if all of them come
+    from one line.
     """
     numbers = run % (1 << 32)
     if numbers.max() - numbers.min() > 1 << 31:  # the counter wrapped around
