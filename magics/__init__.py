@@ -1,4 +1,4 @@
-"""The IPython extension: `%jax`, `%%pure`, `%%jit`. No engine logic here.
+"""The IPython extension: `%jax`, `%%pure`, `%%jit`. It contains no logic of the engine.
 
 `load` adds the magics and their completion to a shell. `unload` removes both and turns `%jax` off, so that after
 `%unload_ext jaxtorch` the session is as it was before `%load_ext jaxtorch`.
@@ -63,7 +63,7 @@ def _remove(shell: InteractiveShell) -> None:
 
 
 class _Numbers:
-    """Maps the file name of a cell to its execution count, by IPython's own table."""
+    """Maps the file name of a cell to its execution count. Reads IPython's own table."""
 
     def __init__(self, compiler: Any):
         self._table = getattr(compiler, "_filename_map", {})
@@ -73,11 +73,12 @@ class _Numbers:
 
 
 _memory: list[Any] = []  # (info, memory at the start) of each running cell
-_interruptible: Any = None  # the cell for which our SIGINT handler is installed; cells may nest
+# The cell for which jaxtorch's SIGINT handler is installed. Cells may nest.
+_interruptible: Any = None
 
 
 def _before_cell(info: Any) -> None:
-    """Install the SIGINT handler; a kernel resets it to Python's own before each cell."""
+    """Start counting memory, and install the SIGINT handler. A kernel restores Python's handler before each cell."""
     global _interruptible
     _memory.append((info, memory.begin()))
     if interrupts.install():
@@ -89,13 +90,14 @@ def _after_cell(result: Any) -> None:
     _count_memory(result)
     progress.settle()
     live.flush()
-    if result is None or result.info is _interruptible:  # None: Ctrl-C came before the cell began
+    # The result is None if Ctrl-C stopped the cell before it began.
+    if result is None or result.info is _interruptible:
         _interruptible = None
         interrupts.restore()
 
 
 def _count_memory(result: Any) -> None:
-    """Record the cell's peak memory; drop the start of a cell that Ctrl-C stopped before it began."""
+    """Record the cell's peak memory. Drop the entries of cells that Ctrl-C stopped before they began."""
     info = None if result is None else result.info
     while _memory:
         own, started = _memory.pop()

@@ -184,7 +184,7 @@ def _hint(word: str, known: list[str]) -> str:
 
 
 def _timed(run: Callable[[], Any]) -> TimeitResult:
-    """The time of a run, measured and printed like `%timeit`; each measurement waits for the device."""
+    """The time of a run, measured and printed like `%timeit`. Each measurement waits for the device."""
 
     def measure(loops: int) -> float:
         torch.jax.synchronize()  # type: ignore[attr-defined]

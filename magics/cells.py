@@ -19,7 +19,7 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     Args:
         shell: provides the input transformations and compiler flags.
         first_line: the magic's own line.
-        body: the text below it.
+        body: the text below this line.
 
     Raises:
         SyntaxError: the body is not valid Python.
@@ -39,11 +39,11 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     file = shell.compile.cache(text, cell_number(shell), raw_code=f"{first_line}\n{body}")
     tree = ast.parse("\n" + source, file)
     tree = shell.transform_ast(tree)
-    compiler: Any = shell.compile  # takes trees too, which its stub does not say
+    compiler: Any = shell.compile  # its stub lacks that it also takes trees
     return code_of(tree, text.splitlines(), lambda module: compiler(module, file, "exec"))
 
 
 def cell_number(shell: InteractiveShell) -> int:
-    """The number of the running cell, as its prompt shows it. (`shell.execution_count` is already the next one.)"""
+    """The number in the prompt of the running cell. (`shell.execution_count` is already that of the next cell.)"""
     running = getattr(shell.displayhook, "exec_result", None)
     return shell.execution_count if running is None else running.execution_count

@@ -23,7 +23,7 @@ _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 
 @context_matcher(identifier="jaxtorch")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
-    """The completions for a `%jax` line or a cell magic. Other completions are suppressed there."""
+    """The completions for a `%jax` line or the line of a cell magic. They suppress all other completions."""
     line = context.line_with_cursor[: context.cursor_position]
     found = _LINE.search(line)
     if found is not None:
@@ -47,7 +47,7 @@ def _after(before: list[str]) -> Iterable[str]:
 
 
 def _names(cell: str) -> tuple[str, ...]:
-    """The names that a cell reads; none while it is not valid Python yet."""
+    """The names that a cell reads. There are none while the cell is not valid Python."""
     try:
         code = compile(cell.partition("\n")[2], "", "exec")
     except SyntaxError:

@@ -32,7 +32,7 @@ An explicit device, as in torch.zeros(3, device="cpu"), always takes precedence.
 
 
 def _subcommand(name: str, cell: str | None) -> Subcommand:
-    """The subcommand of this name. An unknown name raises an error that suggests the nearest."""
+    """The subcommand with this name. An unknown name raises an error that suggests the nearest one."""
     sign = "%jax" if cell is None else "%%jax"
     fitting = [w.name for w in SUBCOMMANDS.values() if (w.line if cell is None else w.cell)]
     found = SUBCOMMANDS.get(name or "status")

@@ -1,9 +1,9 @@
-"""Progress of long compilations: one line with the current step and the elapsed time, removed when it is over.
+"""Progress of long compilations: one line with the current step and the elapsed time, removed at the end.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
-ten times a second. It shows a line after half a second of uninterrupted compilation and ends with it; a session that
-compiles nothing has no such thread. The cell's own thread does no extra work and stays interruptible: tracing stops at
-once, XLA's own work when it is done.
+ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
+compilation, so a session that compiles nothing has no such thread. The cell's own thread does no extra work and stays
+interruptible: Ctrl-C stops tracing at once, and XLA when its current work is done.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from jaxtorch.widgets.hosts import host
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-PATIENCE = 0.5  # seconds, before anything is shown
-PAUSE = 0.3  # seconds without compilation that end the current line
+PATIENCE = 0.5  # seconds of compilation before a line is shown
+PAUSE = 0.3  # seconds without compilation after which the line is removed
 LOOK = 0.1
-OFF = "JAXTORCH_PROGRESS"  # an environment variable: 0 shows nothing
+OFF = "JAXTORCH_PROGRESS"  # an environment variable; the value 0 turns the progress line off
 
 _STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
 
@@ -44,7 +44,7 @@ class Terminal:
     """The last line of a terminal."""
 
     def show(self, line: str) -> None:
-        sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # there is one: it is a terminal
+        sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # it exists, because `_sink` checked it
         sys.__stderr__.flush()  # type: ignore[union-attr]  # as above
 
     def clear(self) -> None:
@@ -84,7 +84,7 @@ class Progress:
         self._shown = False
 
     def begin(self) -> None:
-        """A compilation has started: begin polling."""
+        """Begin polling, because a compilation has started."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -93,7 +93,7 @@ class Progress:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Remove the line at the end of the cell: not every front end can update the output of an earlier cell."""
+        """Remove the line at the end of the cell. Some front ends cannot update the output of an earlier cell."""
         with self._lock:
             self._clear()
 
@@ -104,7 +104,7 @@ class Progress:
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
-            if outermost_phase() is phase:  # otherwise the cell may be over and its line removed
+            if outermost_phase() is phase:  # otherwise the cell may have ended and removed its line
                 self._shown = True
                 self.sink.show(line)
 
@@ -145,7 +145,7 @@ _progress: Progress | None = None  # of the session
 
 
 def start(shell: InteractiveShell) -> None:
-    """Show long compilations of this session, if the front end can."""
+    """Show the progress of long compilations in this session, if the front end can show it."""
     global _progress
     stop()
     sink = _sink(shell)
@@ -155,7 +155,7 @@ def start(shell: InteractiveShell) -> None:
 
 
 def settle() -> None:
-    """Called at the end of a cell: remove its line."""
+    """Remove the line. Called at the end of a cell."""
     if _progress is not None:
         _progress.settle()
 

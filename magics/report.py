@@ -60,7 +60,7 @@ def _ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
-# What a line does that needs a value -> what to write instead.
+# A pattern for source lines that need the value of a tensor -> what to write instead.
 _ADVICE = (
     (
         r"\b(if|while|elif|assert)\b",
@@ -110,7 +110,7 @@ def _syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
 
 
 def cell_error(error: CaptureError, code: CellCode) -> CellError:
-    """The error as shown: what happened, where in the cell, and what to write instead."""
+    """The error that the user sees: what happened, where in the cell, and what to write instead."""
     lines = []
     source = ""
     own = _line_in_cell(error, code)
@@ -139,7 +139,7 @@ def _line_in_cell(error: CaptureError, code: CellCode) -> int | None:
 
 
 def show_from_cell(shell: InteractiveShell, error: BaseException, code: CellCode) -> None:
-    """Make IPython start the traceback of an error in user code at the cell's own frame, below jaxtorch's frames."""
+    """Make IPython start the traceback of an error in user code at the cell's own frame, without jaxtorch's frames."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code is not code.code:
         tb = tb.tb_next

@@ -1,1 +1,1 @@
-"""Notebook views: HTML drawn from plain data. They compute nothing."""
+"""Notebook views. They draw the plain data of `jaxtorch.insight` and compute nothing."""

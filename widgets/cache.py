@@ -33,7 +33,7 @@ _PERIOD = 1.0  # seconds
 
 @dataclass(frozen=True)
 class FunctionRow(Row):
-    """A function, a cell, or all eager operators. Memory, code and FLOPs are the maximum over its programs."""
+    """A function, a cell, or all eager operators. Memory, code and FLOPs are the maxima over its programs."""
 
     name: Annotated[str, Column("name", "code", most=20)]
     kind: Annotated[str, Column("kind")]
@@ -80,7 +80,7 @@ class TotalRow(Row):
     seconds: Annotated[float, Column("compile time", "seconds")]
 
 
-# Sort key -> its value, and whether the order is descending.
+# Name of a sort order -> the value to sort by, and whether the order is descending.
 SORTS: dict[str, tuple[Callable[[FunctionInfo], int | float | str], bool]] = {
     "order": (lambda f: f.programs[0].id, False),
     "name": (lambda f: f.name.lower(), False),
@@ -99,8 +99,8 @@ SORTS: dict[str, tuple[Callable[[FunctionInfo], int | float | str], bool]] = {
 class CacheView(PageView):
     """The compiled programs of the session, grouped by function.
 
-    `answer("clear", {row})` drops the programs of a function, or of all without a row; `answer("keep", {row})` keeps
-    the text of a program.
+    `answer("clear", {row})` drops the programs of a function; without a row, those of all functions.
+    `answer("keep", {row})` keeps the text of a program.
     """
 
     def __init__(self, sort: str = "order", filter: str = "", all_of_them: bool = False):
@@ -111,7 +111,7 @@ class CacheView(PageView):
     def revision(self) -> object:
         known = list(stats.compiled)
         now = time.monotonic()
-        # New programs show at once, call counts once a second: drawing takes milliseconds.
+        # Drawing takes milliseconds. So new programs are shown at once, but call counts only once a second.
         if now - self._looked > _PERIOD:
             sources = {id(r.cause.function): r.cause.function for r in known}
             hits = sum(source.hits for source in sources.values())
@@ -217,7 +217,7 @@ def _row(function: FunctionInfo) -> FunctionRow:
 
 
 def _detail(function: FunctionInfo) -> tuple[Section, ...]:
-    """What opens under a function's row: why it was retraced, and its programs."""
+    """The sections that open below the row of a function: why it was retraced, and its programs."""
     sections: list[Section] = []
     if function.retraces:
         count = len(function.retraces)
@@ -240,7 +240,7 @@ def _detail(function: FunctionInfo) -> tuple[Section, ...]:
 
 
 def _advised(retraces: Iterable[Retrace]) -> list[Note]:
-    """A note for each retrace; each piece of advice once, under the latest retrace that it is for."""
+    """A note for each retrace. Each piece of advice appears once, under the latest retrace that it applies to."""
     said = {""}
     notes = []
     for retrace in reversed(list(retraces)):

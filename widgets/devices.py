@@ -18,7 +18,7 @@ from .view import PageView
 
 @dataclass(frozen=True)
 class DeviceRow(Row):
-    """A device; its id is JAX's."""
+    """A device. The row's id is JAX's id of the device."""
 
     name: Annotated[str, Column("device", "code")]
     number: Annotated[int, Column("#", "count")]
@@ -35,10 +35,10 @@ class Sharding:
     """The parts of an array as cells of a table.
 
     Attributes:
-        heads, sides: the index ranges along its columns and its rows; "" without an axis.
-        parts: by row and column: the ids of the devices that hold the part.
-        labels: the same as text.
-        colors: equal for equal sets of devices.
+        heads, sides: the index ranges along the columns and the rows; "" without an axis.
+        parts: for each row and column, the ids of the devices that hold the part.
+        labels: `parts` as text.
+        colors: a color for each part. Equal sets of devices have the same color.
     """
 
     heads: list[str]
@@ -71,7 +71,7 @@ class DevicesView(PageView):
             self.gone = str(error).partition("\n")[0] or type(error).__name__
 
     def revision(self) -> object:
-        # This walks all arrays of the session: too slow for ten times a second.
+        # `_see` walks all arrays of the session, which is too slow for ten times a second.
         now = time.monotonic()
         if now - self._looked > _PERIOD:
             self._see()
@@ -115,7 +115,7 @@ def _row(device: DeviceInfo, several: bool) -> DeviceRow:
 
 
 def sharding(drawn: Drawing) -> Sharding:
-    """A drawing as cells."""
+    """The parts of a drawing as cells of a table."""
     known = list(dict.fromkeys(part for row in drawn.parts for part in row))
     hues = {part: round(360 * i / len(known)) for i, part in enumerate(known)}
     return Sharding(
@@ -123,7 +123,7 @@ def sharding(drawn: Drawing) -> Sharding:
         _ranges(drawn.rows, drawn.axes[0]),
         [[list(part) for part in row] for row in drawn.parts],
         [[_label(part) for part in row] for row in drawn.parts],
-        # Visible on light and dark pages.
+        # These colors are visible on light and dark pages.
         [[f"hsla({hues[part]}, 65%, 50%, 0.45)" for part in row] for row in drawn.parts],
     )
 
@@ -182,7 +182,7 @@ def _boxes(drawn: Sharding) -> str:
 
 
 def _left_out(drawn: Sharding) -> str:
-    """A note on the parts that a static form does not draw; "" if it draws all."""
+    """A note that a static form leaves out parts; "" if it draws all parts."""
     rows, across = len(drawn.sides), len(drawn.heads)
     return f"the first {_MOST} of {rows} × {across} parts" if max(rows, across) > _MOST else ""
 

@@ -17,7 +17,7 @@ from .view import View
 
 _CONTEXT = 3  # lines around a difference
 _STATIC = 600
-# A notebook's own style aligns cells at the right.
+# The style of a notebook would align the cells at the right.
 _SIDE = (
     "text-align:left;width:50%;padding:0 6px;white-space:pre-wrap;overflow-wrap:anywhere;"
     "font-family:monospace;vertical-align:top"
@@ -26,7 +26,7 @@ _COLOURS = {"-": "background:#f003", "+": "background:#0a03", " ": ""}
 
 
 class HunkLines(NamedTuple):
-    """Lines of both texts, from 0, that are the same (1) or differ (0)."""
+    """Zero-based line ranges of both texts. `same` is 1 if the lines are equal, and 0 if they differ."""
 
     same: int
     start: int
@@ -46,7 +46,7 @@ class DiffText:
 
 @dataclass(frozen=True)
 class DiffData:
-    """Two programs; the hunks cover both texts."""
+    """Two programs and their differences. The hunks cover both texts."""
 
     stage: str
     title: str
@@ -135,7 +135,7 @@ class DiffView(View):
         )
 
     def _near(self) -> list[Hunk | None]:
-        """The differences, each with some context; None where lines are left out."""
+        """The hunks that differ, each with some context. None replaces lines that are left out."""
         out: list[Hunk | None] = []
         hunks = self.diff.hunks
         for place, hunk in enumerate(hunks):

@@ -54,7 +54,7 @@ _WIDTHS = (6, 7, 3, 7, 9)  # of `COLUMNS`
 class HloView(View):
     """Shows one program of the session.
 
-    `data()` is an `HloData` (`hlo_data.py`, which also says what an L is).
+    `data()` is an `HloData` (`hlo_data.py`, which also defines L).
 
     `answer(ask, arguments)`:
 
@@ -170,7 +170,7 @@ class HloView(View):
         return super().answer(ask, arguments)
 
     def _grow(self) -> None:
-        """Assign an L to every new line and an index to every new file; existing ones keep theirs."""
+        """Assign an L to every new line, and an index to every new file. Known lines and files keep theirs."""
         texts = {source.file: source for source in self.reading.texts()}
         self._sources = [texts.pop(source.file) for source in self._sources] + list(texts.values())
         known = [row.place for row in self.reading.lines if row.place is not None]
@@ -208,7 +208,7 @@ class HloView(View):
         ]
 
     def _line_text(self, place: Place | None) -> str:
-        """A line of user code, after its number."""
+        """The number of a line of user code, followed by its text."""
         for source in self._sources:
             if place is not None and source.file == place.file:
                 i = place.line - source.first
@@ -287,6 +287,6 @@ def _aligned(figures: Sequence[str]) -> str:
 
 
 def _comparable(info: ProgramInfo) -> list[ProgramInfo]:
-    """The programs to compare with: those of the same function first, then the latest."""
+    """The programs to compare with: first those of the same function, then the others, each the latest first."""
     others = [p for p in programs() if p.id != info.id and p.kind != "eager" and p.alive]
     return sorted(others, key=lambda p: (p.source != info.source, -p.id))[:20]

@@ -1,6 +1,7 @@
-"""What the live form of a program gets and asks for: payloads and rows. `js/src/generated.ts` has their types.
+"""The payloads and rows that the live form of a program receives. `js/src/generated.ts` has their types.
 
-L, in comments here and in the TypeScript, is an index into `HloData.lines`: a line of user code. -1 is no line.
+In comments here and in the TypeScript, an L is an index into `HloData.lines`. It identifies a line of user code; -1
+means no line.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ROWS = 200  # of a table
 
 @dataclass(frozen=True)
 class CostRow(Row):
-    """The cost of one source line; its id is the L."""
+    """The cost of one source line. The row's id is the L of the line."""
 
     line: Annotated[str, Column("line", "code")]
     instructions: Annotated[int, Column("instructions", "count")]
@@ -45,7 +46,7 @@ class KindRow(Row):
 
 @dataclass(frozen=True)
 class FusionRow(Row):
-    """A fusion; its id is the name of its instruction."""
+    """A fusion. The row's id is the name of the fusion instruction."""
 
     fusion: Annotated[str, Column("fusion", "code")]
     kind: Annotated[str, Column("kind", wide=True)]
@@ -58,7 +59,7 @@ class FusionRow(Row):
 
 @dataclass(frozen=True)
 class SourceText:
-    """A part of the user's code. `first` is the number of its first line."""
+    """A part of the user's code. `first` is the line number of its first line."""
 
     file: str
     title: str
@@ -68,7 +69,7 @@ class SourceText:
 
 
 class Place(NamedTuple):
-    """A line of user code: an index into `sources`, and its number."""
+    """A line of user code: an index into `sources`, and the line number."""
 
     source: int
     line: int
@@ -95,10 +96,10 @@ class HloData(Places):
 
     Attributes:
         page: the heading, and the tables as tabs. The table `lines` has the costs that are shown beside the code.
-        name: of a file to save.
-        others: programs to compare with: of the same function first, then the latest.
+        name: the name of the program, for a file to save.
+        others: programs to compare with: first those of the same function, then the latest.
         stages: the available stages, in order.
-        stage, line, grep: what to show first: a stage; an L; a word, or "".
+        stage, line, grep: what to show at first: a stage, an L, and a word or "".
     """
 
     page: Page
@@ -117,7 +118,7 @@ class StageAnswer(Places):
     Attributes:
         groups: lists of Ls.
         links: for each line of `text`, an index into `groups`, or -1.
-        inferred: the lines of `text`, from 0, whose links are guesses: XLA recorded no origin for them.
+        inferred: the zero-based lines of `text` whose links are guesses, because XLA recorded no origin for them.
     """
 
     stage: str
@@ -141,7 +142,7 @@ class GraphNode(NamedTuple):
 
 
 class GraphEdge(NamedTuple):
-    """From producer to consumer."""
+    """An edge from a producer to a consumer."""
 
     start: int
     end: int
@@ -149,7 +150,7 @@ class GraphEdge(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphAnswer:
-    """Instructions or scopes, and what flows between them; `cut` if some were left out."""
+    """Instructions or scopes, and the edges between them. `cut` is true if some nodes were left out."""
 
     nodes: list[GraphNode]
     edges: list[GraphEdge]
@@ -158,7 +159,7 @@ class GraphAnswer:
 
 @dataclass(frozen=True)
 class InstructionAnswer:
-    """One instruction: its Ls, and everything that is known about it."""
+    """One instruction: its Ls, and all facts about it."""
 
     name: str
     lines: list[int]
@@ -166,7 +167,7 @@ class InstructionAnswer:
 
 
 def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
-    """The tables of a program: its lines if they are given, kinds of instructions, fusions and buffers."""
+    """The tables of a program: lines (unless `costs` is empty), kinds of instructions, fusions and buffers."""
     kinds = [
         KindRow(
             id=k.opcode,

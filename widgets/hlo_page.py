@@ -1,7 +1,7 @@
-"""The page of a program: source code with costs beside the listings, linked line by line; tables below.
+"""The page of a program: the source code with costs beside the listings, linked line by line, and tables below them.
 
-Links are anchors, and long parts are folded by `<details>`: nothing here needs a script. A notebook saves the page, so
-listings are `<pre>` and not tables, where inline cell styles would take most of the space.
+The page needs no script: links are anchors, and `<details>` folds long parts. A notebook saves the page. So listings
+are `<pre>` and not tables, because the inline styles of table cells would take most of the space.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from .hlo_words import (
 from .page_html import page_html, sections_html
 
 _MOST = 400  # lines of a listing
-_LARGE = 5000  # above this many instructions a page has one listing only: the others take seconds
-_GUTTER = 8  # for the numbers before a line
+# A page of more instructions has only one listing, because the others would take seconds.
+_LARGE = 5000
+_GUTTER = 8  # columns for the line numbers before a line
 
 _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
 _TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible"
-# Notebook styles give all columns the same width.
+# The style of a notebook would give all columns the same width.
 _TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;line-height:1.4;width:100%"
 _HEAD = (
     "padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap;text-align:"
@@ -48,12 +49,12 @@ _pages = itertools.count(1)
 
 
 class Page:
-    """One page. Its anchors contain a page number, since a notebook holds several pages."""
+    """One page. Its anchors contain a page number, because a notebook may hold several pages."""
 
     def __init__(self, reading: Reading, stage: str, line: int | None, grep: str):
         self.reading, self.stage = reading, stage
         self._number = next(_pages)
-        self._files: dict[str, int] = {}  # for anchors, which must not hold names
+        self._files: dict[str, int] = {}  # file -> its number; anchors must not contain names
         large = len(reading.module.instructions) > _LARGE
         stages = [stage, *(s for s in reversed(STAGES) if s != stage and not large)]
         self._chosen = {s: chosen_lines(reading.listing(s), line, grep) for s in stages}
@@ -122,7 +123,7 @@ class Page:
         )
 
     def _line(self, listing: Listing, i: int) -> str:
-        """A line of a listing, after links to the source lines it comes from."""
+        """A line of a listing, preceded by links to the source lines that it comes from."""
         places = listing.places[i][:3]
         links = ",".join(
             f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>' for p in places

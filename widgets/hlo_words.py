@@ -22,7 +22,7 @@ def program_title(info: ProgramInfo) -> str:
 
 
 def heading(reading: Reading) -> Page:
-    """The heading: what the program is, its totals, its memory, and what is not known."""
+    """The heading: the title of the program, its totals, its memory, and what is unknown about it."""
     info, total = reading.program, reading.costs.total
     fused = sum(sum(f.parts.values()) for f in reading.fusions)
     facts = [
@@ -99,7 +99,7 @@ def parts_of(parts: dict[str, int]) -> str:
 
 
 def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[int], str]:
-    """The lines of a listing to show, and the filter that chose them. HLO starts with the entry computation."""
+    """The lines of a listing to show, and a phrase for the filter. HLO starts with the entry computation."""
     chosen = list(range(len(listing.lines)))
     why = []
     if line is not None:
@@ -127,7 +127,7 @@ def file_name(info: ProgramInfo, stage: str) -> str:
 
 
 def full_text(reading: Reading, stage: str) -> str:
-    """A representation as JAX or XLA prints it, with locations."""
+    """One stage of the program as JAX or XLA prints it. StableHLO and HLO include the locations."""
     if stage == "hlo":
         return reading.hlo_text
     if stage == "stablehlo":

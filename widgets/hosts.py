@@ -7,10 +7,10 @@
 | VS Code | the variable `__vsc_ipynb_file__` that it sets, or its environment | a widget | yes |
 | Colab | its module `google.colab` | a widget | when the cell ends |
 
-JupyterLab and Notebook keep all outputs of a notebook in one page. There a view is plain HTML, also in the notebook
-file, and a widget without a place of its own finds it in the page and makes it live: a notebook reopened without its
-kernel shows the HTML, never "Loading widget". VS Code and Colab isolate outputs in frames: there the output names the
-widget, beside the same HTML.
+JupyterLab and Notebook keep all outputs of a notebook in one page. There, the output of a view is plain HTML, also in
+the notebook file. A widget that is not displayed itself finds this HTML in the page and makes it live. So a notebook
+that is reopened without its kernel shows the HTML, and not "Loading widget". VS Code and Colab isolate outputs in
+frames. There, the output contains the same HTML and also names the widget.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Host:
     Attributes:
         name: "terminal", "lab", "vscode" or "colab".
         live: whether views can be live: there is a kernel, and anywidget is installed.
-        in_place: whether a widget can reach the page's outputs, so that plain HTML can be made live.
+        in_place: whether a widget can reach the page's outputs, so that it can make plain HTML live.
         flush: whether messages from other threads are shown only when a cell ends.
     """
 
@@ -60,13 +60,13 @@ def host(shell: InteractiveShell | None = None, environ: Mapping[str, str] = os.
 
 def widget_bundle(model_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The data and the metadata of a widget's output."""
-    from anywidget._util import repr_mimebundle  # knows what Colab wants in the metadata
+    from anywidget._util import repr_mimebundle  # adds the metadata that Colab needs
 
     data, metadata = repr_mimebundle(model_id=model_id, repr_text="")
     return {WIDGET: data[WIDGET]}, metadata
 
 
 def _shell() -> Any:
-    """The running shell. This must not import IPython into a session without one."""
+    """The running shell. A session without a shell must not import IPython."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CodeRow(Row):
-    """A line of code with its time on the device, which is None if the line did nothing there."""
+    """A line of code with its time on the device. The time is None if the line did nothing on the device."""
 
     line: Annotated[int, Column("line", "number")]
     device: Annotated[float | None, Column("device", "nanoseconds", mark="inferred")]
@@ -63,7 +63,7 @@ def source_code(profile: Profile, sources: list[Source], title: str) -> list[Cod
     found = []
     for i, source in enumerate(sources):
         rows = [_row(profile, line) for line in source.lines]
-        # A cell that only calls others has no time of its own.
+        # Leave out the time of a source that has none of its own, such as a cell that only calls others.
         time = f": {duration(source.total)}" if source.total else ""
         shown = columns(CodeRow, rows)
         found.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))

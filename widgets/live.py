@@ -1,7 +1,8 @@
 """Live views: they follow the session while a cell runs, and answer requests from the page.
 
-Showing a view creates a widget (`anywidget`) beside its HTML. The state of the widget holds no data, only the name of
-the drawing code; everything else is sent as messages (`protocol.py`), and only while a page shows the view:
+When a view is shown, a widget (`anywidget`) is created beside its HTML. The state of the widget holds no data, only its
+place and the name of the drawing code. Everything else is sent as messages (`protocol.py`), and only while a page shows
+the view:
 
     page                          kernel
      |  <- the widget opens         |   `bundle`: an output with HTML in it, and a widget
@@ -13,9 +14,9 @@ the drawing code; everything else is sent as messages (`protocol.py`), and only 
      |  ask ->      <- answer       |
      |  close ->                    |   no longer visible: the thread ends with the last view
 
-The shell (`static/shell.js`, about a kilobyte) is the part that a notebook may save with each widget. The drawing code
-(`static/views.js`) is sent as a binary message and imported from memory: no port, no network, no second file. Without
-anywidget a session shows the HTML, and none of this is imported.
+A notebook may save the shell (`static/shell.js`, about a kilobyte) with each widget. The drawing code
+(`static/views.js`) is sent as a binary message, and the page imports it from memory. So it needs no port, no network
+and no second file. A session without anywidget only shows the HTML. It loads neither file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).parent / "static"
 _PERIOD = 0.1  # seconds between polls for changes
-_MOST = 50  # live views at a time: each keeps its data alive
+_MOST = 50  # live views at a time; each of them keeps its data alive
 
 
 def bundle(view: View) -> Data | tuple[Data, Data]:
@@ -58,7 +59,7 @@ def bundle(view: View) -> Data | tuple[Data, Data]:
 
 
 def placed(page: str, place: str) -> str:
-    """HTML marked so that the widget of this place finds it in the page: by a class, which every sanitizer keeps."""
+    """HTML that the widget of this place can find in the page. The mark is a class, because all sanitizers keep it."""
     return f'<div class="jaxtorch-view jaxtorch-view-{escape(place)}">{page}</div>'
 
 
@@ -75,8 +76,8 @@ class Connection:
     def __init__(self, view: View, widget: Any):
         self.view = view
         self.widget = widget
-        self.place: str = widget.place  # the widget's own is the page's to change
-        self._lock = threading.RLock()  # questions may come on another thread (a subshell)
+        self.place: str = widget.place  # a copy, because the page can change that of the widget
+        self._lock = threading.RLock()  # requests may come from another thread (a subshell)
         self._sent: Data | None = None
         self._seen: object = None
         self._failed = ""  # the error of the last poll
@@ -131,7 +132,7 @@ class Connection:
                 if revision is None or (revision == self._seen and not self._failed):
                     return
                 data = plain(self.view.data())
-            except Exception as error:  # the session may have changed meanwhile: try again later
+            except Exception as error:  # the session may be changing: try again at the next poll
                 if _said(error) != self._failed:
                     self._failed = _said(error)
                     self._send("error", id=None, message=self._failed)
@@ -144,7 +145,7 @@ class Connection:
                 self._send("patch", revision=self._number, changes=changes)
 
     def end(self) -> None:
-        """Stop updates; the page keeps what it shows."""
+        """Stop updates. The page keeps its last state."""
         _ticker.forget(self)
         _connections.pop(self.place, None)
         self._send("end")
@@ -164,7 +165,7 @@ def _other_version(content: Json) -> str:
 
 
 class _Ticker:
-    """One polling thread for all visible views; there is none while no view is visible."""
+    """One thread polls all visible views. It only exists while a view is visible."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -224,19 +225,19 @@ def connect(view: View) -> Connection:
 
 
 def flush() -> None:
-    """Send all changes. Called at the end of a cell, for front ends that show nothing earlier."""
+    """Send all changes. Called at the end of a cell, because some front ends show no earlier messages."""
     _ticker.flush()
 
 
 def end() -> None:
-    """End every live view of this session, on `%unload_ext`."""
+    """End all live views of this session. `%unload_ext` calls this."""
     for connection in list(_connections.values()):
         connection.end()
 
 
 @cache
 def _widget_class() -> Any:
-    """The widget class, created with the first view, since anywidget may be missing."""
+    """The widget class. It is created with the first view, because anywidget may be missing."""
     import anywidget
     import traitlets
 

@@ -1,4 +1,4 @@
-"""`%jax memory`: the arrays on the device, what created them, what each cell held, and what keeps an array alive."""
+"""`%jax memory`: the arrays on the device, the lines that created them, what keeps them alive, and memory by cell."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LineRow(Row):
 
 @dataclass(frozen=True)
 class CellRow(Row):
-    """The memory that tensors of 32 KiB and more held during one cell."""
+    """The memory that tensors of at least 32 KiB held during one cell."""
 
     cell: Annotated[str, Column("cell")]
     seconds: Annotated[float, Column("began", "seconds", "after the first cell", wide=True)]
@@ -61,7 +61,7 @@ class CellRow(Row):
 
 @dataclass(frozen=True)
 class Peaks:
-    """The cells of a bar chart: up to each cell's peak, and the memory that it left behind."""
+    """The data of a bar chart. It shows the peak of each cell, and the memory that the cell left behind."""
 
     cells: list[CellRow]
 
@@ -75,7 +75,7 @@ class MemoryView(PageView):
         self._seen: object = None
 
     def revision(self) -> object:
-        # Drawing it walks every object of the session: too slow for ten times a second.
+        # Drawing the page walks every object of the session, which is too slow for ten times a second.
         now = time.monotonic()
         if now - self._looked > _PERIOD:
             self._looked, self._seen = now, (usage.allocated, len(cells()))
@@ -157,7 +157,7 @@ def kept_by(ways: Sequence[str]) -> Notes:
 
 @dataclass(frozen=True)
 class BufferRow(Row):
-    """A buffer of a program, and the values that occupy it at some time."""
+    """A block of a program's memory, and the values that occupy it at some time."""
 
     number: Annotated[str, Column("buffer")]
     kind: Annotated[str, Column("kind")]
@@ -274,7 +274,7 @@ def _blocks(peaks: Peaks) -> str:
 
 
 def _bars(peaks: Peaks) -> str:
-    """The peak of each cell as a bar; the memory it leaves behind is drawn solid."""
+    """A bar for the peak of each cell. The memory that the cell left behind is drawn darker."""
     if not peaks.cells:
         return ""
     most = max(c.peak for c in peaks.cells) or 1

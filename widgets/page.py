@@ -1,8 +1,8 @@
-"""A view described once: a page of facts, tables, code and charts, drawn as text, as HTML and live.
+"""Describes a view once: as a page of facts, tables, code and charts. The page is drawn as text, as HTML and live.
 
-A view says what it shows as a `Page`. `page_text.py` draws it for a terminal, `page_html.py` for a page without
+A view returns its contents as a `Page`. `page_text.py` draws it for a terminal, `page_html.py` for a page without
 scripts, and one live component (`js/src/views/page.tsx`) for a front end with widgets. The rows of a table are
-dataclasses; a field with a `Column` is shown, and all forms take its label and its unit from there:
+dataclasses. Each field with a `Column` is shown, and all forms take the label and the unit from the `Column`:
 
     @dataclass(frozen=True)
     class LineRow(Row):
@@ -37,14 +37,14 @@ class Column:
     """How a field of a row is shown.
 
     Attributes:
-        label: its heading, the same in every form.
+        label: the heading, the same in every form.
         unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
-        says: what the column means, for the heading's tooltip.
-        wide: whether a narrow notebook cell leaves it out.
-        mark: a boolean field of the row: if true, the value is an estimate, and "~" is put before it.
+        says: an explanation of the column, for the tooltip of the heading.
+        wide: whether a narrow notebook cell leaves the column out.
+        mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
-        text: whether a terminal shows it.
-        most: the most characters of a value in a terminal; 0 for no limit.
+        text: whether a terminal shows the column.
+        most: the maximum length of a value in a terminal; 0 for no limit.
     """
 
     label: str
@@ -62,9 +62,9 @@ class Row:
     """A row of a table, or a line of code. Subclasses add the columns.
 
     Attributes:
-        id: unique in its table; of a line of code, its number.
+        id: unique in its table; for a line of code, the line number.
         words: more text that a filter searches.
-        detail: what opens below the row. A terminal shows only the notes.
+        detail: the sections that open below the row. A terminal only shows the notes among them.
     """
 
     id: int | str
@@ -80,9 +80,9 @@ class Action:
     """A button of the live form; the static forms leave it out.
 
     Attributes:
-        ask: the question to `View.answer`. An answer that is a section is shown, and a `File` is downloaded.
-        arguments: of the question; a button of a row adds the row's id as `row`.
-        when: for a button of a row: a boolean field of the row that says whether the row has the button.
+        ask: the request to `View.answer`. If the answer is a section, it is shown. If it is a `File`, it is downloaded.
+        arguments: the arguments of the request. The button of a row adds the row's id as `row`.
+        when: for the button of a row, the name of a boolean field. The button is left out if the field is false.
     """
 
     label: str
@@ -93,7 +93,7 @@ class Action:
 
 @dataclass(frozen=True)
 class File:
-    """An answer to a question: a file to download."""
+    """An answer to a request: a file to download."""
 
     name: str
     text: str
@@ -102,7 +102,7 @@ class File:
 
 @dataclass(frozen=True)
 class Fact:
-    """A name and what is known under it, a line each. A line of code is written in a fixed-width font."""
+    """A name and one or more lines of text. With `code`, the lines are written in a fixed-width font."""
 
     name: str
     lines: tuple[str, ...]
@@ -141,12 +141,12 @@ class Table:
     """Rows under named columns.
 
     Attributes:
-        key: unique on the page. The rows travel under this key, so that one changed row costs one row.
-        name: for a screen reader; the title by default.
-        rest: a sentence on what is not among the rows.
-        empty: what is said if there are no rows.
+        key: unique on the page. The rows are sent under this key, so that a changed row is sent without the others.
+        name: the name for a screen reader; the title by default.
+        rest: a sentence about rows that are left out.
+        empty: the text that is shown if there are no rows.
         numbered: whether a first column numbers the rows.
-        selects: whether rows can be pressed, to mark what belongs to them.
+        selects: whether a click on a row marks everything that belongs to it.
         actions: the buttons of each row.
         text_rows: how many rows a terminal shows; 0 leaves the table out.
     """
@@ -167,11 +167,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Code(Generic[R]):
-    """The lines of a source, in their order, each with its figures. The last column is the code.
+    """The lines of a source in order, each with its figures. The last column is the code.
 
     Attributes:
-        heat: the column, a share, that colours a line.
-        in_text: whether a terminal shows it.
+        heat: the key of a column of shares. It sets the colour of each line.
+        in_text: whether a terminal shows the code.
     """
 
     key: str
@@ -186,12 +186,12 @@ class Code(Generic[R]):
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing by hand: in `js/src/charts` for the live form, by `text` and `html` for the static ones.
+    """A chart with its own drawing code: `js/src/charts` for the live form, `text` and `html` for the static forms.
 
     Attributes:
         kind: the name of the live drawing.
         data: a dataclass, for the live drawing.
-        opened: whether its part is open at first in HTML.
+        opened: whether the part of the HTML page that contains the chart is open at first.
     """
 
     kind: str
@@ -215,11 +215,11 @@ class Page:
         title: the heading; "" for none.
         facts: short facts beside the heading.
         warnings: sentences above everything else.
-        sections: sections that share a title are one tab of the live form, and fold in HTML; sections without a
-            title are always in sight.
+        sections: the contents. Sections with the same title are one tab of the live form and one part that folds in
+            HTML. Sections without a title are always visible.
         actions: buttons beside the heading.
-        filter: the words by which rows are filtered, which the live form can change; None for no filter.
-        filters: what the filter filters, for a screen reader.
+        filter: the words by which rows are filtered; the live form can change them. None means no filter.
+        filters: the name of what is filtered, for a screen reader.
     """
 
     title: str
@@ -273,7 +273,7 @@ def cell(row: Row, column: Column) -> str:
 
 
 def filtered(table: Table, words: str) -> list[Row]:
-    """The rows that have every word; a word that begins with "-" must be missing. `js/src/table.tsx` does the same."""
+    """The rows that contain every word. A word that follows a "-" must be missing. `js/src/table.tsx` does the same."""
     wanted = words.lower().split()
 
     def fits(row: Row) -> bool:

@@ -1,6 +1,6 @@
-"""A page as HTML without a script, with inline style that works on light and dark pages.
+"""A page as HTML without a script. Its inline style works on light and dark pages.
 
-Sections with a title fold (`<details>`); the first of them is open. Everything that comes from a user is escaped.
+Sections with a title fold (`<details>`). The first of them is open. Everything that comes from a user is escaped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .page_text import shortened
 ROWS = 200  # of a table
 _LONGEST = 200  # characters of a value
 
-# A notebook's own style has columns of one width, aligned at the right.
+# The style of a notebook would give all columns the same width and align them at the right.
 _TABLE = "table-layout:auto;border-collapse:collapse;text-align:left;font-size:13px;margin:4px 0"
 _HEAD = (
     "padding:3px 14px 3px 0;font-weight:600;text-align:{};white-space:nowrap;vertical-align:bottom"
@@ -53,7 +53,7 @@ def page_html(page: Page) -> str:
 
 
 def sections_html(sections: Sequence[Section], words: str = "", opened: bool = False) -> str:
-    """Sections, one after the other; those that share a title are one part that folds."""
+    """Sections, one after the other. Sections with the same title are one part that folds."""
     parts: list[str] = []
     titles: dict[str, str] = {}
     for section in sections:

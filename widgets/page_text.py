@@ -25,7 +25,7 @@ _SENTENCE = 100
 
 
 def page_text(page: Page) -> str:
-    """The whole page; sections are separated by empty lines."""
+    """The whole page. Empty lines separate the sections."""
     facts = ", ".join(page.facts)
     head = [": ".join(part for part in (page.title, facts) if part)]
     if len(head[0]) > _SENTENCE:
@@ -115,7 +115,7 @@ def _aligned(section: Table | Code, rows: Sequence[Row], numbered: bool = False)
 
 
 def aligned(table: list[list[str]], right: list[bool]) -> list[str]:
-    """The lines of a table whose columns are aligned, those of numbers at the right.
+    """The lines of a table with aligned columns. `right` chooses the columns that are aligned at the right.
 
     Example:
         >>> from jaxtorch.widgets.page_text import aligned

@@ -1,4 +1,4 @@
-"""Lines of user code, in a few characters and as ids."""
+"""Short names and ids for lines of user code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def where(place: Place | None, by_cell: bool = False) -> str:
 
 
 def place_id(place: Place | None, by_cell: bool = False) -> str:
-    """A unique id of a line (or cell): two files may have the same name."""
+    """A unique id of a line or cell. The id of a line has the full path, because two files may have the same name."""
     if place is None:
         return ""
     return str(place.cell) if by_cell else f"{place.file}:{place.line}"

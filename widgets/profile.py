@@ -32,7 +32,7 @@ class ProfileView(ProfiledView):
         return page_html(self._page())
 
     def _page(self) -> Page:
-        """The static forms; the live one links its charts and tables with each other."""
+        """The page that the static forms show. The live form has its own layout, with linked charts and tables."""
         return page(self.profile, self.title, self.sources())
 
     def data(self) -> Data:

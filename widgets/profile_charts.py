@@ -51,7 +51,7 @@ def _bar(group: Phases, whole: float) -> str:
 
 
 def flame(profile: Profile) -> str:
-    """A flame graph of module paths: the width of a bar is its share, its submodules are below it."""
+    """A flame graph of module paths. The width of a bar is the module's share; its submodules are below it."""
     if not profile.tree.children:
         return ""
     legend = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LineTime(Time):
-    """A line; `inclusive` is its own time and that of what it called."""
+    """A line. `inclusive` is its own time plus the time of everything it called."""
 
     id: int
     file: str
@@ -44,7 +44,7 @@ class OperatorTime(Time):
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionTime(Time):
-    """An instruction; `number` is the program's, for `%jax hlo`, and `lines` are ids of lines."""
+    """An instruction. `number` is the number of its program, for `%jax hlo`. `lines` are ids of lines."""
 
     id: int
     program: str
@@ -56,7 +56,7 @@ class InstructionTime(Time):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Time):
-    """A module; `own` is its time without its submodules."""
+    """A module. `own` is its time without its submodules."""
 
     name: str
     own: float
@@ -67,9 +67,9 @@ class Branch(Time):
 class EventColumns:
     """Events as columns of equal length, sorted by lane and start.
 
-    `name` and `lane` are indices; `line` is the id of a line. `operator`, `module` and `instruction` are rows of those
-    tables: the ones that take most of the event's time. Modules are numbered in the order of the tree, without the
-    root. -1 is none.
+    `name` and `lane` are indices, and `line` is the id of a line. `operator`, `module` and `instruction` are row
+    numbers: of the operator, module and instruction that take most of the event's time. Modules are numbered in the
+    order of the tree, without the root. -1 means none.
     """
 
     start: list[int]
@@ -94,7 +94,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """What the wall time of the device, or of the calling thread, was."""
+    """The parts of the wall time, for the device or for the calling thread."""
 
     who: str
     parts: list[Phase]
@@ -102,11 +102,11 @@ class Phases:
 
 @dataclass(frozen=True)
 class ProfileData:
-    """A profile. Times are nanoseconds: means over the runs, except in `events`, which has all runs.
+    """A profile. Times are nanoseconds. They are means over the runs, except in `events`, which has all runs.
 
     Attributes:
         heading: the title and the totals.
-        device: the work on the device, of which shares are computed.
+        device: the time of all work on the device. Shares are relative to it.
         runs: (start, end) of each run.
     """
 
@@ -214,7 +214,8 @@ def packed(profile: Profile, title: str) -> ProfileData:
 def _events(profile: Profile, places: Mapping[Place | None, int]) -> EventColumns:
     events, attribution = profile.recording.events, profile.attribution
     line = np.full(len(events), -1)
-    numbers = np.array([*(places[p] for p in attribution.places), -1])  # the last for "none"
+    # The last entry is for index -1: no place.
+    numbers = np.array([*(places[p] for p in attribution.places), -1])
     line[events.on_device] = numbers[attribution.place_of]
     on_device = events.on_device
     linked = {name: np.full(len(events), -1) for name in ("operator", "module", "instruction")}
@@ -236,7 +237,7 @@ def _events(profile: Profile, places: Mapping[Place | None, int]) -> EventColumn
 
 
 def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
-    """For an executable's instruction, the rows of operators, modules and instructions that take most of its time."""
+    """(executable, instruction) -> the rows of the operator, module and instruction that take most of its time."""
     attribution = profile.attribution
     operators = {row.name: i for i, row in enumerate(profile.operators)}
     instructions = {
@@ -261,7 +262,7 @@ def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
 
 
 def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The module paths of a tree in the order in which `data()` writes them, without the root."""
+    """The module paths of a tree without its root, in the order of `ProfileData.tree`."""
     for child in node.children:
         path = (*above, child.name)
         yield path

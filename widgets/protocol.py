@@ -10,13 +10,13 @@ From the kernel:
 
     bundle  hash                      the drawing code, in the message's buffer
     state   revision, kind, data      the full state
-    patch   revision, changes         the changes since `revision - 1`; a page that missed that one sends `open` again
+    patch   revision, changes         the changes since `revision - 1`; a page without that state sends `open` again
     answer  id, value                 the answer to `ask`
     error   id, message               the error of `ask`, or (id null) an error while drawing
     end                               no more updates; the page keeps what it shows
 
-A patch names only the keys of `data` that changed. If a key holds rows (a list of objects that each have an `id`), the
-patch has only the changed rows and the order of all of them, so that one new program costs one row.
+A patch has only the keys of `data` that changed. If a key holds rows (a list of objects that each have an `id`), the
+patch has only the changed rows and the order of all rows. So a new program adds only one row to a patch.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def message(type: str, **fields: Json) -> Data:
 
 
 def plain(value: object) -> Json:
-    """A value as JSON that every browser reads: non-finite numbers become null, tuples become lists.
+    """A value as JSON that every browser can read. Non-finite numbers become null, tuples become lists.
 
-    A dataclass becomes its fields, except those that stay in the kernel (`schema.py`).
+    A dataclass becomes an object of its fields, without those that stay in the kernel (`schema.py`).
 
     Example:
         >>> from jaxtorch.widgets.protocol import plain
@@ -89,7 +89,7 @@ def difference(old: Mapping[str, Json], new: Mapping[str, Json]) -> Data:
 
 
 def _rows(value: Json) -> dict[str | int, Data] | None:
-    """A list of rows by their ids; None for anything else."""
+    """The rows of a list by their ids; None if the value is not a list of rows with unique ids."""
     if not isinstance(value, list) or not all(isinstance(r, dict) and "id" in r for r in value):
         return None
     rows = {row["id"]: row for row in value if isinstance(row["id"], str | int)}

@@ -1,8 +1,8 @@
 """The roofline plot: a table for a terminal, a drawing for a page.
 
-The x axis is operations per byte moved, the y axis operations per second, both logarithmic. The roof rises with the
-memory bandwidth and is flat where arithmetic is the limit. Each point is a source line, labelled with its number in
-the table.
+Both axes are logarithmic. The x axis has operations per byte moved, the y axis operations per second. The roof rises
+where memory bandwidth is the limit, and is flat where arithmetic is the limit. Each point is a source line. Its label
+is the number of the line in the table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def heading(peak: Peak) -> str:
 
 @dataclass(frozen=True)
 class RoofRow(Row):
-    """A line under the roof; its number is the label of its point."""
+    """A line under the roof. Its number is the label of its point."""
 
     number: Annotated[int, Column("point", "number")]
     intensity: Annotated[str, Column("ops/byte", "number")]
@@ -77,7 +77,7 @@ def drawing(profile: Profile) -> str:
     across = _Axis([peak.ridge, *(p.intensity for p in shown)], _LEFT, _WIDTH - _RIGHT)
     up = _Axis([peak.flops, *(p.speed for p in shown)], _HEIGHT - _BOTTOM, _TOP)
     roof = [(i, peak.roof(i)) for i in (across.low, peak.ridge, across.high)]
-    low = up.low / peak.bandwidth  # below it the roof leaves the drawing
+    low = up.low / peak.bandwidth  # at lower intensities, the roof is below the drawing
     if low > across.low:
         roof[0] = (low, up.low)
     line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in roof)
@@ -134,7 +134,7 @@ def _up(at: float, label: str) -> str:
 
 
 def _points(shown: Sequence[tuple[Position, float, float]]) -> str:
-    """The points; points that overlap share a label."""
+    """The points. Points that overlap share a label."""
     labels: dict[tuple[float, float], list[str]] = {}
     parts = []
     for number, (position, x, y) in enumerate(shown, 1):

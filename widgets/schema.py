@@ -1,7 +1,7 @@
-"""Payloads: the dataclasses that views send to the page, as JSON and as TypeScript types.
+"""Writes TypeScript types for payloads: the dataclasses that views send to the page.
 
-A payload is declared once, as a dataclass. `plain` (`protocol.py`) sends its fields, and `scripts/view_types.py`
-writes the TypeScript types of all payloads into `js/src/generated.ts`, so both sides always agree on the fields.
+A payload is declared once, as a dataclass. `plain` (`protocol.py`) sends its fields as JSON. `scripts/view_types.py`
+writes the TypeScript types of all payloads into `js/src/generated.ts`. So both sides always agree on the fields.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _declaration(payload: type) -> tuple[str, list[type]]:
 
 
 def _type(hint: object, used: list[type]) -> str:
-    """An annotation as a TypeScript type; dataclasses and named tuples in it are added to `used`."""
+    """An annotation as a TypeScript type. Adds its dataclasses and named tuples to `used`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _type(arguments[0], used)

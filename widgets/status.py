@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StatusView(PageView):
-    """Shows a `Status`. It has no live form: it shows one moment, and nothing in it can be pressed."""
+    """Shows a `Status`. It has no live form, because it shows one moment and has no buttons."""
 
     kind = ""
 

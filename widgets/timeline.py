@@ -1,7 +1,7 @@
-"""The timeline of a profile as inline SVG: one row per lane, limited to what fits on a page.
+"""The timeline of a profile as inline SVG. The events of a lane are in rows by their depth.
 
-A page without a script cannot zoom, so only the longest events of each lane are drawn. A note below the lane counts
-the rest.
+A page without a script cannot zoom, so only the busiest lanes and the longest events of each lane are drawn. A note
+below the lane counts the other events.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def timeline(profile: Profile) -> str:
 
 
 def _busiest(events: Events) -> list[int]:
-    """The lanes to draw: the device's before the host's, the busiest first."""
+    """The lanes to draw: first those of the device, then those of the host, each the busiest first."""
     own = np.bincount(events.lane, weights=events.own, minlength=len(events.lanes))
     order = sorted(range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -own[i]))
     return [i for i in order if own[i]][:_LANES]
 
 
 def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
-    """The rectangles of a lane and the number of rows they take."""
+    """The rectangles of a lane, and the number of rows that they take."""
     named = np.array([not name.startswith(_OWN) for name in events.names])
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]

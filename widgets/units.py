@@ -1,7 +1,7 @@
 """Units: how a number is rounded and written, in every form of every view.
 
-`SCALES` is the one table. The live forms have it too: `scripts/view_types.py` writes it into
-`js/src/generated.ts`, and `js/test/units.json` holds cases that the tests of both sides check.
+`SCALES` is the only table of units. The live forms use it too, because `scripts/view_types.py` writes it into
+`js/src/generated.ts`. `js/test/units.json` holds cases that the tests of both sides check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Unit = Literal[
     "text", "code", "number", "count", "seconds", "nanoseconds", "bytes", "amount", "share"
 ]
 
-# A unit's steps, ascending: (symbol, how many of the base unit). The first step has no decimals.
+# The steps of a unit, ascending, as (symbol, multiple of the base unit). Values in the first step have no decimals.
 SCALES: dict[str, tuple[tuple[str, float], ...]] = {
     "nanoseconds": (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)),
     "bytes": tuple((unit, 1024.0**i) for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))),
@@ -23,7 +23,7 @@ SCALES: dict[str, tuple[tuple[str, float], ...]] = {
 
 
 def written(value: object, unit: Unit = "text") -> str:
-    """A value of a table in its unit; "" for None.
+    """A value of a table as text, in its unit; "" for None.
 
     Example:
         >>> from jaxtorch.widgets.units import written
@@ -88,7 +88,7 @@ def share(part: float, whole: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A count of things.
+    """A number with a noun in the singular or plural.
 
     Example:
         >>> from jaxtorch.widgets.units import counted

@@ -1,10 +1,10 @@
 """The base class of all views: text in a terminal, static HTML on a page, and live where widgets are available.
 
 A view draws plain data of `jaxtorch.insight` and computes nothing. A terminal shows `text`. GitHub, nbconvert and
-untrusted notebooks show `html`: inline style, tables, `<details>`, no script. The live form draws `data`, ready for
-JSON, and requests more through `answer`.
+untrusted notebooks show `html`, which has inline style, tables and `<details>`, but no script. The live form draws
+`data`, which is JSON, and requests more through `answer`.
 
-Most views are a `PageView`: they describe their page once (`page.py`), and all three forms are drawn from it.
+Most views are a `PageView`. They describe their page once (`page.py`), and all three forms are drawn from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .protocol import Data, Json, plain
 
 
 class View(ABC):
-    """A view. Subclasses name the live form that draws them, if there is one.
+    """A view. A subclass with a live form has its name as `kind`.
 
     Attributes:
         kind: the name of the live form; "" if there is none.
@@ -30,24 +30,24 @@ class View(ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """For a terminal: lines of at most about 100 columns."""
+        """The view for a terminal, in lines of at most about 100 columns."""
 
     @abstractmethod
     def html(self) -> str:
-        """For a page without scripts. Everything that comes from a user is escaped."""
+        """The view for a page without scripts. Everything that comes from a user is escaped."""
 
     def data(self) -> Data:
-        """For the live form: JSON. A list of rows whose objects have an `id` is sent row by row."""
+        """The JSON for the live form. A list of objects that each have an `id` is sent row by row."""
         return {}
 
     def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
-        """Answer a request of the live form; `plain` makes the answer JSON. Each view defines its own `ask` values."""
+        """Answer a request of the live form. Each view has its own values of `ask`. `plain` makes the answer JSON."""
         raise LookupError(f"{type(self).__name__} does not know {ask!r}")
 
     def revision(self) -> object:
-        """A value that stays equal as long as the view would show the same; None for a view that never changes.
+        """A value that stays equal while the contents of the view stay the same; None for a view that never changes.
 
-        It is polled up to ten times a second from a separate thread while the view is visible, so it must be cheap.
+        While the view is visible, a separate thread polls it up to ten times a second. So it must be cheap.
         """
         return None
 
@@ -58,7 +58,7 @@ class View(ABC):
         return self.html()
 
     def _repr_mimebundle_(self, **formats: Any) -> Any:
-        """The output that a notebook saves and shows: the HTML, which a front end with widgets makes live."""
+        """The output that a notebook saves and shows: the HTML. A front end with widgets makes it live."""
         from .live import bundle
 
         return bundle(self)
@@ -71,7 +71,7 @@ class PageView(View):
 
     @abstractmethod
     def page(self) -> Page:
-        """What the view shows now."""
+        """The current contents of the view."""
 
     def text(self) -> str:
         return page_text(self.page())
@@ -80,7 +80,7 @@ class PageView(View):
         return page_html(self.page())
 
     def data(self) -> Data:
-        """The page under `page`, and the rows of each section under its key, so that they are sent row by row."""
+        """The page under `page`, and the rows of each section under its key, so that changed rows are sent alone."""
         page = plain(self.page())
         assert isinstance(page, dict)
         data: Data = {"page": page}

@@ -1,4 +1,4 @@
-"""What the engine did, as plain data. Nothing here draws, and nothing here changes the session.
+"""Reports what the engine did, as plain data. This package draws nothing and does not change the session.
 
 import jaxtorch
 jaxtorch.insight.programs()              # every XLA program of the session

@@ -1,16 +1,16 @@
 """Optional recording: JAX's own compile events, and how often eager operators run.
 
-`%load_ext jaxtorch` calls `start` and `%unload_ext jaxtorch` calls `stop`; scripts call them directly. The engine
-records its own programs without either.
+`%load_ext jaxtorch` calls `start`, and `%unload_ext jaxtorch` calls `stop`. Scripts call them directly. The engine
+always records its own programs.
 
-* **Events.** `jax.monitoring` reports each trace, lowering and compilation with the function's name when it is done.
-  The engine's own programs are already recorded in more detail (`programs/compiling.py`): while a thread has an open
-  phase, only the persistent cache's events, which carry no name, are used. All other events are from the user's JAX
-  code, or from small array operations of the engine. JAX does not report how often such a function runs, since calls
-  stay in C++. Its jaxpr is held by a weak reference, for as long as JAX keeps it. A listener that raises would break
-  the user's compilation: errors here are collected in `errors` and not shown.
-* **Calls.** The hot path of eager operators counts nothing. While calls are recorded, the function that runs a program
-  is replaced by one that counts first; `stop` restores it.
+* **Events.** When a trace, a lowering or a compilation is done, `jax.monitoring` reports it with the function's name.
+  `programs/compiling.py` already records the engine's own programs in more detail, so while a thread has an open
+  phase, only the events of the persistent cache are used. (They carry no name.) All other events come from the user's
+  JAX code or from small array operations of the engine. JAX does not report how often such a function runs, because
+  the calls stay in C++. A weak reference holds its jaxpr, for as long as JAX keeps it. An exception in a listener
+  would break the user's compilation, so exceptions are collected in `errors` and not shown.
+* **Calls.** The hot path of eager operators counts nothing. While calls are recorded, a function that also counts
+  replaces the one that runs a program. `stop` restores the original.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _running = False
 
 
 class _Pending(threading.local):
-    """What JAX has reported in this thread about programs that are not compiled yet."""
+    """The reports of JAX in this thread about programs that are not compiled yet."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}  # (step, name) -> seconds
@@ -69,7 +69,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Stop recording; keep what was recorded."""
+    """Stop recording, and keep the records."""
     global _running
     with _lock:
         if _running:
@@ -86,7 +86,7 @@ def _if_somebody_cleared_them() -> AbstractContextManager[None]:
 
 
 def recording() -> bool:
-    """Whether `start` was called last."""
+    """Whether calls and events are being recorded."""
     return _running
 
 
@@ -128,7 +128,7 @@ def _compiled(step: str, seconds: float, name: str) -> None:
         _pending.jaxpr = name, weakref.ref(jaxpr)
     if step != "XLA":
         return
-    # The rest are traces of functions called inside this one.
+    # All other pending entries are traces of functions that this one calls.
     known, found, lowered = _pending.seconds, _pending.found, _pending.jaxpr
     _pending.seconds, _pending.found, _pending.jaxpr = {}, None, None
     place = origin(None)
@@ -155,7 +155,7 @@ def _compiled(step: str, seconds: float, name: str) -> None:
 
 
 def _handle(fingerprint: Any, name: str, jaxpr: weakref.ref[Any] | None) -> Handle | None:
-    """The executable while it is alive, with its trace while JAX keeps it."""
+    """The executable if it is still alive, with its trace if JAX still keeps it."""
     found: Any = None if fingerprint is None else find_executable(fingerprint)
     if found is None:
         return None
@@ -167,5 +167,5 @@ _sources: dict[tuple[str, str, Any], stats.FunctionRecord] = {}
 
 
 def _source(name: str, kind: str, site: Any) -> stats.FunctionRecord:
-    """JAX reports only a function's name: functions with one name called from one line count as one."""
+    """The record of a function. JAX reports only names, so functions with one name and one calling line share it."""
     return _sources.setdefault((name, kind, site), stats.FunctionRecord(name, kind))

@@ -1,8 +1,8 @@
 """The live arrays on the device, their origin and name, and the peak memory of each cell.
 
-JAX lists its live arrays. The Buffer that holds one (`storage/buffer.py`) records the line that computed it. Arrays
-from a backward pass have no line, since its thread has no Python frames. Names are found by walking a namespace
-through modules, optimizers and containers; an array without a name is kept alive by something else (`retainers.py`).
+JAX lists its live arrays. The Buffer that holds an array (`storage/buffer.py`) records the line that computed it.
+Arrays from a backward pass have no line, because its thread has no Python frames. To find the names, a search walks a
+namespace through modules, optimizers and containers. `retainers.py` finds what keeps an array without a name alive.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class LiveArray:
         id: unique among live arrays.
         nbytes: total over all devices.
         made_by: the operator or function that computed it; "" if unknown.
-        place: the line that requested it.
-        name: the path from a variable, such as "model.0.weight.grad"; None if no name leads to it.
+        place: the line that requested it; None if unknown.
+        name: the path from a variable, such as "model.0.weight.grad"; None if the search finds none.
         tensor: whether it belongs to a torch tensor rather than to JAX code.
     """
 
@@ -52,7 +52,7 @@ class LiveArray:
 
 @dataclass(frozen=True)
 class CellMemory:
-    """Bytes held during one cell by tensors of at least 32 KiB.
+    """The bytes that tensors of at least 32 KiB held during one cell.
 
     Attributes:
         seconds: start time, relative to the first cell.
@@ -117,7 +117,7 @@ def _buffers() -> dict[int, Buffer]:
 
 
 def names(namespace: Mapping[str, Any]) -> dict[int, str]:
-    """`id` of an array -> the name that leads to it. User names take precedence over IPython's (`Out[3]`)."""
+    """`id` of an array -> its path from a variable. The user's names take precedence over IPython's (`Out[3]`)."""
     found: dict[int, str] = {}
     own = [name for name in namespace if not name.startswith("_") and name not in ("In", "Out")]
     for name in [*own, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
@@ -145,7 +145,7 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[A
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """The parts of an object: (suffix to the object's name, value)."""
+    """The parts of an object, as (suffix to the object's name, value)."""
     if isinstance(value, torch.nn.Module):
         tensors = [*value.named_parameters(), *value.named_buffers()]
         return [(f".{name}", t) for name, t in tensors]

@@ -1,13 +1,13 @@
 """The XLA programs of this session: their origin, their cost, and access to their contents.
 
 `programs/compiling.py` records only what is known at no cost while a program is compiled. Everything else is read from
-the program on request: jaxpr and StableHLO from the trace; optimized HLO, memory and FLOPs from the executable. Listing
-a program does not keep it alive. Once a program can no longer run, only its record remains, unless its text was kept
-(`keep`).
+the program on request: jaxpr and StableHLO from the trace; optimized HLO, memory and FLOPs from the executable. The
+list of programs does not keep them alive. When a program can no longer run, only its record remains, unless its text
+was kept (`keep`).
 
-A program from XLA's persistent cache carries the source lines of whoever compiled it first, in another session or
-another cell, because the cache key leaves them out. When its HLO is requested, it is compiled once more from its own
-trace, bypassing the cache: the instructions are the same, and the source lines are correct.
+The key of XLA's persistent cache leaves out source lines. So a program from the cache has the source lines of the
+session or cell that compiled it first. When the HLO of such a program is requested, the program is compiled again from
+its own trace, without the cache. The instructions are the same, and the source lines are correct.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Place:
         return f"{self.file}, line {self.line}"
 
 
-# Maps the file of a cell to its execution count; the extension sets it.
+# Maps the file of a cell to its execution count. The IPython extension sets it.
 cell_of_file: list[Callable[[str], int | None]] = []
 
 
 def place_of(site: stats.Site | None) -> Place | None:
-    """A recorded line, with its cell if it has one."""
+    """The `Place` of a recorded line, with its cell if the line is in a cell."""
     if site is None:
         return None
     file, line = site
@@ -93,17 +93,17 @@ class ProgramInfo:
 
     Attributes:
         id: its number in this session, from 1.
-        name: of the operator, function or cell.
+        name: the name of the operator, function or cell.
         kind: what compiled it: "eager", "pure", "jit", "cell", "compile", "scan", "call_jax", or "jax.jit" for the
             user's own JAX code.
         part: "" for a whole call, "saving" for a forward pass that saves residuals, or "backward".
         place: the line that requested it.
-        calls: how often it ran, if counted.
+        calls: how often it ran; 0 if calls are not counted.
         hits: how many of these calls found it compiled.
         traces: how often its function was traced.
         signature: its inputs, such as "float32[32,784]".
         persistent_hit: whether it came from XLA's persistent cache; None if unknown.
-        reason: why it was traced although the function already had a program.
+        reason: why the function was retraced for it; None if unknown or if it was the first trace.
         source: the number of its function; all programs of one function share it.
     """
 
@@ -137,7 +137,8 @@ class ProgramInfo:
     def stablehlo(self) -> str | None:
         """The input to XLA, with locations; None if the program is gone.
 
-        For plain `jax.jit` it is lowered again from the jaxpr, without donation and placement, which JAX hides.
+        The StableHLO of plain `jax.jit` code is lowered again from the jaxpr. It lacks donation and placement, because
+        JAX does not expose them.
         """
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
@@ -175,7 +176,7 @@ class ProgramInfo:
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations of one run as XLA counts them: loop bodies once."""
+        """Floating-point operations of one run as XLA counts them. A loop body counts once."""
         return _asked(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
 
 
@@ -187,11 +188,11 @@ class _Kept:
 
 
 _kept: dict[Any, _Kept] = {}  # by record
-_sources: dict[Any, int] = {}  # numbers of the sources listed so far
+_sources: dict[Any, int] = {}  # the numbers of the functions listed so far
 
 
 def programs() -> list[ProgramInfo]:
-    """Every program compiled in this session and not cleared, the oldest first.
+    """The programs that were compiled in this session and not cleared, the oldest first.
 
     Example:
         >>> import torch
@@ -204,10 +205,10 @@ def programs() -> list[ProgramInfo]:
 
 
 def program(name_or_id: str | int) -> ProgramInfo:
-    """The program with this number, or the latest with this name.
+    """The program with this number, or the latest one with this name.
 
     Raises:
-        LookupError: there is none; the message suggests the nearest name.
+        LookupError: there is no such program. The message suggests the nearest name.
     """
     known = programs()
     wanted = str(name_or_id).removeprefix("#")
@@ -299,7 +300,7 @@ _answers: dict[tuple[Any, str], Any] = {}
 
 
 def _asked(record: stats.ProgramRecord, question: str, ask: Callable[[Any], Any]) -> Any:
-    """Like `_of_handle`, with a cached answer: a live view requests it ten times a second."""
+    """Like `_of_handle`, but caches the answer, because a live view requests it ten times a second."""
     key = record, question
     if key not in _answers:
         handle = record.handle()
@@ -329,16 +330,16 @@ def _hlo(record: stats.ProgramRecord, handle: Any) -> bytes | None:
     if own is None or (record.cause.function.kind == "jax.jit" and not _alike(own, running)):
         return running
     number = module_id(running)
-    # If a message has a scalar field twice, the last value counts.
+    # Append the id. If a message has a scalar field twice, its last value is valid.
     return own if number is None else own + b"\x28" + _varint(number)
 
 
-# Trace -> the HLO of its programs with its own source lines, filled on request.
+# Trace -> record -> the HLO with the trace's own source lines. Filled on request.
 _own: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
 
 
 def _alike(first: bytes, second: bytes) -> bool:
-    """Whether two modules have the same instructions, with the same names except for arguments."""
+    """Whether two modules have the same instructions with the same names. Names of arguments may differ."""
     looks = [
         [
             (i.name if i.opcode != "parameter" else "", i.opcode, i.shape.text)

@@ -1,4 +1,4 @@
-"""The programs of `programs.py` grouped by function, and why each function was retraced."""
+"""Groups the programs of `programs.py` by function, and explains why each function was retraced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache
 
 
 _MANY = 8  # report an eager operator with more programs than this
-_SHOWN = 3  # the number of latest programs to explain
+_SHOWN = 3  # the number of its latest programs to explain
 _SHAPES = (
     "Each input shape of an eager operator compiles a program: pad to a few sizes, or keep data whose shape changes at "
     "every step on the CPU."
@@ -27,7 +27,7 @@ class Retrace:
 
     Attributes:
         nth: the number of the trace, from 2.
-        what: the changes that caused it, one phrase each.
+        what: the changes that caused the trace, one phrase each.
         advice: how to avoid it, one sentence for each entry of `what`; "" if there is nothing to do.
     """
 
@@ -48,10 +48,10 @@ class FunctionInfo:
     Attributes:
         id: its number, `ProgramInfo.source`.
         place: where it was traced last.
-        calls, hits, traces: all calls, those that found a program, and those that traced. For eager operators and plain
-            `jax.jit`, whose calls are not counted, `calls` is the number of program runs.
-        retraces: the reason for each of the latest hundred retraces.
-        programs: the oldest first.
+        calls, hits, traces: the number of all calls, of calls that found a program, and of calls that traced. The calls
+            of eager operators and of plain `jax.jit` are not counted; `calls` is then the number of program runs.
+        retraces: the latest hundred retraces, with their reasons.
+        programs: the programs, the oldest first.
     """
 
     id: int
@@ -108,10 +108,10 @@ def function_of(info: ProgramInfo) -> FunctionInfo:
 
 
 def named(name: str) -> list[FunctionInfo]:
-    """The functions with this name, or the one with this number.
+    """The functions with this name, or the function with this number.
 
     Raises:
-        LookupError: there is none; the message suggests the nearest name.
+        LookupError: there is no such function. The message suggests the nearest name.
     """
     known = functions(all_of_them=True)
     wanted = name.removeprefix("#")
@@ -122,9 +122,9 @@ def named(name: str) -> list[FunctionInfo]:
 
 
 def clear(functions: Iterable[FunctionInfo]) -> None:
-    """Drop the programs of these functions from the list; the next call traces and compiles again.
+    """Drop the programs of these functions. The next call traces and compiles again.
 
-    Programs of plain `jax.jit` are only removed from the list: JAX can drop them only all at once
+    Programs of plain `jax.jit` are only removed from the list, because JAX can only drop all programs at once
     (`jax.clear_caches`).
     """
     for function in functions:
@@ -193,7 +193,7 @@ class Total:
     """The compile time of one line, or of one cell.
 
     Attributes:
-        place: the line; for a cell, its first line that compiled something. None if unknown (a backward pass).
+        place: the line; for a cell, its first line that compiled a program. None if unknown (a backward pass).
     """
 
     place: Place | None
@@ -202,7 +202,7 @@ class Total:
 
 
 def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
-    """Programs and seconds of each line, or of each cell, most expensive first."""
+    """The compile time of each line, or of each cell, most expensive first."""
     groups: dict[object, list[ProgramInfo]] = {}
     for info in known:
         place = info.place

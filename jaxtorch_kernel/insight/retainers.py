@@ -1,10 +1,10 @@
-"""What keeps an array alive: variable names, and the path from each to the array.
+"""Finds what keeps an array alive: the variables that lead to it, and the path from each variable to the array.
 
-The garbage collector knows what refers to an object. The search walks back from the array, level by level, until it
-reaches a name in a namespace, in a module, or in a function that is running or held by a traceback. References from
-torch's C++ are invisible to the collector; for these the search uses what is known about torch: the tensors that share
-a storage, and a leaf's `.grad`. Objects held by C++ alone, such as inputs saved for a backward pass, end the search,
-and the result says so.
+The garbage collector knows which objects refer to an object. The search walks back from the array, level by level,
+until it reaches a name in a namespace, in a module, or in a function that is running or held by a traceback. The
+collector does not see references from torch's C++. The search finds two kinds of them itself: the tensors that share a
+storage, and a leaf's `.grad`. It ends at objects that only C++ holds, such as inputs saved for a backward pass; the
+result then says that no Python name leads to the array.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TABLES = (
     "_parameters",
     "_buffers",
     "_modules",
-)  # tables of a module that are written as its attributes
+)  # tables of a module; paths show their entries as attributes of the module
 NOBODY = (
     "no Python name leads to it: torch's autograd graph saves it for a backward pass, or a computation is still "
     "running. `del` the outputs that require a gradient (for a list of losses, keep loss.detach() instead)."
@@ -44,7 +44,7 @@ def retainers(
 
     Args:
         array_id: `LiveArray.id`.
-        namespace: the notebook's namespace; its names are written without a module name.
+        namespace: the notebook's namespace. Paths show its names without a module name.
         most: the maximum number of paths.
 
     Raises:
@@ -68,7 +68,7 @@ def retainers(
 
 
 class _Search:
-    """A search back from an array. The search's own references must not be reported."""
+    """A search back from an array. It skips its own references to the objects that it visits (`own`)."""
 
     def __init__(self, namespace: Mapping[str, Any], most: int):
         self.most = most
@@ -98,13 +98,13 @@ class _Search:
             level = self._back(level)
 
     def _names(self, level: list[Any]) -> None:
-        """Search the namespace first: the collector may not track it as a dictionary."""
+        """Search the namespace for these objects. The collector may miss it, because it may not track dictionaries."""
         for name, value in list(self.namespace.items()):
             if any(value is each for each in level) and not name.startswith("_"):
                 self._say(name + self.paths[id(value)])
 
     def _back(self, level: list[Any]) -> list[Any]:
-        """The objects that refer to this level."""
+        """The objects that refer to the objects of this level."""
         self.own |= {id(level), id(self.paths), id(self.found)}
         met = {id(each): each for each in level}
         self.own.add(id(met))
@@ -124,7 +124,7 @@ class _Search:
         return following[:_WIDTH]
 
     def _step(self, holder: Any, inner: Any) -> str | None:
-        """The path from this holder to the array; None if the search ends here, at a name or at nothing."""
+        """The path from this holder to the array. None ends the search here: at a name, or at an object to ignore."""
         rest = self.paths[id(inner)]
         root = self.roots.get(id(holder))
         if isinstance(holder, dict) or root is not None:
@@ -157,7 +157,7 @@ class _Search:
         if isinstance(holder, types.CellType):
             return rest
         if isinstance(holder, types.FunctionType):
-            rest = re.sub(r"^\[\d+\]", "", rest)  # which closure cell
+            rest = re.sub(r"^\[\d+\]", "", rest)  # the index of the closure cell
             return f" (in the closure of {holder.__qualname__}){rest}"
         if isinstance(holder, torch.Tensor) and type(inner).__name__.endswith("Backward"):
             return f".grad_fn{rest}"
@@ -174,7 +174,7 @@ class _Search:
 
 
 def _local_variables() -> dict[int, tuple[str, str]]:
-    """`id` of a value -> (name, where) for local variables of running functions, which the collector does not see."""
+    """`id` of a value -> (name, where) for the local variables of running functions. The collector misses them."""
     found: dict[int, tuple[str, str]] = {}
     for running in sys._current_frames().values():
         frame: types.FrameType | None = running
@@ -194,14 +194,15 @@ def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
     """The local variables of a frame. Reading them must not keep them alive."""
     table = frame.f_locals
     variables = list(table.items())
-    # Before 3.13 this is a copy cached by the frame. If only the frame and we (twice) refer to it, clear it.
+    # Before 3.13, this dictionary is a copy that the frame caches. It would keep the values alive. Clear it if only the
+    # frame, this function and `getrefcount` refer to it.
     if sys.version_info < (3, 13) and sys.getrefcount(table) <= 3:
         table.clear()
     return variables
 
 
 def _tensors_over(array: Any) -> list[tuple[Any, str]]:
-    """The tensors whose data or gradient this array is, each with the path from the tensor to it."""
+    """The tensors that have this array as data or gradient, each with the path from the tensor to the array."""
     kinds: dict[type, bool] = {}
     tensors = []
     for each in gc.get_objects():
@@ -231,7 +232,7 @@ def _attribute(holder: Any, inner: Any, rest: str) -> str:
             name, _, after = after[2:].partition("']")
         return f".{name}{after}"
     for name, value in (table or {}).items():
-        if value is inner:  # Python keeps the attributes of some objects without a table
+        if value is inner:  # the collector may report the object, not its `__dict__`, as the holder
             if isinstance(holder, torch.nn.Module) and name in _TABLES and rest.startswith("['"):
                 name, _, rest = rest[2:].partition("']")
             return f".{name}{rest}"
@@ -239,7 +240,7 @@ def _attribute(holder: Any, inner: Any, rest: str) -> str:
 
 
 def _interactive(path: str) -> str:
-    """The path in IPython's output history as users write it: `_5` is `Out[5]`."""
+    """The path as users write it if the name is part of IPython's output history: `_5` is `Out[5]`."""
     name = path.split("[")[0].split(".")[0]
     if name.startswith("_") and name[1:].isdigit():
         return (

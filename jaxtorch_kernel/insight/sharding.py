@@ -1,4 +1,4 @@
-"""The devices behind torch's `jax` device, and which of them holds which part of an array."""
+"""The devices behind torch's `jax` device, and the part of an array that each of them holds."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class DeviceInfo:
         id: JAX's device id.
         kind: the chip.
         process: the process it belongs to.
-        here: whether that is this process.
-        held: bytes of the live arrays on it.
-        used, limit: bytes as XLA reports them; None if it does not (on the CPU).
+        here: whether the device belongs to this process.
+        held: the bytes of the live arrays on it.
+        used, limit: bytes as XLA reports them; None if XLA does not report them (on the CPU).
     """
 
     id: int
@@ -39,15 +39,15 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The parts of an array that its devices hold, along the two sharded axes (or the last two axes if none is).
+    """The parts of an array that its devices hold, along the first two sharded axes (the last two if none is sharded).
 
     Attributes:
         spec: its partition spec, as JAX writes it.
         mesh: name and size of each mesh axis; empty without a mesh.
-        axes: the axes drawn as rows and columns; None if the array has fewer.
-        rows, columns: (from, to) along these axes.
-        parts: `parts[row][column]`: the ids of the devices that hold this part; several if it is replicated.
-        left_out: other sharded axes.
+        axes: the axes drawn as rows and columns; None for a missing axis.
+        rows, columns: the index ranges (from, to) along these axes.
+        parts: `parts[row][column]` has the ids of the devices that hold this part. A replicated part has several.
+        left_out: the sharded axes that are not drawn.
     """
 
     shape: tuple[int, ...]
@@ -122,10 +122,10 @@ def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Dr
     }
     cut = [axis for axis in range(len(shape)) if len({part[axis] for part in where.values()}) > 1]
     drawn = (cut or list(range(len(shape)))[-2:])[:2]
-    if len(drawn) == 1 and len(shape) > 1:  # an adjacent axis beside the sharded one, in order
+    if len(drawn) == 1 and len(shape) > 1:  # draw an adjacent axis beside the only sharded one
         other = drawn[0] + 1 if drawn[0] == 0 else drawn[0] - 1
         drawn = sorted([drawn[0], other])
-    # A vector is a row.
+    # A vector is drawn as a row.
     row, column = (None, None) if not drawn else (None, drawn[0]) if len(drawn) == 1 else drawn
     rows, columns = _cuts(where, row), _cuts(where, column)
     held: dict[Any, list[int]] = {}

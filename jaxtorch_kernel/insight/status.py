@@ -33,7 +33,7 @@ class Status:
         dtype_policy: which torch dtypes run unchanged.
         compiled: number of XLA programs compiled so far, in `compile_seconds` total.
         fallbacks: operator -> how often it ran on the CPU because it has no lowering.
-        options: the `jaxtorch.config` in effect.
+        options: the options of `jaxtorch.config` in effect.
     """
 
     platform: str

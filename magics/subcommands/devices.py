@@ -38,7 +38,7 @@ def devices(call: Call) -> DevicesView:
 
 
 def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:
-    """A function that returns the current sharding. A name is looked up on every call; other expressions run once."""
+    """A function that returns the current sharding. It looks up names on every call; other expressions run once."""
 
     def look() -> Drawing:
         return sharding_of(eval(text, dict(names)))
@@ -50,7 +50,7 @@ def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:
 
 
 def _is_path(node: ast.expr, names: dict[str, Any]) -> bool:
-    """Whether an expression only looks things up: `model[0].weight`, but not `x[0]` or `x.T` of a tensor."""
+    """Whether an expression only looks up objects: `model[0].weight` does, `x[0]` and `x.T` of a tensor do not."""
     if isinstance(node, ast.Name):
         return True
     if not (

@@ -24,7 +24,7 @@ from .table import Call, subcommand
 
 
 def _names() -> Iterable[str]:
-    """The names of the programs that can still be shown, without duplicates, latest first."""
+    """The names of the programs that can still run, without duplicates, the latest first."""
     return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
 
 
@@ -96,7 +96,7 @@ def _find(name: str) -> ProgramInfo:
 
 
 def _latest() -> ProgramInfo:
-    """The latest program of captured code that can still be shown; otherwise that of an eager operator."""
+    """The latest program of captured code that can still run. If there is none, the latest of an eager operator."""
     known = [p for p in programs() if p.alive]
     if not known:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
@@ -132,12 +132,12 @@ def _save(path: str, text: str) -> None:
 
 
 def _of_cell(call: Call) -> ProgramInfo:
-    """Run the cell as one program, once, and find that program.
+    """Run the cell as one program, once, and find this program.
 
-    A cell that starts with `%%pure` or `%%jit` runs under that magic. For any other cell the code decides: one with
-    side effects runs as `%%jit`, the rest as `%%pure`, which keeps the gradient. The cell never runs twice. If an
-    effect was missed and `%%pure` refuses, the session is unchanged and the error says to write `%%jit`; a retry would
-    print, count and draw from a loader twice.
+    A cell that starts with `%%pure` or `%%jit` runs under that magic. Any other cell runs as `%%jit` if its code has
+    side effects, and otherwise as `%%pure`, which keeps the gradient. The cell never runs twice, because a second run
+    would print, count and draw from a loader again. So if an effect was missed and `%%pure` refuses the cell, the
+    session is unchanged and the error says to write `%%jit`.
     """
     before = {p.id: p.calls for p in programs()}
     value = _run(call)

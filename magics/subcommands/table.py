@@ -1,4 +1,4 @@
-"""The table of `%jax` subcommands. Each is a function with its own arguments, parsed by IPython's argument parser.
+"""The table of `%jax` subcommands. A subcommand is a function. IPython's argument parser parses its arguments.
 
 Each module in this folder registers its subcommands on import:
 
@@ -50,7 +50,7 @@ class Subcommand:
         help: what it does, in one line.
         line: whether `%jax name` is allowed.
         cell: whether `%%jax name` is allowed.
-        statement: whether Python code follows the options; it is left unparsed in `arguments.rest`.
+        statement: whether Python code follows the options. The code is left unparsed in `arguments.rest`.
         names: completions for its argument.
     """
 
@@ -66,13 +66,13 @@ class Subcommand:
 
     @property
     def options(self) -> list[str]:
-        """Its options, each in its long form."""
+        """The options, in their long form."""
         own = [a for a in self.parser._actions if a.option_strings and a.dest != "help"]
         return [a.option_strings[-1] for a in own]
 
     @property
     def positional(self) -> list[str]:
-        """Its positional arguments."""
+        """The positional arguments."""
         return [a.dest for a in self.parser._actions if not a.option_strings]
 
 
@@ -95,7 +95,7 @@ def subcommand(
 
 
 def parse(found: Subcommand, line: str) -> Namespace:
-    """The arguments of a subcommand. A mistake raises an error of one line."""
+    """The arguments of a subcommand. Wrong arguments raise an error of one line."""
     options, statement = _split(found, line) if found.statement else (uncommented(line), "")
     parsed, rest = found.parser.parse_argstring(options, partial=True)
     parsed.rest = statement

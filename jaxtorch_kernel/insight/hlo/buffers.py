@@ -1,7 +1,7 @@
 """The memory layout of one run of a program, as XLA planned it.
 
-An allocation is a block of memory that exists for the whole run. Arguments, results and constants have one each;
-intermediate values share a few, at offsets that are free during their lifetime.
+An allocation is a block of memory that exists for the whole run. Each argument, result and constant has its own
+allocation. Intermediate values share a few allocations, at offsets that are free during their lifetime.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Allocation:
 
 
 def read_buffers(assignment: bytes, module: Module) -> list[Allocation]:
-    """Read a serialized `BufferAssignmentProto`, the largest allocation first; empty if XLA provides none."""
+    """The allocations of a serialized `BufferAssignmentProto`, the largest first; none if the proto is empty."""
     makers: dict[int, str] = {}
     allocations: list[list[tuple[int, Any]]] = []
     for key, value in fields(assignment):

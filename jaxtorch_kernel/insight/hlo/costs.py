@@ -1,14 +1,16 @@
 """The costs of instructions: floating-point operations, transcendental functions, bytes moved.
 
-XLA's own `cost_analysis()` gives program totals in which a loop body counts once. Here each instruction has its own
-figures, by XLA's counting rules, and a loop body counts as often as it runs (`trips.py`):
+XLA's own `cost_analysis()` reports only the totals of a program, and it counts a loop body once. This module gives the
+costs of each instruction. It follows XLA's counting rules, but counts a loop body as often as it runs (`trips.py`):
 
-* an elementwise addition or multiplication is one operation, a multiply-add two; `exp`, `tanh`, ... count separately;
-* a convolution counts only window positions on the input, not those in the padding;
-* values inside a fusion move no bytes: a fusion reads its operands once and writes its result once. A slice reads only
-  the elements it selects, and an in-place update writes only the elements it changes;
-* every side of a branch counts once, which is an upper bound. A loop with an unknown trip count counts once and is
-  listed in `Costs.unknown`, as are library calls whose work is unknown.
+* An elementwise addition or multiplication counts as one operation per element, a multiply-add as two. `exp`, `tanh`
+  and the like are counted separately.
+* A convolution counts only window positions on the input, not those in the padding.
+* Values inside a fusion move no bytes: a fusion reads its operands once and writes its result once. A slice reads only
+  the elements it selects, and an in-place update writes only the elements it changes.
+* Every side of a branch counts once, so the cost of a branch is an upper bound.
+* A loop with an unknown trip count counts once. `Costs.unknown` lists these loops, and the library calls whose work is
+  unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Costs:
         return self._of_computation(self.module.entry)
 
     def of(self, instruction: Instruction) -> Cost:
-        """The cost of one run of an instruction, with everything it runs: a loop includes all iterations."""
+        """The cost of one run of an instruction and of the computations it runs. A loop includes all its iterations."""
         found = self._known.get(instruction.id)
         if found is None:
             found = self._own(instruction)
@@ -94,7 +96,8 @@ class Costs:
     def spread(self, instruction: Instruction) -> Sequence[tuple[Instruction, Cost]]:
         """The cost of one run, split over the fused instructions: reads count at the reader, the write at the producer.
 
-        Any other instruction is returned as it is, without the computations it runs. The parts add up to its own cost.
+        For any other instruction, the only part is the instruction itself, without the computations it runs. The parts
+        add up to the instruction's own cost.
         """
         if instruction.opcode != "fusion":
             return [(instruction, self._own(instruction))]
@@ -113,7 +116,7 @@ class Costs:
 
     @cached_property
     def unknown(self) -> list[Instruction]:
-        """Loops with an unknown trip count, which count once, and library calls, which count nothing."""
+        """The loops with an unknown trip count, which count once, and the library calls that count nothing."""
         return [
             i
             for i, _ in self.executed()
@@ -146,7 +149,7 @@ class Costs:
         opcode, out = instruction.opcode, float(instruction.shape.bytes)
         if opcode in _FREE:
             return 0.0
-        if opcode == "copy-start":  # its result also refers to the source
+        if opcode == "copy-start":  # its result is a tuple that also contains the source
             return 2.0 * self._work.operand(instruction, 0).bytes
         if opcode in _SLICES:
             return 2 * out + sum(
@@ -175,7 +178,7 @@ class Costs:
         return float(self._work.operand(instruction, 1).bytes)
 
     def _moved_by_fusion(self, fused: Computation) -> Iterator[tuple[Instruction, float]]:
-        """(instruction, bytes it moves) for the instructions of a fusion."""
+        """Yield (instruction, bytes it moves) for the instructions of a fusion that move bytes."""
         users = self.module.users
         instructions = self.module.instructions
         for parameter in fused.instructions:
@@ -187,7 +190,7 @@ class Costs:
             for reader, count in zip(readers, counts, strict=True):
                 if count is not None and not whole:
                     yield reader, count
-            for reader in whole:  # read once, shared by all of them
+            for reader in whole:  # the fusion reads it once for all of them
                 yield reader, parameter.shape.bytes / len(whole)
         root = instructions[fused.root]
         results = [instructions[i] for i in root.operands] if root.opcode == "tuple" else [root]

@@ -1,9 +1,10 @@
 """Line-by-line comparison of two programs that ignores the numbers in names.
 
-XLA and JAX number their names, so one more instruction renames all that follow. For the comparison, every name is
-replaced by its form without the number (in jaxprs and StableHLO, by a placeholder). Lines that then look equal must
-also mean the same: their names are paired, and a name already paired with another one makes the lines different. So if
-an operation is inserted, only it and the lines that read its result differ.
+XLA and JAX number the names in a program, so an inserted instruction changes the names of all later ones. The
+comparison therefore removes the number from each name (in jaxprs and StableHLO, a placeholder replaces the whole name).
+Two lines that then look equal must also mean the same. So their names are paired, and the lines differ if one of the
+names is already paired with another one. As a result, only an inserted operation and the lines that read its result
+differ.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Hunk(NamedTuple):
     """Corresponding lines of both texts, as zero-based ranges.
 
     Attributes:
-        same: whether they are equal.
+        same: whether the lines are equal.
     """
 
     same: bool
@@ -40,12 +41,12 @@ class Diff:
 
     @property
     def removed(self) -> int:
-        """The number of lines only in the first."""
+        """The number of lines that are only in the first text."""
         return sum(len(h.first) for h in self.hunks if not h.same)
 
     @property
     def added(self) -> int:
-        """The number of lines only in the second."""
+        """The number of lines that are only in the second text."""
         return sum(len(h.second) for h in self.hunks if not h.same)
 
 
@@ -58,7 +59,7 @@ def compare(first: Listing, second: Listing) -> Diff:
     """Compare two listings of the same stage.
 
     Raises:
-        ValueError: they are of different stages.
+        ValueError: the listings are of different stages.
     """
     if first.stage != second.stage:
         raise ValueError(f"cannot compare a {first.stage} and a {second.stage} line by line")
@@ -73,7 +74,7 @@ def compare(first: Listing, second: Listing) -> Diff:
         at = i1 + size, j1 + size
         for i, j in zip(range(i1, at[0]), range(j1, at[1]), strict=True):
             if first.stage == "stablehlo" and "func.func" in one[i].text:
-                pairs = _Pairs()  # names count from 0 again
+                pairs = _Pairs()  # each function numbers its names from 0
             same = pairs.fit(one[i].names, two[j].names)
             _add(hunks, same, range(i, i + 1), range(j, j + 1))
     return Diff(first, second, tuple(hunks))
@@ -90,10 +91,10 @@ _MOST_EDITS = 1000
 
 
 def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int, int]]:
-    """The equal ranges as (start, start in the second, length), followed by an empty one.
+    """The equal ranges, as (start in the first, start in the second, length). An empty range ends the list.
 
-    Programs repeat the same lines thousands of times, for which difflib takes hours or gives up. Two versions of a
-    program usually differ in few lines, which Myers' algorithm (1986) finds in time that grows with the number of
+    Programs repeat the same lines thousands of times. On such texts difflib takes hours or gives up. But two versions
+    of a program usually differ in few lines, and the time of Myers' algorithm (1986) grows with the number of
     differences: it tracks the furthest point reached with 0, 1, 2, ... edits on each diagonal of the edit graph.
     Programs with more than `_MOST_EDITS` differences are left to difflib.
 
@@ -122,7 +123,10 @@ def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int,
 
 
 def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
-    """Where a diagonal is entered with one more edit, and from which diagonal: by an insertion or a deletion."""
+    """Where one more edit enters a diagonal, and from which diagonal it comes.
+
+    An insertion comes from the diagonal above, a deletion from the one below.
+    """
     above, left = furthest.get(diagonal + 1, -1), furthest.get(diagonal - 1, -1)
     if diagonal == -edits or (diagonal != edits and left < above):
         return above, diagonal + 1
@@ -171,12 +175,12 @@ def _hlo(lines: Sequence[str]) -> list[_Line]:
 def _hlo_line(line: str) -> _Line:
     line = without_metadata(line)
     if line.startswith("HloModule "):
-        _, _, rest = line.partition(",")  # its name is the function's
+        _, _, rest = line.partition(",")  # the module's name is that of the function
         return _Line(f"HloModule{rest}", ())
     if line.endswith("{"):  # a computation's head repeats the names of its parameters
         line = _PARAMETERS.sub("_", line)
     config = _CONFIG.search(line)
-    if config:  # XLA prints its keys in any order
+    if config:  # XLA prints the keys in an arbitrary order
         line = line[: config.start()] + _sorted(config[1]) + line[config.end() :]
     names = tuple(_HLO_NAME.findall(line))
     return _Line(_HLO_NAME.sub(lambda m: "%" + _NUMBER.sub("", m[1]), line), names)

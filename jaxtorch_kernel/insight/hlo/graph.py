@@ -1,6 +1,6 @@
 """Graphs small enough to draw: the neighbourhood of an instruction, and the whole program folded by module path.
 
-Layout time grows much faster than the graph, so neither has more than `MOST` nodes.
+The time of a layout grows much faster than the graph, so each graph has at most `MOST` nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Node:
         label: the instruction's name, or the scope's path.
         detail: opcode and shape, or the number of instructions.
         distance: steps from the central instruction; for a scope, its depth.
-        cost: of one run.
+        cost: the cost of one run; for a scope, the total of its instructions in one run of the program.
     """
 
     id: int
@@ -92,9 +92,10 @@ class _Folded:
 
 
 def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
-    """The program folded by named scope, to the given depth, or as deep as the graph stays small.
+    """The program folded by named scope: one node holds all instructions of a scope.
 
-    The backward pass has its own nodes, such as "backward GPT/blocks.0".
+    Scopes deeper than `depth` are folded into their parents. By default, the depth is the largest one at which the
+    graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0".
     """
     work = [(i, times) for i, times in costs.executed() if i.opcode not in _HANDS_ON]
     paths = {i.id: _path(i) for i, _ in work}
@@ -166,7 +167,7 @@ _HANDS_ON = frozenset(
 
 
 def _makers(costs: Costs, instruction: Instruction) -> Iterator[Instruction]:
-    """The instructions that compute an operand, looking through those that only pass values on."""
+    """The instructions that compute the operands; instructions that only pass values on are skipped."""
     instructions = costs.module.instructions
     seen: set[int] = set()
     queue = list(instruction.operands)

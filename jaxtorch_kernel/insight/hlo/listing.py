@@ -1,10 +1,10 @@
 """The three representations of a program, each line with the lines of user code that it comes from.
 
 * jaxpr: JAX's printer reports the traceback of each printed line.
-* StableHLO: each operation ends in the name of a location, and a table of locations is at the end. The text shown
+* StableHLO: each operation ends with the name of a location, and the text ends with a table of locations. The listing
   leaves out both.
-* optimized HLO: instructions are found by name. The text shown leaves out the frame tables at its head, since the links
-  replace them.
+* optimized HLO: the name at the start of a line identifies the instruction. The listing leaves out the frame tables at
+  the head of the text, because the links replace them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Listing:
     Attributes:
         stage: one of `STAGES`.
         lines: the text.
-        places: for each line, the lines of user code that it comes from, its own first.
+        places: for each line, the lines of user code that it comes from. The own line of a fusion precedes those of
+            the instructions inside it.
         instructions: for each line of optimized HLO, the id of its instruction, or None; empty for other stages.
     """
 
@@ -45,7 +46,7 @@ class Listing:
 
     @cached_property
     def all_places(self) -> list[Place]:
-        """Every line of user code that it comes from, without duplicates."""
+        """Every line of user code that the program comes from, without duplicates."""
         return list(dict.fromkeys(p for places in dict.fromkeys(self.places) for p in places))
 
     def at(self, place: Place) -> list[int]:
@@ -114,7 +115,7 @@ def list_stablehlo(text: str) -> Listing:
     kept, locations = Locations.of_text(text)
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
-    # Indent -> the operation whose regions have this indent: its location follows them.
+    # Indent -> the last operation at this indent that opened regions. Its location is printed after the regions.
     opens: dict[int, int] = {}
     for line in kept:
         place = locations.place(line)
@@ -133,7 +134,7 @@ _Stack = tuple[tuple[str, int, str], ...]
 
 
 class Locations:
-    """The table of locations. A location is a named scope, a line of a file, or a callee at a caller."""
+    """The table of locations. A location is a named scope, a line of a file, or the pair of a callee and its caller."""
 
     def __init__(self, table: dict[str, str]):
         self._table = table

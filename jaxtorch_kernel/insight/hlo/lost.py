@@ -1,14 +1,14 @@
 """Infers the origin of instructions that XLA left without one.
 
 When XLA rewrites a convolution (above all in gradients on the CPU) or changes a layout, it creates new instructions
-without metadata. In a residual network these make up nearly all of the backward pass.
+without metadata. In a residual network they make up nearly all of the backward pass.
 
-* A product (a convolution, a `dot`) is matched with the StableHLO, where every operation still has its line. A match
-  has no instruction yet, the same number of elements in result and operands, and reads the same program arguments. If
-  several match, they are taken in order.
+* A product (a convolution, a `dot`) is matched with a product of the StableHLO, where every operation still has its
+  line. Products that already belong to an instruction are excluded. Result and operands must have the same numbers of
+  elements. Products that read the same program arguments are matched first. If several match, they are taken in order.
 * Any other instruction, such as a copy or a transpose, gets the origin of its consumer, or else of its operand.
 
-Both are good guesses, but guesses. `Module.inferred` lists the instructions concerned.
+Both rules are usually right, but the result is a guess. `Module.inferred` lists the instructions with a guessed origin.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Origin(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """Identifies a product: elements of result and operands, and the program arguments it reads."""
+    """The key of a product: the numbers of elements of result and operands, and the program arguments it reads."""
 
     result: int
     operands: tuple[int, ...]
@@ -45,12 +45,12 @@ class _Product(NamedTuple):
 
     @property
     def size(self) -> _Product:
-        """Without the arguments."""
+        """The key without the arguments."""
         return self._replace(arguments=frozenset())
 
 
 def found_again(module: Module, stablehlo: Callable[[], str | None]) -> Module:
-    """The module with inferred origins. `stablehlo` is called only if a product has to be matched."""
+    """The module with inferred origins. `stablehlo` is only called if there is a product to match."""
     sources = Sources(module)
     lost = [
         i
@@ -117,7 +117,7 @@ def _with(module: Module, origins: dict[int, _Origin]) -> Module:
 
 
 def _products(module: Module, lost: list[Instruction], text: str) -> dict[int, _Origin]:
-    """The origins of products, by id."""
+    """The origins of the lost products, by instruction id."""
     standing: Counter[tuple[str, _Product]] = Counter()
     for own in module.instructions.values():
         if own.opcode in _PRODUCTS and own.frame:
@@ -130,7 +130,7 @@ def _products(module: Module, lost: list[Instruction], text: str) -> dict[int, _
             free.append((product, origin))
     found: dict[int, _Origin] = {}
     wanted = {own.id: _product(module, own) for own in lost}
-    # First match those that read the same arguments, then the rest by size.
+    # First match the products that read the same arguments, then match the rest by size.
     for key in (lambda p: p, lambda p: p.size):
         groups: defaultdict[_Product, list[_Origin]] = defaultdict(list)
         for product, origin in free:
@@ -152,7 +152,7 @@ def _product(module: Module, own: Instruction) -> _Product:
 
 
 def _arguments(module: Module, own: Instruction) -> Iterator[int]:
-    """The program argument that a value is a moved or converted copy of, if any."""
+    """Yield the number of the program argument if the value is a moved or converted copy of one."""
     while True:
         if own.opcode == "parameter":
             if own.computation == module.entry.id:

@@ -3,8 +3,10 @@
 A module has computations; a computation has instructions, ordered so that operands come before their users. Fusions,
 loops, branches and reductions call other computations. The metadata of an instruction holds its origin: `op_name`, the
 named scopes it was traced under, and the id of a stack frame. The module has a table of frames, each with its calling
-frame. (The text form prints these parents off by one. So everything is read from the serialized form; the text is only
-shown, and `Listing` finds its lines by instruction name.)
+frame.
+
+XLA's text form prints the ids of the calling frames off by one. So everything is read from the serialized form. The
+text is only displayed, and `Listing` finds the instruction of a line by its name.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class Shape:
 
     Attributes:
         text: as XLA writes it, without the layout.
-        dtype: of an array; "tuple" of a tuple.
-        dimensions: of an array.
-        parts: of a tuple.
+        dtype: the element type of an array; "tuple" for a tuple.
+        dimensions: the sizes of an array; empty for a tuple.
+        parts: the shapes in a tuple; empty for an array.
         bytes: the total, without padding.
     """
 
@@ -98,7 +100,7 @@ class Computation:
     """Instructions, operands before their users.
 
     Attributes:
-        fused: whether it is the body of a fusion, so that its values stay in registers.
+        fused: whether it is the body of a fusion. Its values then stay in registers.
     """
 
     id: int
@@ -158,10 +160,10 @@ class Module:
         return found
 
     def named(self, name: str) -> Instruction:
-        """The instruction with a name, given with or without its `%`.
+        """The instruction with this name; a leading `%` is ignored.
 
         Raises:
-            LookupError: there is none.
+            LookupError: no instruction has this name.
         """
         found = self.find(name)
         if found is None:
@@ -169,7 +171,7 @@ class Module:
         return found
 
     def find(self, name: str) -> Instruction | None:
-        """Like `named`, but None if there is none."""
+        """Like `named`, but returns None if no instruction has this name."""
         return self._names.get(name.removeprefix("%"))
 
     @cached_property
@@ -207,7 +209,7 @@ def read_module(data: bytes) -> Module:
         >>> [i.shape.text for i in module.instructions.values() if i.opcode == "dot"]
         ['f32[4,4]']
     """
-    name, number, entry = "", 0, 0  # an absent number is 0
+    name, number, entry = "", 0, 0  # the serialized form leaves out numbers that are 0
     memo = _Memo({}, {})
     computations: list[Computation] = []
     frames: list[tuple[Frame, int]] = []
@@ -300,7 +302,7 @@ def _shape(data: bytes) -> Shape:
 
 
 def _frames(data: bytes) -> list[tuple[Frame, int]]:
-    """The table of frames, each with the id of its calling frame, or 0."""
+    """The table of frames, each with the id of its calling frame (0 if it has none)."""
     files: list[str] = []
     functions: list[str] = []
     locations: list[Frame] = []

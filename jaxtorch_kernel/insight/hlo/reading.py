@@ -1,4 +1,4 @@
-"""One program of the session: its listings, the cost of each source line, its fusions, its memory."""
+"""Reads one program of the session: its listings, the cost of each source line, its fusions and its memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LineCost(NamedTuple):
 
     Attributes:
         place: the line; None for instructions without a line of user code.
-        instructions: how many instructions do work for it.
-        cost: the total in one run of the program.
+        instructions: how many instructions do work for the line.
+        cost: the total cost of the line in one run of the program.
     """
 
     place: Place | None
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     """All instructions with the same opcode.
 
     Attributes:
-        number: how many there are.
+        number: how many instructions there are.
         fused: how many of them are inside fusions.
     """
 
@@ -52,7 +52,7 @@ class Fusion(NamedTuple):
     Attributes:
         kind: XLA's fusion kind.
         parts: the number of instructions inside, by opcode.
-        places: the source lines that it spans.
+        places: the source lines that the fusion does work for.
     """
 
     instruction: Instruction
@@ -67,7 +67,7 @@ class Source:
     """A part of a user file that a program comes from.
 
     Attributes:
-        first: the number of its first line.
+        first: the line number of the first entry of `lines`.
     """
 
     file: str
@@ -77,7 +77,7 @@ class Source:
 
 
 class Reading:
-    """Reads a program. Everything is computed on request and cached.
+    """What can be read from a program. Everything is computed on request and cached.
 
     Raises:
         LookupError: the program is gone.
@@ -96,17 +96,17 @@ class Reading:
 
     @cached_property
     def module(self) -> Module:
-        """Its instructions."""
+        """The program's HLO, with inferred origins (`lost.py`)."""
         return found_again(read_module(self._proto), self.program.stablehlo)
 
     @cached_property
     def sources(self) -> Sources:
-        """Their source lines."""
+        """The source lines of the instructions."""
         return Sources(self.module)
 
     @cached_property
     def costs(self) -> Costs:
-        """Their costs."""
+        """The costs of the instructions."""
         return Costs(self.module)
 
     @cached_property
@@ -115,7 +115,7 @@ class Reading:
         return hlo_text(self._proto)
 
     def listing(self, stage: str) -> Listing:
-        """The listing of one stage, with source links; empty if it is gone.
+        """The listing of one stage, with source links; empty if the program is gone.
 
         Raises:
             ValueError: there is no such stage.
@@ -127,7 +127,7 @@ class Reading:
         return self._listings[stage]
 
     def read(self) -> list[Listing]:
-        """The listings requested so far."""
+        """The listings that were requested so far."""
         return list(self._listings.values())
 
     def _read(self, stage: str) -> Listing:
@@ -145,7 +145,7 @@ class Reading:
 
     @cached_property
     def lines(self) -> list[LineCost]:
-        """The costs by source line, work without a line last. They add up to the cost of the program."""
+        """The cost of each source line. Work without a line comes last. The sum is the cost of the program."""
         costs: dict[tuple[str, int] | None, Cost] = {}
         counts: Counter[tuple[str, int] | None] = Counter()
         for instruction, times in self.costs.executed():
@@ -170,7 +170,7 @@ class Reading:
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        """The opcodes, most expensive first. A fusion counts as the instructions inside it."""
+        """The opcodes, most expensive first. The instructions inside a fusion count instead of the fusion."""
         counts: Counter[str] = Counter()
         fused: Counter[str] = Counter()
         costs: dict[str, Cost] = {}
@@ -204,13 +204,14 @@ class Reading:
 
     @cached_property
     def buffers(self) -> list[Allocation]:
-        """Its memory, the largest allocation first; empty if XLA does not report it."""
+        """The allocations of the program, the largest first; empty if XLA does not report them."""
         return read_buffers(self.program.buffer_assignment() or b"", self.module)
 
     def texts(self) -> list[Source]:
-        """The user code that it comes from: whole cells, and for files the lines around those involved.
+        """The user code that the program comes from: whole cells, and the relevant parts of files.
 
-        Only stages read so far count: a line that XLA removed appears only in the jaxpr.
+        The lines are those of the optimized HLO and of the listings read so far. A line whose instructions XLA removed
+        appears only after the jaxpr has been read.
         """
         found: dict[str, list[Place]] = {}
         for place in self._all_places():
@@ -222,14 +223,14 @@ class Reading:
             if places[0].cell is None:
                 first = max(1, min(p.line for p in places) - 3)
                 last = min(last, max(p.line for p in places) + 3)
-            if not lines:  # for a missing file only the line numbers are shown
+            if not lines:  # a file that cannot be read: show the line numbers only
                 last = max(p.line for p in places)
                 lines = [""] * last
             sources.append(Source(file, places[0].cell, first, tuple(lines[first - 1 : last])))
         return sorted(sources, key=lambda s: (s.cell is None, s.cell or 0, s.file))
 
     def _all_places(self) -> list[Place]:
-        """The lines of every stage read so far: XLA may have removed all instructions of a line."""
+        """The lines of all listings read so far. The HLO alone misses a line if XLA removed all its instructions."""
         found = {(p.file, p.line): p for p in self.sources.places}
         for listing in self._listings.values():
             found |= {(p.file, p.line): p for p in listing.all_places}

@@ -1,7 +1,7 @@
 """Named scopes: the module path an instruction was traced under, and whether it belongs to the backward pass.
 
-XLA's `op_name` looks like `jit(step)/transpose(jvp(GPT))/blocks.0/attention/dot_general`: transformations wrap the
-first scope inside them, loops and calls add words of their own, and the primitive comes last.
+XLA's `op_name` looks like `jit(step)/transpose(jvp(GPT))/blocks.0/attention/dot_general`. A transformation wraps the
+first scope inside it, loops and calls insert words, and the name of the primitive comes last.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _WRAPPED = re.compile(r"([\w.\-]+)\((.*)\)$", re.DOTALL)
-# Wrappers and words that are not scopes themselves: JAX transformations ...
+# Three kinds of parts are not scopes: names of JAX transformations that wrap a scope,
 _TRANSFORMS = frozenset(
     ["jvp", "transpose", "vmap", "remat", "checkpoint", "custom_jvp", "custom_vjp"]
 )
-# ... compiled functions ...
+# wrappers of compiled functions,
 _CALLS = frozenset(["jit", "pjit"])
-# ... and words that control flow and calls insert between scopes.
+# and words that control flow and calls insert between scopes.
 _WORDS = re.compile(
     r"while|body|cond|scan|closed_call|core_call|checkpoint|remat2?|rematted_computation|branch_\d+_fun|pjit|"
     r"custom_[jv][vj]p_call(_jaxpr)?|shard_map|"

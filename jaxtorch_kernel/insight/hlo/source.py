@@ -1,11 +1,11 @@
 """Maps instructions to lines of user code, and lines to instructions.
 
-A stack holds the cell, libraries it calls, torch, jaxtorch and JAX. The line to show is the innermost line of a cell,
-or without a cell the innermost line of the user's own files. So the work of a helper in a module is shown at the line
-of the cell that called it.
+A stack holds frames of the cell, of the libraries it calls, of torch, jaxtorch and JAX. The line to show is the
+innermost line of a cell. If the stack has no cell, it is the innermost line of the user's own files. So the work of a
+helper in a module is shown at the line of the cell that called the helper.
 
-A stack that reaches the capture machinery before any line of user code is the machinery's own work. It is not
-attributed to the line that triggered it.
+Stacks are read from the innermost frame outwards. If the capture machinery comes before any line of user code, the
+work is the machinery's own, and it is not attributed to the line that triggered it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ...programs.site import is_user_file
 from ..programs import Place, place_of
 from .module import RUNS_INSIDE, Frame, Instruction, Module
 
-# Where user code is called to be traced, and where the trace is assembled and compiled.
+# The files that call user code in order to trace it, and that assemble and compile the trace.
 _KERNEL = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _MACHINERY = frozenset(
     os.path.join(_KERNEL, *path)
     for path in (("capture", "captured.py"), ("programs", "compiled.py"))
 )
-# Where a profile calls the profiled function: the callers of the profiler are not part of it.
+# The file that calls the profiled function. The frames outside it belong to the caller of the profiler.
 PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
 
 
@@ -77,8 +77,8 @@ class Sources:
     def of(self, instruction: Instruction) -> Place | None:
         """The line that an instruction was traced at.
 
-        If XLA left it without a line and it runs other instructions (a fusion, a reduction), it gets the line of the
-        last of these that has one.
+        XLA may leave an instruction without a line. If it contains other instructions (a fusion, a reduction), it gets
+        the line of the last of these that has one.
         """
         return self._of_frame(self._frame(instruction))
 
@@ -101,16 +101,16 @@ class Sources:
         return 0
 
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
-        """Every line that an instruction does work for, its own first, then those of fused instructions."""
+        """Every line that an instruction does work for: its own line first, then the lines of fused instructions."""
         return self._spans[instruction.id]
 
     def at(self, place: Place) -> Sequence[Instruction]:
-        """The instructions that do work for a line: those traced there, and the fusions that contain them."""
+        """The instructions that do work for a line: those traced at the line, and the fusions that contain them."""
         return self._at.get((place.file, place.line), ())
 
     @property
     def places(self) -> list[Place]:
-        """Every line with instructions, by file and line."""
+        """Every line with instructions, in order of file and line."""
         found = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
         return sorted(found.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
 

@@ -1,9 +1,9 @@
 """Trip counts of loops.
 
 XLA's CPU and GPU compilers record a trip count if they find one. The TPU compiler does not, and it splits a 64-bit
-counter into two 32-bit values with a carry. So the counters are simulated: the scalars that the condition reads are
-updated as the body updates them, until the condition is false. Only integers derived from constants are followed. A
-loop whose condition depends on data has no known trip count, nor has one of more than 65,536 iterations.
+counter into two 32-bit values with a carry. So this module simulates the counters: it updates the scalars that the
+condition reads as the body updates them, until the condition is false. Only integers that derive from constants can be
+simulated. The trip count is unknown if the condition depends on data, or if the loop has more than 65,536 iterations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPARISONS: dict[bytes, Callable[[int, int], bool]] = {
 
 
 class _UnknownError(Exception):
-    """The value is not an integer, or depends on data."""
+    """The value is not an integer, or it depends on data."""
 
 
 class _Inputs(ABC):
@@ -96,7 +96,7 @@ class Trips:
     def _start(
         self, loop: Instruction, body: Computation, condition: Computation
     ) -> dict[int, int]:
-        """The counters before the first iteration: what the condition reads, and what the body derives it from."""
+        """The counters before the first iteration: the values that the condition reads, and those they derive from."""
         outside = _Outside(self, loop.computation)
         start = self.module.instructions[loop.operands[0]]
         state = _State({}, lambda i: self.value(start, i, outside))
@@ -131,7 +131,7 @@ class Trips:
         if opcode in ("fusion", "call"):
             called = self.module.computations[instruction.calls[0]]
             return self.value(self.root(called), index, _Operands(self, operands, inputs))
-        if opcode == "copy-start":  # a tuple of the copy and what is copied
+        if opcode == "copy-start":  # a tuple of the copy and the original
             return self.value(operands[0], None, inputs)
         if opcode in _SAME and index is not None:
             return self.value(operands[0], index, inputs)
@@ -146,7 +146,7 @@ class Trips:
 
 
 class _State(_Inputs):
-    """The counters of one iteration; `start` provides counters on first use."""
+    """The counters of one iteration. `start` computes a counter when it is first read."""
 
     def __init__(self, values: dict[int, int], start: Callable[[int], int] | None = None):
         super().__init__()
@@ -175,7 +175,7 @@ class _Operands(_Inputs):
 
 
 class _Outside(_Inputs):
-    """Values from outside a loop: call operands and loop-invariant values. Program arguments are data."""
+    """Values from outside a loop: operands of calls, and loop invariants. Program arguments are data, so unknown."""
 
     def __init__(self, trips: Trips, computation: int):
         super().__init__()

@@ -1,8 +1,8 @@
 """A minimal reader for the protocol buffer wire format: a message is a sequence of field numbers and values.
 
-XLA's Python bindings expose an instruction's name, opcode and operands, but not its shape, metadata or stack frame;
-those are only in the serialized module. Field numbers of its schema (`hlo.proto`, `xla_data.proto`) are stable, so this
-reader and a dozen field numbers replace the `protobuf` package and generated classes.
+XLA's Python bindings expose an instruction's name, opcode and operands, but not its shape, metadata or stack frame.
+These are only in the serialized module. The field numbers of its schema (`hlo.proto`, `xla_data.proto`) are stable. So
+this reader and a dozen field numbers replace the `protobuf` package and generated classes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message, in order: an int for a varint, bytes for a string, a message or a packed list.
+    """Yield (field number, value) for the fields of a message, in order.
 
-    Fixed-width numbers stay bytes. Unset fields are absent.
+    The value is an int for a varint, and bytes for a string, a message, a packed list or a fixed-width number. A
+    message leaves out unset fields.
 
     Raises:
         ValueError: the bytes are not a message, or the message is cut off.
@@ -92,7 +93,7 @@ def signed(value: int) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, seven bits per byte, and the offset behind it."""
+    """Read a varint, which has seven bits per byte. Returns its value and the offset after it."""
     value = shift = 0
     while True:
         byte = data[at]

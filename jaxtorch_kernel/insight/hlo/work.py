@@ -1,6 +1,6 @@
 """Operation counts by opcode: floating-point operations and transcendental functions.
 
-They follow the rules of XLA's own `cost_analysis()`; `costs.py` describes them.
+The counts follow the rules of XLA's own `cost_analysis()`, which `costs.py` describes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
 
 
 class Work:
-    """The operations of a module's instructions, without the bytes that they move."""
+    """Counts the operations of a module's instructions, but not the bytes that they move."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -96,7 +96,7 @@ def _dot(work: Work, instruction: Instruction) -> Cost:
 
 
 def _library_call(work: Work, instruction: Instruction) -> Cost:
-    """A matrix product by a library; other library calls are not counted."""
+    """Counts a matrix product that a library computes. Other library calls are not counted."""
     found = _CONTRACTED.search(instruction.fields.get(43, b""))
     if found is None or not instruction.operands:
         return NOTHING
@@ -126,7 +126,7 @@ def _window(instruction: Instruction) -> list[_WindowDimension]:
 
 
 def _positions(window: _WindowDimension, base: int, out: int) -> int:
-    """The number of (window position, output position) pairs that fall on an element of the input."""
+    """The number of pairs (window position, output position) that read an element of the input."""
     if window == _WindowDimension(window.size) and out == base - window.size + 1:
         return window.size * out
     count = 0

@@ -1,4 +1,4 @@
-"""Where the time goes: `jax.profiler`'s events joined to lines, modules and instructions, as plain data."""
+"""Where the time goes: the events of `jax.profiler`, attributed to lines, modules and instructions, as plain data."""
 
 from .record import ProfileError, record
 from .summary import Profile, profile

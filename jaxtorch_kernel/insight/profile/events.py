@@ -1,11 +1,11 @@
 """The events of an XLA profile as compact arrays: one row per event, with names in tables.
 
-Events are in lanes: a host thread, or a stream of a device. On the CPU the device *is* host threads, so an event
-belongs to the device if it names its HLO instruction, whatever its lane. Events of a lane nest (a loop around its
-body). `own` is an event's time without nested events, so that the sum of all `own` of the device counts nothing twice.
+Each event is in a lane: a host thread, or a stream of a device. On the CPU, host threads are the device. So an event
+belongs to the device if it names its HLO instruction, in any lane. The events of a lane nest: a loop is around its
+body. `own` is the time of an event without nested events, so that the sum of `own` over all device events counts
+nothing twice.
 
-XLA numbers the runs of each executable in launch order (`run`). They may start in another order if they wait for
-inputs.
+XLA numbers the runs of each executable in launch order (`run`). Runs that wait for inputs may start in another order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-# Lanes of a device plane that repeat the lane of instructions in other groupings.
+# Lanes of a device plane that repeat the events of the instruction lane in other groupings.
 _REPEATED = {"XLA Modules", "Steps", "XLA TraceMe", "Framework Ops", "Source code"}
 _NOISE = re.compile(r"^(end: |ThreadpoolListener::|ThunkExecutor::|SlinkyThreadPool|\$)")
 
@@ -34,8 +34,8 @@ class Lane:
 class Program:
     """The module of a device event, as XLA names it.
 
-    `id` is the `HloModuleProto.id`. A program from the persistent cache keeps the id of the process that compiled it,
-    so two programs may share an id; the name tells them apart.
+    `id` is the `HloModuleProto.id`. A program from the persistent cache keeps the id that it got in the process that
+    compiled it. So two programs may share an id, and the name distinguishes them.
     """
 
     id: int
@@ -74,7 +74,7 @@ class Events:
 
     @property
     def on_device(self) -> np.ndarray:
-        """Which of them ran on the device."""
+        """A mask of the events that ran on the device."""
         return self.program >= 0
 
     def chosen(self, mask: np.ndarray) -> Events:
@@ -145,7 +145,7 @@ def _row(event: Any, lane: int, names: _Table, programs: _Table) -> tuple[int, .
 
 
 def _mostly_device(rows: list[tuple[int, ...]]) -> bool:
-    """Whether a lane is a device thread; host threads may run small programs too."""
+    """Whether a lane is a device thread: most of its events are device events. Host threads may run small programs."""
     return 2 * sum(row[4] >= 0 for row in rows) > len(rows)
 
 
@@ -164,7 +164,8 @@ def _nested(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The own time and the depth of events sorted by lane and start.
 
-    Host and device events nest separately: a small program runs in the host thread, inside the call that launches it.
+    Host and device events nest separately, because a small program may run in the host thread, inside the call that
+    launches it.
     """
     own = duration.copy()
     depth = np.zeros(len(start), np.int64)
@@ -179,7 +180,7 @@ def _nested(
         around = open_[device]
         end = begin + length
         while around and around[-1][0] < end:
-            # Clocks are read one after the other: an event may seem to end a little after the one around it.
+            # The end times are read one after the other, so an event may seem to end a little after the one around it.
             if around[-1][0] - begin > length / 2:
                 break
             around.pop()

@@ -1,11 +1,11 @@
 """Finds the programs that ran in a profile among the live executables.
 
-An event names its program by module name and id. The id comes from the process that compiled the program, so two
-programs from the persistent cache may share one, and nothing else in this process knows it. A run is therefore
-identified by its run number (`fingerprint.py`). If that is ambiguous (several executables without a fingerprint, or two
-with the same code), the executable that contains the events' instructions is chosen, and among several of these the one
-that was launched. Equal code is common: an operator is compiled again whenever its key changes, even by something
-irrelevant to it, such as torch's default dtype.
+An event names its program by module name and id. The id comes from the process that compiled the program. So two
+programs from the persistent cache may share an id, and the id alone does not lead to the executable. The run number
+does (`fingerprint.py`). If it is ambiguous (several executables without a known first run, or two with the same code),
+the executable that contains the events' instructions is chosen. If several contain them, the one that was launched is
+chosen. Equal code is common: an operator is compiled again whenever its key changes, even if the change does not matter
+to the operator, as with torch's default dtype.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Executable:
 
     @property
     def kind(self) -> str:
-        """As in `ProgramInfo.kind`; "other" for programs that JAX runs on its own."""
+        """The same as `ProgramInfo.kind`; "other" for programs that JAX runs on its own."""
         return self.info.kind if self.info is not None else "other"
 
     @property
     def title(self) -> str:
-        """Its name, marked if it is the backward part of a capture."""
+        """Its name, followed by "(backward)" if it is the backward program of a capture."""
         part = self.info.part if self.info is not None else ""
         return f"{self.name} ({part})" if part == "backward" else self.name
 
@@ -70,7 +70,7 @@ class Executable:
 def assign(
     events: Events, launches: tuple[Launch, ...]
 ) -> tuple[list[Executable], np.ndarray, np.ndarray]:
-    """The programs that ran, and for each device event the index of its program and of its launch (or -1)."""
+    """The programs that ran, and for each device event the index of its program and of its launch (-1 if unknown)."""
     launched: dict[Any, list[int]] = defaultdict(list)
     for i, launch in enumerate(launches):
         launched[_running(launch.record)].append(i)
@@ -101,7 +101,7 @@ def _running(record: Any) -> Any:
 
 
 def _alive(names: set[str]) -> dict[str, list[Any]]:
-    """The live executables whose modules have these names."""
+    """The live executables whose modules have these names, by name."""
     found = defaultdict(list)
     for one in backend.get_backend().live_executables():
         name = one.hlo_modules()[0].name
@@ -117,7 +117,10 @@ def _proto(running: Any) -> bytes:
 def _groups(
     events: Events, alive: dict[str, list[Any]], likely: dict[Any, int]
 ) -> list[tuple[np.ndarray, Any, str]]:
-    """(rows, executable or None if it is gone, name) for each executable; `likely` ranks those with equal code."""
+    """(rows, executable, name) for each executable; None replaces an executable that is gone.
+
+    `likely` ranks the executables with equal code.
+    """
     groups: list[tuple[np.ndarray, Any, str]] = []
     for number, program in enumerate(events.programs):
         rows = np.flatnonzero(events.program == number)
@@ -132,7 +135,7 @@ def _groups(
 
 
 def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
-    """The candidates whose first run number is closest below a run; if there is none, those without a known number."""
+    """The candidates whose first run number is closest below a run. Without any, those whose first run is unknown."""
     begin = {c: first_run(c.fingerprint or b"") for c in candidates}
     nth = {c: nth_run(run, first) for c, first in begin.items() if first is not None}
     least = min((n for n in nth.values() if n is not None), default=None)
@@ -144,7 +147,7 @@ def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
 def _meant(
     candidates: tuple[Any, ...], events: Events, group: np.ndarray, likely: dict[Any, int]
 ) -> Any:
-    """The candidate that contains the instructions of a group of events; among several, the likeliest."""
+    """The candidate that contains the most instructions of a group of events. `likely` decides between equals."""
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     wanted = {events.names[n] for n in np.unique(events.name[group])}
@@ -153,9 +156,10 @@ def _meant(
 
 
 def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:
-    """The launch of each event of an executable: its runs, sorted by number, are its launches in order.
+    """The launch of each event of an executable. Sorted by number, its runs are its launches in order.
 
-    If some runs left no event, launches can be assigned only if all of them come from one line.
+    If some runs left no event, runs and launches cannot be paired. Launches are then assigned only if all of them come
+    from one line.
     """
     numbers = run % (1 << 32)
     if numbers.max() - numbers.min() > 1 << 31:  # the counter wrapped around

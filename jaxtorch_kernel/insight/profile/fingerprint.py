@@ -1,9 +1,10 @@
-"""Identifies the executable of a run: XLA numbers the runs of an executable from a hash of its fingerprint.
+"""Identifies the executable of a run. XLA numbers the runs of an executable, starting at a hash of its fingerprint.
 
-The number of a run (`run_id` in a profile) is the number of earlier launches of its executable plus the lower half of
-`Fingerprint64` of the executable's fingerprint, modulo 2**32. So the number identifies both the executable and the
-launch. The program id does not: an executable from the persistent cache keeps the id of the process that compiled it.
-`Fingerprint64` is FarmHash's; a fingerprint is a 128-bit number in decimal, nearly always longer than 32 digits.
+A profile has the number of each run (`run_id`). The first run of an executable has the lower half of the
+`Fingerprint64` of its fingerprint as its number, and each later launch adds 1, modulo 2**32. So the number identifies
+both the executable and the launch. The program id identifies neither: an executable from the persistent cache keeps the
+id that it got in the process that compiled it. `Fingerprint64` is a function of FarmHash. A fingerprint is a 128-bit
+number in decimal, which nearly always has more than 32 digits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _LAUNCHES = 1 << 24  # assumed upper bound on the launches of one executable
 
 
 def first_run(fingerprint: bytes) -> int | None:
-    """The number of an executable's first run; None if the fingerprint has an unusual length."""
+    """The number of an executable's first run; None if the length of the fingerprint is not supported."""
     if not fingerprint:
         return _K2 & 0xFFFFFFFF
     return _fingerprint64(fingerprint) & 0xFFFFFFFF if 32 < len(fingerprint) <= 64 else None

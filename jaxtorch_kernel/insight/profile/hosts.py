@@ -1,7 +1,7 @@
 """What the calling thread did during the profile: compile, launch, transfer data, wait, or run Python.
 
-The events of a thread overlap (a launch waits, a transfer launches). Each moment counts for the first that applies:
-compilation, waiting, transfer, launch. The rest of a run is Python: user code and torch.
+The events of a thread overlap: a launch waits, a transfer launches. Each moment counts for the first activity that
+applies, in this order: compilation, waiting, transfer, launch. The rest of a run is Python, both user code and torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAUNCH = re.compile(
 
 @dataclass(frozen=True)
 class Host:
-    """Nanoseconds of the calling thread in one run, by activity, and nanoseconds in which the device was busy."""
+    """The nanoseconds of one run: those of the calling thread by activity, and those in which the device was busy."""
 
     compile: float
     waiting: float

@@ -3,13 +3,13 @@
 An event names its program and its instruction, and the program's HLO has the origin of the instruction. Two cases need
 more:
 
-* **One eager program serves many lines.** Its HLO has only the line that first compiled it; the recorded launches have
-  the right lines. A captured program has its own lines, and its launches have the lines that called it.
-* **One instruction serves many lines.** A fusion is a single event: its time is split by the cost of the fused
-  instructions, and the parts are marked as inferred.
+* **One eager program serves many lines.** Its HLO has only the line that first compiled it. The recorded launches have
+  the right lines. The HLO of a captured program has the right lines; its launches add the lines that called it.
+* **One instruction serves many lines.** A fusion is a single event. Its time is split in proportion to the cost of the
+  fused instructions, and the parts are marked as inferred.
 
-The result is a table of `Share`s: origin, time, count. Every summary is a sum over this table, so all of them add up to
-the same total.
+The result is a table of `Share`s, each with an origin, a time and a count. Every summary is a sum over this table, so
+all summaries have the same total.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def attribute(recording: Recording) -> Attribution:
     executables, executable_of, launch_of = assign(events, recording.launches)
     place_at = _Places()
     origins = [_origin(launch, place_at) for launch in recording.launches]
-    # There are few distinct rows: an instruction of a program, launched by a line.
+    # Many events have the same program, instruction and launching line. Handle each such combination once.
     places = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
     numbers = np.array([places[o] for o in origins] + [-1])  # the last for "no launch"
     key = np.stack([executable_of, events.name, numbers[launch_of]], 1)
@@ -109,7 +109,7 @@ def attribute(recording: Recording) -> Attribution:
 
 
 class _Places(dict[tuple[int, int], Place | None]):
-    """Caches the line of each site: launches share sites, and code objects are slow to hash."""
+    """Caches the line of each site, because launches share sites. Code objects are slow to hash, so keys have ids."""
 
     def of(self, sites: Sites) -> list[Place]:
         """The lines of some sites."""
@@ -140,7 +140,7 @@ class _Splitter:
     def shares(
         self, number: int, name: str, launched: Origin | None, own: float, count: int
     ) -> Iterator[Share]:
-        """The shares of an instruction's time: a single one if the launch has its origin, otherwise one per origin."""
+        """Yield the shares of an instruction's time: one if its origin is that of the launch, else one per origin."""
         try:
             instruction = self.origins.module.named(name) if self.origins is not None else None
         except LookupError:
@@ -149,7 +149,7 @@ class _Splitter:
         if instruction is None or self.origins is None:
             yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
             return
-        if self.executable.kind == "eager":  # its HLO has the line that compiled it first
+        if self.executable.kind == "eager":  # its HLO has only the line that first compiled it
             parts = [Part(launched or unknown, 1.0, self.origins.cost(instruction), False)]
         else:
             parts = [_called(part, launched) for part in self.origins.of(instruction)]
@@ -169,7 +169,7 @@ class _Splitter:
 
 
 def _called(part: Part, launched: Origin | None) -> Part:
-    """A part of captured code, with the lines that called it in this launch."""
+    """A part of captured code; its stack includes the lines that called the code in this launch."""
     if launched is None:
         return part
     stack = tuple(dict.fromkeys((*part.origin.stack, *launched.stack)))

@@ -1,9 +1,9 @@
 """Records the source lines and the module behind each program launch.
 
-In the user's thread the lines are on the stack. torch's backward pass runs in a thread without Python frames, but each
+In the user's thread, the lines are on the stack. torch's backward pass runs in a thread without Python frames. But each
 autograd node has a sequence number, and forward launches are recorded under the numbers of their nodes. So a backward
-kernel is attributed to the forward line whose gradient it computes. Launches without such a node (the sum of two
-gradients, a node created before the recording) are attributed to the line that waits for the backward pass.
+launch is attributed to the forward line whose gradient it computes. If its node is unknown (the sum of two gradients, a
+node created before the recording), it is attributed to the line that waits for the backward pass.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Launch(NamedTuple):
 
     Attributes:
         record: the record of the program.
-        sites: the lines it does work for, with their callers; for a backward kernel, those of the forward pass.
-        waiting: for a backward kernel, the lines that wait for the backward pass.
+        sites: the line it does work for, and the callers of this line; for a backward launch, those of the forward
+            pass.
+        waiting: for a backward launch, the lines that wait for the backward pass.
         backward: whether a backward pass launched it.
         scope: names of the enclosing modules and `record_function`s.
     """
@@ -51,7 +52,7 @@ class Launches:
         self.found: list[Launch] = []
         self._thread = threading.get_ident()
         self._scopes: Scopes | None = None
-        # Forward launches in order: the sequence number of the autograd node, and the location.
+        # The forward launches in order: the sequence numbers of their autograd nodes, and their locations.
         self._numbers: list[int] = []
         self._sites: list[tuple[Sites, tuple[str, ...]]] = []
 
@@ -66,7 +67,7 @@ class Launches:
                 self._scopes = None
 
     def launched(self, record: ProgramRecord) -> None:
-        """Called in the launching thread before each program call."""
+        """Record a launch. The launching thread calls this before each program call."""
         node = private.current_autograd_node()
         if node is not None:
             self.found.append(self._of_backward(record, private.sequence_number(node)))
@@ -86,7 +87,7 @@ class Launches:
 
     def _of_backward(self, record: ProgramRecord, number: int) -> Launch:
         if self._numbers and self._numbers[0] <= number <= self._numbers[-1]:
-            # A view's node launches nothing; it gets the location of the next launch.
+            # The forward operator of this node may have launched nothing (a view). Use the location of the next launch.
             sites, scope = self._sites[bisect_left(self._numbers, number)]
             return Launch(record, sites, self._waiting(), True, scope)
         return self._of_nobody(record)
@@ -101,7 +102,7 @@ class Launches:
 
 
 def _sites(frame: FrameType | None) -> Sites:
-    """The lines of user code from here outwards, up to the profiled function."""
+    """The lines of user code from this frame outwards, up to the profiled function."""
     found: list[Site] = []
     while frame is not None:
         code = frame.f_code

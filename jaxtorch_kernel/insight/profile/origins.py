@@ -1,7 +1,7 @@
 """The origin of an instruction's time: line, module path, operator, direction.
 
-A fusion runs as one kernel, so its time is split over the fused instructions in proportion to their cost. Instructions
-that XLA created without a line get one from `hlo/lost.py`. Both are marked as inferred.
+A fusion runs as one kernel, so its time is split over the fused instructions in proportion to their cost. `hlo/lost.py`
+infers the lines of instructions that XLA created without one. In both cases the part is marked as inferred.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Origin(NamedTuple):
 
     Attributes:
         place: the line; None if unknown.
-        stack: every line of user code that it was called through, including its own.
+        stack: every line of user code on the stack, including `place`.
         scope: the names of modules and `record_function`s, the outermost first.
         operator: torch's operator in eager code, JAX's primitive in captured code.
     """
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     """A share of an instruction.
 
     Attributes:
-        fraction: its fraction of the time.
+        fraction: the fraction of the instruction's time.
         cost: the cost of one run.
         inferred: whether the time or the line is an estimate.
     """
@@ -85,7 +85,7 @@ class Origins:
         if not groups:
             return [Part(self._origin(instruction), 1.0, sum_of(nobodys), not known)]
         costs = {origin: sum_of(own) for origin, own in groups.items()}
-        # Fused instructions without a line count for those that have one.
+        # Distribute the cost of fused instructions without a line over those with a line.
         whole = sum(_weight(cost) for cost in costs.values())
         rest = sum_of(nobodys)
         parts = []

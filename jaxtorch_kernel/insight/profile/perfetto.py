@@ -1,7 +1,7 @@
 """Exports a profile as a Chrome JSON trace, for Perfetto and chrome://tracing.
 
-There are three groups of tracks: host threads, device lanes, and lines of user code. An event is on the track of the
-line that most of its time belongs to.
+There are three groups of tracks: host threads, device lanes, and lines of user code. Among the lines, a device event is
+on the track of the line that most of its time belongs to.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     recording = record(lambda: train_step(x, y), repeat=3, warmup=1)
 
-The profiler writes to a temporary directory, which is read into arrays (`events.py`). Two things that the profiler does
-not know are recorded beside it: the launches of eager programs with their lines and modules (`launches.py`), and JAX's
-compilation phases. Whatever happens inside, the profiler is stopped and the session restored.
+The profiler writes its events to a temporary directory, and `events.py` reads them into arrays. The profiler does not
+know two things, which are recorded separately: the launches of eager programs with their lines and modules
+(`launches.py`), and JAX's compilation phases. If the function raises, the profiler is still stopped and the session
+restored.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes held by tensors of at least 32 KiB: before the runs, at the peak, and after."""
+    """The bytes held by tensors of at least 32 KiB: before the runs, at the peak, and after the runs."""
 
     before: int
     peak: int
@@ -86,10 +87,10 @@ def record(
 ) -> Recording:
     """Run a function `repeat` times under the profiler, after `warmup` unprofiled runs.
 
-    Each run waits for everything that torch code launched, even if its result was dropped. A result of the user's own
-    JAX code that was dropped at once may still be computing when the profile starts or ends.
+    Each run waits for everything that torch code launched, even if its result was dropped. If the user's own JAX code
+    drops a result at once, the computation may still run when the profile starts or ends.
 
-    An exception in the function ends the runs and is stored in `error`; the caller raises it after showing the profile.
+    An exception in the function ends the runs and is stored in `error`. The caller shows the profile, then raises it.
 
     Raises:
         ProfileError: another profile is running; it keeps running.
@@ -150,9 +151,9 @@ def record(
 
 @contextmanager
 def _profiler() -> Iterator[Callable[[], Any]]:
-    """Run JAX's profiler for the block; after it, the yielded function returns the `ProfileData`."""
+    """Run JAX's profiler for the block. After the block, the yielded function returns the `ProfileData`."""
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # an event per Python function call would drown the rest
+    options.python_tracer_level = 0  # one event per Python function call would hide all others
     options.host_tracer_level = 2
     with tempfile.TemporaryDirectory(prefix="jaxtorch_profile_") as folder:
         try:
@@ -174,7 +175,7 @@ def _profiler() -> Iterator[Callable[[], Any]]:
 
 
 def _surely(stop: Callable[[], None]) -> bool:
-    """Stop, even if Ctrl-C arrives meanwhile; False if there was nothing to stop."""
+    """Stop the profiler, even if Ctrl-C arrives meanwhile. False if it was not running."""
     try:
         try:
             stop()

@@ -1,9 +1,9 @@
-"""Peak rates of devices from their data sheets, and the position of work under that roofline.
+"""Peak rates of devices from their data sheets, and the position of each line under the resulting roofline.
 
-Work with few operations per byte moved is limited by memory bandwidth: the roof is the minimum of
-`intensity * bandwidth` and `flops`. The peaks are for dense matrix products in the widest format that the matrix units
-run at full speed (bfloat16), so float32 work appears further below the roof than it is. For other devices, or for
-measured peaks, set `jaxtorch.config.update(peak=(operations, bytes))`, both per second.
+Memory bandwidth limits work with few operations per byte moved. So the roof is the minimum of `intensity * bandwidth`
+and `flops`. The peaks are for dense matrix products in the widest format that the matrix units run at full speed
+(bfloat16). The peak of float32 is lower, so float32 work is closer to its own roof than to the one shown. For other
+devices, or for measured peaks, set `jaxtorch.config.update(peak=(operations, bytes))`, both per second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peak:
 
     @property
     def ridge(self) -> float:
-        """The operations per byte above which arithmetic is the limit."""
+        """The intensity, in operations per byte, above which arithmetic is the limit."""
         return self.flops / self.bandwidth
 
     def roof(self, intensity: float) -> float:
@@ -57,7 +57,7 @@ class Position:
         intensity: operations per byte moved.
         speed: operations per second.
         roof: the maximum speed at this intensity.
-        memory: whether the limit is memory rather than arithmetic.
+        memory: whether the limit is memory bandwidth rather than arithmetic.
     """
 
     row: Row
@@ -73,7 +73,7 @@ class Position:
 
 
 def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
-    """The positions of the lines, most time first, without lines that have no operations or bytes."""
+    """The positions of the lines, most time first. Lines without operations or bytes are left out."""
     found = []
     for row in lines:
         time = row.time
@@ -102,12 +102,12 @@ _PEAKS = {
     "NVIDIA A100-PCIE-40GB": (312 * _T, 1555 * _G),
     "NVIDIA A100-SXM4-80GB": (312 * _T, 2039 * _G),
     "NVIDIA A100 80GB PCIe": (312 * _T, 1935 * _G),
-    # https://www.nvidia.com/en-us/data-center/h100/ (half of what it says for sparse matrices), /h200/
+    # https://www.nvidia.com/en-us/data-center/h100/ (half of the figure for sparse matrices), /h200/
     "NVIDIA H100 80GB HBM3": (989 * _T, 3350 * _G),
     "NVIDIA H100 PCIe": (756 * _T, 2000 * _G),
     "NVIDIA H100 NVL": (835 * _T, 3900 * _G),
     "NVIDIA H200": (989 * _T, 4800 * _G),
-    # https://www.nvidia.com/en-us/data-center/l4/ (half of what it says for sparse matrices)
+    # https://www.nvidia.com/en-us/data-center/l4/ (half of the figure for sparse matrices)
     "NVIDIA L4": (121 * _T, 300 * _G),
     # https://www.nvidia.com/en-us/data-center/tesla-t4/ (float16: it has no bfloat16)
     "Tesla T4": (65 * _T, 320 * _G),
@@ -118,9 +118,9 @@ _PEAKS = {
 
 
 def peak_of(kind: str | None = None) -> Peak | None:
-    """The roof of a device kind, by default of the first local device; None if unknown, as for any CPU.
+    """The roof of a device kind, by default that of JAX's first device; None if unknown, as for any CPU.
 
-    `jaxtorch.config.peak` takes precedence for the local device.
+    `jaxtorch.config.peak` takes precedence for that device's kind.
     """
     own = jax.devices()[0].device_kind
     name = own if kind is None else kind

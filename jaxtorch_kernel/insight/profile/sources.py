@@ -18,8 +18,8 @@ class Line:
     """A line of code.
 
     Attributes:
-        time: its own time; None if it did nothing on the device.
-        inclusive: including what it called; None if that did nothing either.
+        time: its own device time; None if it has none.
+        inclusive: its device time including that of the code it called; None if there is none.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Source:
 
     Attributes:
         total: device time of all its lines, in nanoseconds.
-        lines: in order; line numbers skip what is left out.
+        lines: the lines shown, in order.
     """
 
     file: str
@@ -49,7 +49,7 @@ class Source:
 
 
 def annotate(profile: Profile, first: str = "") -> list[Source]:
-    """The code of a profile, most time first; the file `first` precedes the others if it has any time."""
+    """The code of a profile, most time first. The file `first` precedes the others if it has any time."""
     files: dict[str, dict[int, Row]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
     for row in (*profile.lines, *profile.calling):
@@ -76,7 +76,7 @@ def _line(number: int, text: str, row: Row | None) -> Line:
 
 
 def where(place: Place) -> str:
-    """A line as named in tables: by its cell, or by its file name without folders.
+    """The name of a line in tables: its cell, or its file name without folders, and its number.
 
     Example:
         >>> where(Place("/home/me/models.py", 43))

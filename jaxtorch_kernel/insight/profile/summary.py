@@ -1,7 +1,7 @@
 """The tables of a profile: time by line, module, operator and instruction, and the rest of the wall time.
 
-All times are nanoseconds of one run, the mean over several. Every table of device time adds up to `Profile.device`;
-time without a line is `unattributed`.
+All times are nanoseconds of one run: the mean over all runs. Every table of device time adds up to `Profile.device`.
+The table of lines leaves out `unattributed`, the time without a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .roofline import Peak, Position, peak_of, positions
 
 @dataclass(frozen=True)
 class Time:
-    """Time on the device and the work done in it.
+    """Time on the device, and the work done in this time.
 
     Attributes:
         total: nanoseconds.
@@ -51,7 +51,7 @@ class Row:
     """One row of a table, by name or, in the table of lines, by place.
 
     Attributes:
-        inclusive: for a line, its own time and that of everything it called.
+        inclusive: for a line, its own time plus the time of everything it called.
     """
 
     name: str
@@ -128,14 +128,14 @@ class Profile:
 
     @cached_property
     def calling(self) -> list[Row]:
-        """Lines without device time of their own that called lines with some, in the same order."""
+        """Lines without device time of their own that called lines with device time, in the same order."""
         own = {row.place for row in self.lines}
         others = (p for p in self._inclusive if p not in own and not _is_magics_own(p))
         return self._lines({place: Time() for place in others})
 
     @cached_property
     def _inclusive(self) -> dict[Place, Time]:
-        """The inclusive time of each line: of everything that ran with it on the stack."""
+        """The inclusive time of each line: the time of everything that ran while the line was on the stack."""
         groups: dict[Place, list[Share]] = defaultdict(list)
         for share in self.attribution.shares:
             for place in share.origin.stack:
@@ -253,7 +253,7 @@ def profile(
 
     Args:
         repeat: number of profiled runs; times are means.
-        warmup: number of unprofiled runs before, so that compilation is not measured.
+        warmup: number of unprofiled runs before them, so that compilation is not measured.
         memory: record the peak memory held by tensors.
 
     Raises:
