@@ -26,7 +26,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         return reductions.reduce_tensor(tensor)  # torch's error
-    # By value: a CPU tensor in shared memory is lost where its sender ends before the receiver has opened it.
+    # By value: a CPU tensor in shared memory is lost if its sender ends before the receiver has opened it.
     saved = io.BytesIO()
     torch.save(tensor.detach().cpu(), saved)
     return _rebuild, (type(tensor), saved.getvalue(), tensor.requires_grad)
