@@ -1,10 +1,10 @@
 """`torch.Generator("jax")`: a generator of the device, even if this call is the program's first use of the device.
 
 torch's C++ gets generators from the device's hooks, but does not call hooks written in Python. The class
-`torch.Generator` is written in C and cannot be changed. Its metaclass is a Python class without a `__call__` of its own,
-so this module adds one. This is the only change to torch that naming the device makes (`registration.py`). It cannot
-wait for the first use of the device: a sampler makes its generator first, and torch would raise an error before it
-calls any Python code of the device.
+`torch.Generator` is written in C and cannot be changed. Its metaclass is a Python class without a `__call__` of its
+own, so this module adds one. This is the only change to torch that naming the device makes (`registration.py`). It
+cannot wait for the first use of the device: a sampler makes its generator first, and torch would raise an error before
+it calls any Python code of the device.
 """
 
 from __future__ import annotations
