@@ -110,7 +110,7 @@ def put_on_storage(
 
 
 def default_device() -> torch.device | None:
-    """The last argument of `torch.set_default_device` in this thread. None, unlike the CPU, has no overhead per call."""
+    """The last argument of `torch.set_default_device` in this thread. None, unlike the CPU, costs nothing per call."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
