@@ -1,7 +1,8 @@
 """Thirty thousand training steps, eager, under `pure` and under `jit` in turn, with random numbers and views.
 
 After the first tenth, the steps should compile and keep nothing new. The soak fails if the process grows by more than
-64 MiB from then on, if the number of live arrays or of programs grows, or if a step has no finite loss.
+64 MiB from then on, if the number of live arrays or of programs grows by more than a fixed margin, or if a step has no
+finite loss.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _writing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _cycle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Make garbage that only the garbage collector frees, after the call. So it holds a copy of its argument."""
+    """Make garbage that stays until the garbage collector frees it after the call. So it holds a copy of `x`."""
     knot: list[Any] = [x.clone()]
     knot.append(knot)
     return knot[0] + y

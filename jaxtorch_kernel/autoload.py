@@ -1,14 +1,14 @@
-"""The hook that `import torch` runs: it names the device, imports no jax, and changes nothing else in torch.
+"""The hook that `import torch` runs: it names the device and imports no jax.
 
-The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
-spare backend to `jax` and installs one fallback kernel for it. The first use of the device extends torch's classes
-(`device/extensions.py`), imports jax and registers the operators (`operators/registration.py: install`). A program that
-never uses the device pays for none of this.
+The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's spare backend
+to `jax`, makes `torch.Generator` accept the device (`device/generators.py`), and installs one fallback kernel. The
+first use of the device extends torch's classes (`device/extensions.py`), imports jax and registers the operators
+(`operators/registration.py: install`). A program that never uses the device pays for none of this.
 
 `register` must run this early because autograd counts the devices at its first backward pass. `make bench` measures its
 cost. If torch has an accelerator of its own (cuda, mps), a named spare backend would replace it as
 `torch.accelerator`. On such a machine only `import jaxtorch` names the device. This may happen after a backward pass:
-autograd has counted at least one device then, and the jax device needs no more.
+autograd has counted at least one device then, which is enough for `jax:0`.
 """
 
 from __future__ import annotations

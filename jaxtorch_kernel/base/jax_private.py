@@ -1,4 +1,4 @@
-"""All private hooks of JAX that jaxtorch uses: the table, and the functions through which the code uses them.
+"""The private hooks of JAX that jaxtorch uses: their table, and the functions through which the code uses them.
 
 `tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
 """

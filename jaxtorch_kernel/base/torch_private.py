@@ -59,8 +59,8 @@ _as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
 _set_storage = HOOKS.find("torch.ops.aten.set_.source_Storage_storage_offset._op_dk")
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
-# Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
-# silent wrong value; two live storages never share one, which is all that safetensors asks of `data_ptr`.
+# Addresses beyond the 47 bits of user space, which no allocation can have. Reading one is a fault, never a silent wrong
+# value. Two live Storages never share one, and safetensors requires no more of `data_ptr`.
 _FIRST_ADDRESS = 0x7A00_0000_0000_0000
 _next_address = _FIRST_ADDRESS
 
@@ -228,7 +228,7 @@ def not_opaque(cls: type) -> None:
     replace it by a fake one, and fake generators draw nothing.
     """
     opaque = HOOKS.find("torch._library.opaque_object._OPAQUE_TYPES", instead={})
-    # A name that is not registered: torch then finds that the class is not opaque.
+    # This name is not registered, so torch finds that the class is not opaque.
     if torch.Generator in opaque:
         base = opaque[torch.Generator]
         opaque[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")

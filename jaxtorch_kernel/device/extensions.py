@@ -1,8 +1,8 @@
-"""The changes that the device makes to torch itself, none of them at `import torch`.
+"""The changes to torch's functions and classes that a program gets when it uses `torch.jax`.
 
-`import torch` only names the device (`registration.py`), so a program that never uses the device runs an unchanged
-torch. A program that uses `torch.jax` gets the changes of this module, because the functions of `torch.jax` call
-`extend_torch`. They do not import jax. All other changes are made at the first use of the device (`start.py`).
+`import torch` only names the device (`registration.py`), so none of these changes affects a program that never uses the
+device. The functions of `torch.jax` call `extend_torch`, which makes the changes of this module and imports no jax. All
+other changes are made at the first use of the device (`start.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory figures of `torch.jax`, in the terms of `torch.cuda`.
 
-Allocated memory is the sum of the buffers of live tensors. Reserved memory is what XLA's allocator has taken from the
-device, if the platform reports it (GPU and TPU do, the CPU does not).
+Allocated memory is the sum of all live arrays: those of tensors, and those that the program made with JAX. Reserved
+memory is what XLA's allocator has taken from the device, if the platform reports it (GPU and TPU do, the CPU does not).
 """
 
 from __future__ import annotations

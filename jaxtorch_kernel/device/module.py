@@ -90,7 +90,7 @@ _lazy_init = init
 
 
 def device_count() -> int:
-    """1: torch sees one jax device, however many JAX devices there are."""
+    """1, because torch sees one jax device, however many JAX devices there are."""
     _extend_torch()
     return 1
 
@@ -102,7 +102,7 @@ def current_device() -> int:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """True: XLA supports bfloat16 on every platform."""
+    """True, because XLA supports bfloat16 on every platform."""
     return True
 
 

@@ -1,7 +1,7 @@
 """Jax tensors in other processes: `torch.multiprocessing` passes them by value.
 
-Unlike cuda memory, the device memory cannot be shared with another process. A queue, a spawned worker's dataset and
-its results get a copy, which moves to the device at first use; the sender's and the receiver's tensors are separate.
+Unlike cuda memory, the device's memory cannot be shared with another process. A queue, a spawned worker's dataset and
+its results get a copy, which the receiver moves to its own device. The two tensors are separate.
 """
 
 from __future__ import annotations

@@ -42,12 +42,12 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: Device = "jax") -> torch.Tensor:
-    """The state of the current source, a ByteTensor on the CPU."""
+    """The state of the current key, as a ByteTensor on the CPU."""
     return default_key().state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """`[get_rng_state()]`: torch sees one jax device."""
+    """`[get_rng_state()]`, because torch sees one jax device."""
     return [default_key().state()]
 
 

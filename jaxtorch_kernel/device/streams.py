@@ -30,7 +30,7 @@ def _pending() -> list[Any]:
 
 
 def _wait(array: Any) -> None:
-    """Wait for one array. One that was donated meanwhile needs no wait: its memory belongs to a later array."""
+    """Wait for one array. Ignore one that was donated meanwhile, because it can no longer be waited for."""
     from ..storage import transfer
 
     try:
@@ -111,7 +111,7 @@ class Event(torch.Event):
         self._error: Exception | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Mark the work that the device has been given so far."""
+        """Mark all work given to the device so far."""
         # Weak: an event must not keep memory alive, and must not prevent an in-place operator from donating it.
         self._arrays = [weakref.ref(a) for a in _pending()]
         self._error = None
