@@ -1,4 +1,4 @@
-"""`make bench`: every comparison, in one run.
+"""`make bench`: all comparisons, or those that are named, in one run.
 
 python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
 """

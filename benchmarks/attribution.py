@@ -1,7 +1,7 @@
-"""How much of a training step's time on the device a profile gives to a line of a cell.
+"""The share of a training step's device time that a profile attributes to lines of cells.
 
-ResNet-18 and the GPT of the third notebook, each defined in cells of a real shell and trained by one step in three
-ways: eagerly, with its loss under `%%pure`, and whole under `%%jit`.
+The models are ResNet-18 and the GPT of the third notebook. Each is defined in cells of a real shell, and its training
+step runs in three ways: eagerly, with the loss under `%%pure`, and as a whole under `%%jit`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ optimizer.step()
 
 
 class Model(NamedTuple):
-    """The cells that make a model and what it learns from, and a step of its training."""
+    """The cells that make a model and its training data, and a training step."""
 
     name: str
     cells: list[str]
@@ -40,7 +40,7 @@ class Model(NamedTuple):
 
     @property
     def ways(self) -> dict[str, list[str]]:
-        """The cells of a step: eagerly, the line of its loss under `%%pure`, all of it under `%%jit`."""
+        """The cells of a step for each way: eager, its loss under `%%pure`, the whole step under `%%jit`."""
         before, loss, after = re.split(r"^(loss = .*\n)", self.step, maxsplit=1, flags=re.MULTILINE)
         return {
             "eager": [self.step],
@@ -64,7 +64,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
 def gpt() -> Model:
-    """The GPT of the notebook, by the notebook's own cells as far as its training step."""
+    """The GPT of the notebook, made by the notebook's own cells up to its training step."""
     cells = [
         "".join(cell["source"])
         for cell in json.loads(_NOTEBOOK.read_text())["cells"]
@@ -76,7 +76,7 @@ def gpt() -> Model:
 
 @contextmanager
 def session(model: Model) -> Iterator[InteractiveShell]:
-    """A shell in which the model was made; afterwards the extension is unloaded."""
+    """A shell in which the model's cells have run. Unloads the extension afterwards."""
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell(config=config)

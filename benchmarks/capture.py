@@ -1,4 +1,4 @@
-"""What captured code costs: one cached call, and whole steps beside the same written in JAX and beside eager torch."""
+"""The cost of captured code: one cached call, and whole steps compared with the same in JAX and in eager torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one_call() -> Row:
 
 
 class Scaled(nn.Module):
-    """A layer whose code reads two numbers: two guards."""
+    """A layer whose code reads two numbers, so it adds two guards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Scaled(nn.Module):
 
 
 def many_parameters() -> Iterator[Row]:
-    """A module of 148 parameters that reads 50 numbers, without and with a gradient recorded."""
+    """A module of 148 parameters that reads 50 numbers, under `no_grad` and with autograd recording."""
     layers = [nn.Linear(16, 16) for _ in range(74)]
     model = nn.Sequential(*layers[:25], *(Scaled() for _ in range(25)), *layers[25:]).to("jax")
     x, a = torch.randn(4, 16, device="jax"), jnp.ones((4, 16))
@@ -87,7 +87,7 @@ def many_parameters() -> Iterator[Row]:
 
 
 def steps() -> Iterator[Row]:
-    """A training step (SGD with momentum) of an MLP at two sizes: `jit`, JAX by hand, eager torch on both devices."""
+    """A training step (SGD with momentum) of an MLP at two sizes: `jit`, plain JAX, eager torch on both devices."""
     for name, width, batch, limit in (("tiny", 32, 16, 1.5), ("1024 wide", 1024, 512, 1.1)):
         torch.manual_seed(0)
         model = nn.Sequential(

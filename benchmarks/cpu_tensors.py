@@ -1,4 +1,4 @@
-"""What our being there costs those who do not use it: the entry point in `import torch`, and an add of CPU tensors."""
+"""The cost of an installed jaxtorch to programs that do not use it: at `import torch`, and in an add of CPU tensors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _run(program: str, autoload: str, *arguments: str) -> float:
 
 
 def rows() -> Iterator[Row]:
-    """Medians of five processes each; the adds are the best of 30 loops, the processes taking turns."""
+    """Medians of five processes each. The processes that add take turns, and each reports its best of 30 loops."""
     entry = [_run(ENTRY, "0") for _ in range(5)]
     yield Row("entry point (goal: 10 ms)", {"in import torch": statistics.median(entry)})
     times: dict[str, list[float]] = {"with": [], "without": []}

@@ -1,4 +1,4 @@
-"""What one eager call costs beside XLA: ours against `jax.jit` of the same, torch CPU, and torchax where installed."""
+"""The cost of one eager call, compared with `jax.jit` of the same operation and with torch on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Side by side in one process: the contestants take turns, round by round, and medians are compared.
+"""Comparisons in one process: the contestants take turns, round by round, and their medians are compared.
 
-A machine that slows down slows both sides of a ratio; a figure in microseconds alone says little. Nothing here judges:
-`limit` is printed beside the ratio it belongs to.
+A machine that slows down affects both sides of a ratio, so ratios are more reliable than times. No comparison fails:
+the `limit` is only printed beside its ratio.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Contestant = Callable[[], object]
 
 @dataclass
 class Row:
-    """One comparison: median seconds per call of each contestant, the first being ours."""
+    """One comparison: the median seconds per call of each contestant. The first contestant is jaxtorch."""
 
     name: str
     seconds: dict[str, float]
@@ -24,7 +24,7 @@ class Row:
     against: str = ""
 
     def ratio(self) -> float:
-        """Ours over `against`."""
+        """The time of the first contestant divided by that of `against`."""
         ours = next(iter(self.seconds.values()))
         return ours / self.seconds[self.against]
 
@@ -54,7 +54,7 @@ def compare(
     against: str = "",
     prepare: Callable[[str], object] | None = None,
 ) -> Row:
-    """Time `calls` calls of each contestant in turn, `rounds` times over; `finish` waits for the device.
+    """Time `calls` calls of each contestant in turn, in each of `rounds` rounds. `finish` waits for the device.
 
     `prepare` is called with a contestant's name before its turn, and is not timed.
     """

@@ -1,4 +1,4 @@
-"""Whole models, forward and backward: a small GPT beside the same in JAX and in torch, and a decoder of 100 layers."""
+"""Whole models, forward and backward: a small GPT compared with JAX and torch, and a decoder of 100 layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Its loss: next tokens' cross entropy."""
+    """A GPT that returns its loss, the cross entropy of the next tokens."""
 
     def __init__(self, depth: int, width: int, heads: int, length: int, words: int = 256):
         super().__init__()
@@ -60,7 +60,7 @@ class GPT(nn.Module):
 
 
 def jax_gpt(p: dict[str, jax.Array], x: jax.Array, y: jax.Array, depth: int, heads: int) -> Any:
-    """The same, as one writes it in JAX."""
+    """The same model in plain JAX."""
 
     def norm(name: str, h: jax.Array) -> jax.Array:
         h = h - h.mean(-1, keepdims=True)
@@ -125,7 +125,7 @@ def _jax_step(model: GPT, x: Tensor, y: Tensor) -> Callable[[], Any]:
 
 
 def step_of(model: nn.Module, run: Any, *args: Tensor) -> Callable[[], None]:
-    """The gradients of before forgotten, forward, backward. Those of now stay, for `finish` to wait for."""
+    """A step that drops the old gradients and runs forward and backward. `finish` waits for the new gradients."""
     parameters = list(model.parameters())
 
     def step() -> None:
@@ -137,7 +137,7 @@ def step_of(model: nn.Module, run: Any, *args: Tensor) -> Callable[[], None]:
 
 
 def _inductor(model: nn.Module, *args: Tensor) -> Callable[[], None] | str:
-    """`torch.compile`'s step, or why there is none."""
+    """The step of `torch.compile`, or the reason why it does not run."""
     step = step_of(model, torch.compile(model), *args)
     try:
         step()
@@ -148,7 +148,7 @@ def _inductor(model: nn.Module, *args: Tensor) -> Callable[[], None] | str:
 
 def _torchax() -> Iterator[str]:
     try:
-        import torchax  # noqa: F401  # whether it is installed is the question
+        import torchax  # noqa: F401  # tests whether it is installed
     except ImportError:
         yield "torchax is not installed"
     else:
@@ -159,7 +159,7 @@ def _torchax() -> Iterator[str]:
 
 
 class Norm(nn.Module):
-    """Root mean square."""
+    """Normalization by the root mean square."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -197,13 +197,13 @@ class Layer(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions."""
+    """Apply rotary positions."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
 
 
 class Decoder(nn.Module):
-    """Layers one after the other, by a Python loop or as one."""
+    """A stack of layers, run by a Python loop or by `scan_layers`."""
 
     def __init__(self, depth: int, scanned: bool, length: int = 8):
         super().__init__()
@@ -223,7 +223,7 @@ class Decoder(nn.Module):
 
 
 def deep() -> Iterator[Row]:
-    """Compiling a deep decoder, and a step of it until control comes back."""
+    """The time to compile a deep decoder, and the host time of one of its steps."""
     torch.manual_seed(0)
     x = torch.randn(1, 8, 32, device="jax")
     seconds = {depth: _compile_times(depth, x) for depth in (10, 50, DEPTH)}
@@ -246,7 +246,7 @@ def _compile_times(depth: int, x: Tensor) -> float:
 
 
 def _first(model: nn.Module, x: Tensor) -> tuple[float, Any]:
-    """Seconds of the processor for the first forward and backward pass, and the captured model."""
+    """The CPU seconds of the first forward and backward pass, and the captured model."""
     x.square().mean()
     stacking.forget()
     captured = jaxtorch.pure(model)
@@ -257,7 +257,7 @@ def _first(model: nn.Module, x: Tensor) -> tuple[float, Any]:
 
 
 def _host_time(name: str, runs: dict[str, Callable[[], None]], rounds: int = 15) -> Row:
-    """Until control comes back. The device is waited for between the runs, outside of the time."""
+    """The time until a step returns. The wait for the device between the runs is not part of it."""
     times: dict[str, list[float]] = {key: [] for key in runs}
     for i in range(rounds + 2):
         for key, run in runs.items():

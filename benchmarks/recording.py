@@ -1,4 +1,4 @@
-"""What it costs to be looked at: a call with nothing recorded, with recording, with a view open."""
+"""The cost of observation: a call without recording, with recording, and with an open view."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .harness import Row, compare
 
 
 class Page:
-    """A page that looks at a view: takes what the kernel sends, as often as it sends it."""
+    """A page that shows a view. It accepts everything that the kernel sends."""
 
     place = "benchmark"
 
     def send(self, content: Any, buffers: Any = None) -> None:
-        """Nobody draws it here."""
+        """Discard the content, because this page draws nothing."""
 
 
 class Looking:
-    """Switches between the three."""
+    """Switches between the three states."""
 
     def __init__(self) -> None:
         self.connection = live.Connection(CacheView(), Page())

@@ -1,4 +1,4 @@
-"""`make soak`: long runs that watch for growth, hangs and lost state, all of them or those that are named.
+"""`make soak`: long runs that check for growth, hangs and lost state. Runs all of them, or those that are named.
 
 python -m benchmarks.soak [shapes|steps|interrupts|torch_call ...] [--scale 0.1]
 """
@@ -17,16 +17,16 @@ NAMES = ("shapes", "steps", "interrupts", "torch_call")
 
 
 class Progress:
-    """One line that says how far a run is and what the process takes; asked at each step, it writes twice a second."""
+    """One line with the progress of a run and the memory of the process, written at most twice a second."""
 
     def __init__(self, name: str, total: int):
         self.name, self.total = name, total
         self.started = self._said = time.monotonic()
         self.process = psutil.Process()
-        self.rss = self.maps = 0  # the most there were
+        self.rss = self.maps = 0  # the maxima so far
 
     def at(self, done: int) -> None:
-        """So much is done."""
+        """Report that `done` steps are finished."""
         now = time.monotonic()
         if now - self._said < 0.5 and done < self.total:
             return
@@ -46,7 +46,7 @@ class Progress:
 
 
 def memory_maps() -> int:
-    """How many memory maps the process has, of which Linux allows 65530; 0 elsewhere."""
+    """The number of memory maps of the process, of which Linux allows 65530; 0 on other systems."""
     try:
         with open("/proc/self/maps", "rb") as lines:
             return sum(1 for _ in lines)

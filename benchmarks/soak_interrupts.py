@@ -1,8 +1,8 @@
 """Two hundred interrupts at random moments of a process that runs eager and captured training steps.
 
-The process counts its steps beside the model: an interrupt may lose the step that it meets, and nothing else. After
-each, every parameter and every state of the optimizer can be read and is finite, and the next steps run. It fails where
-one is not, where the process ends or hangs.
+An interrupt may lose the step that it interrupts, but nothing else. After each interrupt, every parameter and all state
+of the optimizer must be readable and finite, and the next steps must run. The soak fails if this does not hold, or if
+the process ends or hangs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from .soak import Progress
 
 INTERRUPTS = 200
-PATIENCE = 120.0  # seconds without a word from the process
+PATIENCE = 120.0  # seconds without output from the process before it counts as hung
 
 CHILD = r"""
 import sys, torch, jaxtorch
@@ -64,7 +64,7 @@ while True:
 
 
 def run(scale: float = 1.0) -> None:
-    """`scale` is the part of the two hundred."""
+    """Run the soak. `scale` is the fraction of the two hundred interrupts."""
     count = max(1, int(INTERRUPTS * scale))
     seed = random.randrange(10**6)
     print("seed", seed)
@@ -74,7 +74,7 @@ def run(scale: float = 1.0) -> None:
         [sys.executable, "-c", CHILD],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # what waits in a buffer of ours no selector sees
+        bufsize=0,  # a selector does not see data that waits in a buffer of this process
     ) as child:
         try:
             steps = 0

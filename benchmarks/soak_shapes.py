@@ -1,6 +1,6 @@
-"""Ten thousand shapes of one eager operator: programs stay within `config.program_memory`, and so the process does.
+"""Ten thousand shapes of one eager operator: programs must stay within `config.program_memory`.
 
-It fails where a value is wrong, where the process takes 2 GiB, or where it comes near Linux's limit of memory maps.
+The soak fails if a value is wrong, if the process takes 2 GiB, or if it comes near Linux's limit of memory maps.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MOST_MAPS = 60_000  # of 65530
 
 
 def run(scale: float = 1.0) -> None:
-    """`scale` is the part of the ten thousand."""
+    """Run the soak. `scale` is the fraction of the ten thousand shapes."""
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     count = int(SHAPES * scale)
     progress = Progress("shapes", count)
-    results = []  # of the latest thousand: a live tensor keeps no program
+    results = []  # the latest thousand: a live tensor must not keep its program alive
     before = progress.settled()
     for n in range(1, count + 1):
         x = torch.full((n,), 1.5, device="cpu").to("jax")

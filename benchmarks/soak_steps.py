@@ -1,7 +1,8 @@
 """Thirty thousand training steps, eager, under `pure` and under `jit` in turn, with random numbers and views.
 
-Nothing new is to be compiled or kept after the first tenth: it fails where the process grows by more than 64 MiB from
-then on, where the number of live arrays does, or where a step gives no finite loss.
+After the first tenth, the steps should compile and keep nothing new. The soak fails if the process grows by more than
+64 MiB from then on, if the number of live arrays or of programs grows by more than a fixed margin, or if a step has no
+finite loss.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ARRAYS = 640  # numbers are kept as operands: the latest 512, and up to 16 of ea
 
 
 def run(scale: float = 1.0) -> None:
-    """`scale` is the part of the thirty thousand."""
+    """Run the soak. `scale` is the fraction of the thirty thousand steps."""
     count = int(STEPS * scale)
     torch.manual_seed(0)
     model = torch.nn.Sequential(

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.soak_threads`: captured calls from many threads, beside eager work in others, watched.
+"""`python -m benchmarks.soak_threads`: captured calls and eager work from many threads, with a watchdog.
 
 Each thread draws one kind of call after another: a `pure` function with and without its gradient, a new `pure` function
 (which is traced), a `jit` step on memory that all threads share, eager work on the same tensors, and reads of what the
 steps write. Every value is compared with the CPU's, and at the end the shared sums must be exact: no update is lost.
-It fails when a value is wrong, an exception comes, or no call begins for a minute (then with the stacks of all
-threads).
+The soak fails if a value is wrong, an exception is raised, or no call begins for a minute (then it prints the stacks of
+all threads).
 
 python -m benchmarks.soak_threads [--calls N] [--threads N] [--seed N]
 """
@@ -30,7 +30,7 @@ Kind = Callable[["Worker"], None]
 
 
 class Shared:
-    """What all threads call and write."""
+    """The functions that all threads call, and the tensors that they write."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(4, 4)
@@ -55,7 +55,7 @@ class Shared:
 
 
 class Worker(threading.Thread):
-    """One thread: draws calls until the common number is reached."""
+    """One thread: draws calls until all threads together have made enough."""
 
     def __init__(self, shared: Shared, tickets: Tickets, seed: int):
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ class Worker(threading.Thread):
         self.steps = 0
 
     def run(self) -> None:
-        """Call after call."""
+        """Make one call after another."""
         try:
             while self.tickets.take():
                 self.rng.choices(list(KINDS), list(KINDS.values()))[0](self)
@@ -79,7 +79,7 @@ class Worker(threading.Thread):
 
 
 class Tickets:
-    """How many calls were begun, and what failed."""
+    """The number of calls that have begun, and the failures."""
 
     def __init__(self, most: int):
         self.most, self.begun, self.last = most, 0, time.monotonic()
@@ -89,7 +89,7 @@ class Tickets:
     def take(self) -> bool:
         """Begin a call, if there is one left."""
         self.last = time.monotonic()
-        self.begun = next(self._count)  # one step of C: no two threads get the same
+        self.begun = next(self._count)  # one call of C code, so no two threads get the same number
         return self.begun <= self.most and not self.failures
 
 

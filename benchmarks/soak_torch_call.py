@@ -1,11 +1,11 @@
 """A million calls from JAX into torch, mixed, from several threads, under a watchdog.
 
 Each thread draws one kind of call after another (eager, `jit`, `grad`, `vmap`, an exception, a function that writes to
-its argument, garbage in a cycle) and compares every result with numpy. Now and then somebody collects garbage, and a
-fresh function is wrapped and compiled. It fails when
+its argument, garbage in a cycle) and compares every result with numpy. At random, a thread collects garbage, or wraps
+and compiles a new function. The soak fails if
 
 * a value is wrong, or an exception is not the one that was raised,
-* a thread's call does not end for a minute: then with the stacks of all threads,
+* a thread's call does not end for a minute (then it prints the stacks of all threads),
 * memory or the number of live arrays grows after the first tenth.
 
 python -m benchmarks.soak_torch_call [--calls N] [--threads N] [--seed N]
@@ -34,13 +34,13 @@ import torch
 import jaxtorch
 
 PATIENCE = 60.0  # seconds without a call before it counts as hung
-GROWTH = 64 * 2**20  # bytes that the allocators may keep back
+GROWTH = 64 * 2**20  # bytes of freed memory that the allocators may keep
 Values = tuple[np.ndarray, np.ndarray]
 Kind = Callable[[Values], None]
 
 
 class Refused(ValueError):
-    """What the functions raise on purpose."""
+    """The exception that the functions raise on purpose."""
 
 
 def _plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,14 +57,14 @@ def _writing(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _cycle(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Garbage that only the collector frees, after the call: it holds a copy, as a function must."""
+    """Make garbage that stays until the garbage collector frees it after the call. So it holds a copy of `x`."""
     knot: list[Any] = [x.clone()]
     knot.append(knot)
     return knot[0] + y
 
 
 def _raising(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    if type(x) is torch.Tensor:  # and not one without values, which tells the shape of the result
+    if type(x) is torch.Tensor:  # not in the run without values that finds the shape of the result
         raise Refused(f"on purpose: {x[0, 0].item()}")
     return x + y
 
@@ -92,7 +92,7 @@ def _refused(function: Callable[..., Any]) -> Kind:
 
 
 def _fresh(values: Values) -> None:
-    """A function of its own, wrapped, compiled and dropped."""
+    """Wrap, compile and drop a new function."""
     number = random.randrange(10**6)
     function = jax.jit(jaxtorch.torch2jax(lambda x, y: x + y + number % 7))
     np.testing.assert_allclose(function(*values), values[0] + values[1] + number % 7, rtol=1e-5)
@@ -146,7 +146,7 @@ def kinds() -> dict[str, Kind]:
 
 
 class Soak:
-    """The threads, their counts, and what is watched meanwhile."""
+    """The threads, the counts of their calls, and the watchdog."""
 
     def __init__(self, calls: int, threads: int, seed: int):
         self.calls, self.seed = calls, seed
@@ -160,7 +160,7 @@ class Soak:
         return sum(counter.total() for counter in self.done)
 
     def work(self, index: int) -> None:
-        """One thread's share."""
+        """Make the calls of one thread."""
         draw = random.Random(f"{self.seed} {index}")
         numbers = np.random.default_rng([self.seed, index])
         names = list(self.kinds)
@@ -170,7 +170,7 @@ class Soak:
                 n = draw.choice((1, 8, 64))
                 values = tuple(numbers.uniform(-1, 1, (n, 4)).astype(np.float32) for _ in range(2))
                 name = draw.choice(names)
-                self.kinds[name](values)  # type: ignore[arg-type]  # two: tuple() forgets how many
+                self.kinds[name](values)  # type: ignore[arg-type]  # mypy does not know that the tuple has two items
                 mine[name] += 1
                 if draw.random() < 0.001:
                     gc.collect()
@@ -180,12 +180,12 @@ class Soak:
             self.error = error
 
     def measure(self) -> tuple[int, int]:
-        """Bytes of memory and live arrays, when nothing runs that need not."""
+        """Bytes of memory, and the number of live arrays, after a garbage collection."""
         gc.collect()
         return self.process.memory_info().rss, len(jax.live_arrays())
 
     def run(self) -> None:
-        """Start, watch, report. Raises what went wrong."""
+        """Start the threads, watch them and report. Raises the first error of a thread."""
         threads = [
             threading.Thread(target=self.work, args=(i,), daemon=True, name=f"soak {i}")
             for i in range(len(self.done))
@@ -233,7 +233,7 @@ def _hung(what: str) -> NoReturn:
 
 
 def run(scale: float = 1.0) -> None:
-    """`scale` is the part of the million."""
+    """Run the soak. `scale` is the fraction of the million calls."""
     Soak(int(10**6 * scale), 4, random.randrange(10**6)).run()
 
 

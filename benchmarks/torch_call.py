@@ -1,7 +1,7 @@
-"""Torch called from JAX: `torch2jax` beside wrap-torch2jax, where that is installed, and `jax.pure_callback`.
+"""Calls from JAX into torch: `torch2jax` compared with wrap-torch2jax, if installed, and `jax.pure_callback`.
 
-The peer compiles C++ at its first call. It is no dependency: `pip install --no-deps --target FOLDER wrap-torch2jax`,
-and FOLDER on PYTHONPATH.
+wrap-torch2jax compiles C++ at its first call. It is not a dependency. To compare with it, run
+`pip install --no-deps --target FOLDER wrap-torch2jax` and put FOLDER on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def _contest(
     calls: int,
     rounds: int = 40,
 ) -> Iterator[Row]:
-    """One measurement, and a row for each goal. Each call is waited for: what is timed is the way there and back.
+    """Measure once, and yield a row for each goal. Each call waits for its result, so the time is that of a round trip.
 
-    A turn begins with a call that is not timed, for it pays for what the turn before has left in caches and allocators.
+    A turn begins with a call that is not timed. It is slower, because caches and allocators are still in the state that
+    the previous turn left.
     """
 
     def calling(function: Callable[..., Any]) -> Callable[[], Any]:
@@ -77,7 +78,7 @@ def _contest(
 
 
 def rows() -> Iterator[Row]:
-    """The goals are ratios: to the peer, and to what JAX offers itself."""
+    """One row per goal. The goals are ratios to the peer and to JAX's own callback."""
     peer = _peer()
 
     def contestants(fn: Any, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A whole eager training step (forward, backward, optimizer) against torch on the CPU."""
+"""A whole eager training step (forward, backward, optimizer) compared with torch on the CPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Transformer(nn.Module):
 
 
 def step_of(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
-    """One training step, as anybody writes it."""
+    """One ordinary training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step() -> None:

@@ -1,13 +1,14 @@
-"""The hook that `import torch` runs: it names the device, imports no jax, and changes nothing else of torch.
+"""The hook that `import torch` runs: it names the device and imports no jax.
 
-The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's
-spare backend to `jax` and installs one fallback kernel for it. The first use of the device extends torch's classes
-(`device/extensions.py`), imports jax and registers the operators (`operators/registration.py: install`); a program that
-never uses it pays for none of this.
+The entry point group `torch.backends` calls `register` at the end of `import torch`. It renames torch's spare backend
+to `jax`, makes `torch.Generator` accept the device (`device/generators.py`), and installs one fallback kernel. The
+first use of the device extends torch's classes (`device/extensions.py`), imports jax and registers the operators
+(`operators/registration.py: install`). A program that never uses the device pays for none of this.
 
-It must run this early because autograd counts the devices at its first backward pass. `make bench` measures its cost.
-Where torch has an accelerator of its own (cuda, mps), a named spare backend would take its place as
-`torch.accelerator`. There only `import jaxtorch` names the device; autograd has counted a device by then.
+`register` must run this early because autograd counts the devices at its first backward pass. `make bench` measures its
+cost. If torch has an accelerator of its own (cuda, mps), a named spare backend would replace it as
+`torch.accelerator`. On such a machine only `import jaxtorch` names the device. This may happen after a backward pass:
+autograd has counted at least one device then, which is enough for `jax:0`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _libraries: list[Any] = []  # a torch.library.Library unregisters its kernels wh
 def register() -> None:
     """Register the device `jax` with torch. Calling it again does nothing.
 
-    Called by `import torch` itself, it leaves torch as it is where torch has an accelerator of its own, and warns
-    where it would raise an error.
+    During `import torch` it does nothing if torch has an accelerator of its own, and it warns instead of raising an
+    error.
 
     Raises:
-        RuntimeError: another backend (torchax, say) has already taken torch's one spare backend, or autograd
-            has run before (only possible where torch's autoload is off).
+        RuntimeError: another package (torchax, say) has already taken torch's one spare backend, or a backward pass
+            has run before (possible only if torch's autoload is off).
         ImportError: this torch lacks a private hook that the device needs.
 
     Example:
@@ -42,7 +43,7 @@ def register() -> None:
 
     package = __name__.partition(".")[0]
     if _registered or (_is_importing(torch) and _is_importing(sys.modules[package])):
-        return  # in the second case whoever imports both calls this next
+        return  # in the second case `import jaxtorch` imports torch, and calls this next
     if not _is_importing(torch):
         _name_device()
         from .device.registration import check_engine
@@ -61,8 +62,8 @@ def register() -> None:
 def _has_accelerator() -> bool:
     """Whether torch finds an accelerator of its own on this machine.
 
-    `torch.accelerator` would ask CUDA's runtime, after which a forked process could not use CUDA. `torch.cuda` asks the
-    driver's management library.
+    `torch.cuda` asks the driver's management library. `torch.accelerator` would initialize CUDA's runtime, and a forked
+    process could not use CUDA afterwards.
     """
     import torch
 
@@ -89,14 +90,14 @@ def _name_device() -> None:
 
 
 def _forget() -> None:
-    """Forget that torch imported this package, so that the program's own `import jaxtorch` runs it."""
+    """Remove this package from `sys.modules`, so that the program's own `import jaxtorch` runs it."""
     package = __name__.partition(".")[0]
     for name in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:
         del sys.modules[name]
 
 
 def _first_call(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel of every operator without its own kernel on the device."""
+    """The fallback kernel of the device: start the device, then run the operator."""
     from .device.start import first_use
 
     return first_use()(op, *args, **kwargs)

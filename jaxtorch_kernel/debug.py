@@ -46,7 +46,7 @@ def print(fmt: str, *args: Any, **kwargs: Any) -> None:
 
 
 def print_operator(format_str: str, *args: object, **kwargs: object) -> None:
-    """`torch._higher_order_ops.print`: as `print` in captured code, as torch's own elsewhere."""
+    """`torch._higher_order_ops.print`: like `print` above in captured code, like torch's own elsewhere."""
     if tracing.active():
         print(format_str, *args, **kwargs)
     else:

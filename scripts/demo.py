@@ -1,4 +1,4 @@
-"""Run a notebook in a real kernel, a line of progress for each cell, and write it as an HTML page."""
+"""Run a notebook in a real kernel, print a line of progress for each cell, and write an HTML page of the notebook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 
 class Progress:
-    """One line for each code cell: which it is, how it begins, how long it took."""
+    """One line for each code cell: its number, its first line, and the time it took."""
 
     def __init__(self, notebook: NotebookNode):
         self.cells = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
@@ -51,7 +51,7 @@ def main() -> int:
         notebook,
         timeout=1200,
         kernel_name="python3",
-        extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own TCP ports
+        extra_arguments=["--log-level=ERROR"],  # the kernel warns about its own TCP ports
         resources={"metadata": {"path": str(arguments.notebook.parent)}},
         on_cell_start=progress.begin,
         on_cell_executed=progress.end,

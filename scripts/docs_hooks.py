@@ -1,4 +1,4 @@
-"""What `make docs` fills into its pages: the help of each magic, as `%magic?` shows it."""
+"""A hook of `make docs`, which inserts the help of the magics into the pages, as `%magic?` shows it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def _help(magic: str) -> str:
 
     function = getattr(JaxMagics if magic == "%jax" else CellMagics, magic.lstrip("%"))
     lines = (function.__doc__ or "").strip("\n").splitlines()
-    if lines and lines[0].strip() == "::":  # IPython makes reST of the options
+    if lines and lines[0].strip() == "::":  # IPython writes the options as reST
         lines = lines[1:]
     return "\n".join(lines).strip()

@@ -1,8 +1,8 @@
 """The import graph of the three packages: read from the code, and drawn for `docs/architecture.md`.
 
-    python -m scripts.import_graph     # draws it again, and prints the size of each layer
+    python -m scripts.import_graph     # redraws it, and prints the size of each layer
 
-Imports inside functions count, since they could hide a cycle. Imports for annotations alone do not.
+Imports inside functions count, since they could hide a cycle. Imports for annotations alone do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDERS = {
     "jaxtorch.magics": ROOT / "magics",
     "jaxtorch.widgets": ROOT / "widgets",
 }
-# From the bottom up. `docs/architecture.md` says what each holds.
+# From the bottom up. `docs/architecture.md` describes each layer.
 LAYERS = [
     *("base", "storage", "lowerings", "programs", "dispatch", "operators", "device"),
     *("capture", "interop", "insight", "widgets", "magics"),
@@ -38,7 +38,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(module: str, files: dict[str, Path]) -> set[str]:
-    """The modules of this project that one imports, anywhere in its code, except for annotations alone."""
+    """The modules of this project that a module imports anywhere in its code, except for annotations alone."""
     file = files[module]
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     tree = ast.parse(file.read_text())
@@ -60,7 +60,7 @@ def imports(module: str, files: dict[str, Path]) -> set[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    """What each module imports."""
+    """The imports of each module."""
     files = modules()
     return {module: imports(module, files) for module in files}
 
@@ -72,9 +72,9 @@ def layer_of(module: str) -> str | None:
 
 
 def drawn() -> str:
-    """A matrix of the layers, with a mark where the row's layer imports the column's.
+    """A matrix of the layers, with a mark where the row's layer imports the column's layer.
 
-    Every mark is left of the diagonal: one on the right would be an import upward.
+    Every mark is left of the diagonal. A mark on the right would be an import of a higher layer.
     """
     edges = {
         (layer_of(module), layer_of(other))
@@ -103,7 +103,7 @@ def sizes() -> str:
 
 
 def section() -> str:
-    """The drawing as it stands in the page."""
+    """The drawing as it appears in the page."""
     return f"{_FENCE}\n\n```text\n{drawn()}\n```\n"
 
 

@@ -13,11 +13,14 @@ from tests.browser.test_hlo import START, line, panes
 from tests.browser.training import CELLS, Training
 
 SHOWN = {name: cell for name, cell in CELLS.items() if name not in ("others", "devices", "later")}
-DEVICES = {"set_up": SET_UP, "devices": "%jax devices weight"}  # eight of them: another session
+DEVICES = {
+    "set_up": SET_UP,
+    "devices": "%jax devices weight",
+}  # these need eight devices, so another session
 
 
 def draw(folder: Path) -> None:
-    """All of them, light and dark."""
+    """Take all pictures, in the light and in the dark theme."""
     folder.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp())
     (work / "notebooks").mkdir()
@@ -44,7 +47,7 @@ def draw(folder: Path) -> None:
 
 
 def arrange_training(notebook: Training) -> None:
-    """What a reader should see of each."""
+    """Select in each view what the picture should show."""
     cache = notebook.of("cache")
     cache.get_by_role("button", name="Details of train").click()
     hlo = notebook.of("hlo")
@@ -55,7 +58,7 @@ def arrange_training(notebook: Training) -> None:
 
 
 def arrange_devices(notebook: Training) -> None:
-    """A part is chosen."""
+    """Select one part of the array."""
     labels(notebook.of("devices")).nth(5).click()
 
 

@@ -3,7 +3,7 @@
 `make versions` runs this. Each environment is a fresh virtual environment below build/versions, and is removed after
 its tests: a torch with CUDA takes 5 GB. The tests are those of the last commit. Results go into docs/versions.json
 after each folder of tests, so a run that was interrupted continues with the next folder. A folder is tested again only
-if the code or the tests changed since its result. This script needs nothing but Python and git.
+if the code or the tests changed since its result. This script needs only Python and git.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORK = ROOT / "build" / "versions"
 RESULTS = ROOT / "docs" / "versions.json"
 PAGE = ROOT / "docs" / "versions.md"
 
-# What a result depends on: a change elsewhere does not make it old.
+# The folders that a result depends on. A change elsewhere does not invalidate it.
 TESTED = ["jaxtorch_kernel", "magics", "widgets", "tests"]
 
 
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def run(environment: Environment, folders: list[str], sample: bool) -> None:
-    """Run the folders of tests that have no result yet, and note the results."""
+    """Run the folders of tests that have no result yet, and save the results."""
     missing = [f for f in folders if not is_known(environment, f, sample)]
     if not missing:
         print("    nothing has changed since the last run")
@@ -148,14 +148,14 @@ def find_python(version: str) -> str | None:
     """An interpreter of this version: on the path, or one of pyenv's."""
     installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), reverse=True)
     for candidate in (shutil.which(f"python{version}"), *map(str, installed)):
-        # pyenv puts a command on the path for versions that it is not set to, which fails.
+        # pyenv also puts commands on the path for versions that are not selected, and these commands fail.
         if candidate and not subprocess.run([candidate, "-c", ""], capture_output=True).returncode:
             return candidate
     return None
 
 
 def export(folder: Path) -> str:
-    """Write the files of the last commit to a folder, where changes to the checkout do not disturb the tests.
+    """Write the files of the last commit to a folder, so that changes to the checkout do not disturb the tests.
 
     Returns:
         The commit's abbreviated name.
@@ -179,7 +179,9 @@ def install(environment: Environment, python: str) -> None:
         "--no-cache-dir",
         "--no-compile",
     ]
-    has_libraries = environment.folder / "has_libraries"  # an interrupted run left them
+    has_libraries = (
+        environment.folder / "has_libraries"
+    )  # an interrupted run may have installed them
     if not has_libraries.exists():
         subprocess.run([python, "-m", "venv", environment.folder], check=True)
         pins = (environment.source / "requirements" / "test.txt").read_text()
@@ -195,7 +197,7 @@ def install(environment: Environment, python: str) -> None:
 
 
 def libraries(environment: Environment) -> Iterator[str]:
-    """What the tests import: the extras of pyproject.toml but those of the documentation and of the linters."""
+    """The libraries that the tests import: the extras of pyproject.toml, without documentation tools and linters."""
     project = tomllib.loads((environment.source / "pyproject.toml").read_text())["project"]
     for extra in ("notebook", "lab", "test"):
         for requirement in project["optional-dependencies"][extra]:
@@ -204,12 +206,12 @@ def libraries(environment: Environment) -> Iterator[str]:
 
 
 def run_tests(environment: Environment, selection: list[str]) -> dict[str, Any]:
-    """The counts of one run of pytest, or the reason why it did not end."""
+    """The counts of one run of pytest, or a note that it did not finish."""
     report = environment.folder / "report.xml"
     report.unlink(missing_ok=True)
     command = [environment.interpreter, "-m", "pytest", "-q", *selection]
     command += ["--timeout", str(TEST_SECONDS), "--junitxml", str(report), "-p", "no:cacheprovider"]
-    # Its own programs: JAX compresses them as this version of Python can.
+    # A cache for each version of Python, because JAX's compression of programs depends on the version.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(WORK / f"jax-cache-{environment.python}")}
     started = time.perf_counter()
     log = (WORK / f"{environment.folder.name}.log").open("a")

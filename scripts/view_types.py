@@ -1,6 +1,6 @@
 """Write the TypeScript types of the views' payloads, and the table of units, from the Python that defines them.
 
-`python -m scripts.view_types` writes `widgets/js/src/generated.ts`; `make widgets` does it first. A test fails when the
+`python -m scripts.view_types` writes `widgets/js/src/generated.ts`; `make widgets` begins with it. A test fails if the
 file is out of date.
 """
 
@@ -24,7 +24,7 @@ KINDS: dict[str, type] = {
     "profile": profile_data.ProfileData,
 }
 
-# What such views answer.
+# The types of these views' answers.
 ANSWERS: tuple[type, ...] = (
     page.File,
     hlo_data.Places,
@@ -41,7 +41,7 @@ import type { Json } from "./protocol.ts";
 
 
 def generated() -> str:
-    """The whole file."""
+    """The content of the file."""
     names = {"Charts": CHARTS, "Kinds": KINDS}
     tables = [
         "".join(

@@ -26,12 +26,12 @@ _open_modes = private.open_modes
 
 
 def eager() -> list[Any]:
-    """The state that an eager operator depends on: a new list, with which its key begins."""
+    """The state that an eager operator depends on, as a new list: the beginning of the operator's key."""
     return [config._base if not config._open else config.options(), _default_dtype(), _precision()]
 
 
 def of_jax() -> tuple[Any, ...]:
-    """The state that a JAX function called from torch depends on: without autograd's modes, which torch handles."""
+    """The state that a JAX function called from torch depends on. torch itself handles autograd's modes."""
     return (*eager(), trace_context())
 
 

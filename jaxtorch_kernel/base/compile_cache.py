@@ -2,8 +2,9 @@
 
 JAX can write compiled programs to a directory. This module enables that on request only (`%jax on`, or
 `jaxtorch.config.update(compile_cache=True)`), never on import. It sets the thresholds to zero, since eager operators
-are many and small. Settings that the user made, in JAX's configuration or its environment variables, are left alone,
-and changed settings are restored. jaxtorch has its own file format (`base/program_files.py`).
+are many and small. Settings that the user made, in JAX's configuration or its environment variables, are left alone.
+When the cache is no longer wanted, the changed settings are restored. jaxtorch has its own file format
+(`base/program_files.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from .program_files import DEFAULT_LIMIT, ProgramFiles, refusal
 
-# What is set, and the environment variable by which the user may have set it.
+# The settings to change. The user may have set one by the environment variable of the same name in capitals.
 _SETTINGS: dict[str, Any] = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -89,7 +90,7 @@ class CompileCache:
 
 
 def _limit(jax: Any) -> int | None:
-    """The size limit in bytes: the user's setting in JAX (-1: no limit), or our default."""
+    """The size limit in bytes: the user's setting in JAX (-1: no limit), or jaxtorch's default."""
     told = jax.config.jax_compilation_cache_max_size
     if told == -1 and "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
         return DEFAULT_LIMIT

@@ -1,8 +1,8 @@
-"""What a table of private hooks is. `torch_private.py` has the table of torch's hooks, `jax_private.py` that of JAX's.
+"""Tables of private hooks. `torch_hooks.py` has the table of torch's hooks, `jax_private.py` that of JAX's.
 
-A hook is a private function or attribute of another library, which any release may rename or drop. A required one that
-is missing is one clear error at import. An optional one costs only the feature that it serves, with one warning.
-`tests/test_private_uses.py` finds every use of a private name in the code that no table has.
+A hook is a private function or attribute of another library, which any release may rename or remove. If a required hook
+is missing, the import raises one clear error. If an optional hook is missing, its feature is lost, with one warning.
+`tests/test_private_uses.py` finds every private name that the code uses without an entry in a table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any
 
 from .version import supported
 
-OF_INSTANCES = ":"  # before an attribute that only instances have: nothing to look up in the class
+OF_INSTANCES = (
+    ":"  # precedes an attribute that only instances have, so a lookup in the class would fail
+)
 
 
 @dataclass(frozen=True)
 class Hook:
-    """What one hook is for, and what is lost without it; None if the device cannot do without it."""
+    """The purpose of one hook, and what is lost without it; None if the device requires the hook."""
 
     purpose: str
     without: str | None = None
@@ -43,7 +45,7 @@ class Hooks:
                 self.find(path)
 
     def find(self, path: str, instead: Any = None) -> Any:
-        """The hook at a path of the table; `instead`, after one warning, where an optional one is missing.
+        """The hook at a path of the table. If an optional one is missing, warn once and return `instead`.
 
         Raises:
             ImportError: the library lacks a required hook.
@@ -70,7 +72,7 @@ class Hooks:
 
 
 def _is_for_later(path: str) -> bool:
-    """Whether a hook's module is there but not imported, or it is an operator's, which torch makes when asked."""
+    """Whether a hook is looked up only when used: its module is not imported yet, or torch creates it on access."""
     if path.startswith("torch.ops."):
         return True
     module = path.rpartition(".")[0]
@@ -81,7 +83,7 @@ def _is_for_later(path: str) -> bool:
 
 
 def resolve(path: str) -> Any:
-    """The object at a dotted path; modules on the way are imported."""
+    """The object at a dotted path. Imports the modules on the path."""
     first, *rest = path.split(".")
     found: Any = importlib.import_module(first)
     name = first

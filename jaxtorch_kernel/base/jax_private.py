@@ -1,4 +1,4 @@
-"""All private hooks of JAX that jaxtorch uses: the table, and the functions through which the code uses them.
+"""The private hooks of JAX that jaxtorch uses: their table, and the functions through which the code uses them.
 
 `tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
 """
@@ -72,8 +72,8 @@ _CACHE = [
 def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
     """The C++ entry point of a compiled program, which takes flat positional arrays.
 
-    `Compiled.__call__` builds it at the first call and goes through one Python frame at every other (0.5 µs). Where
-    a new jax hides it, the public call does the same, slower.
+    `Compiled.__call__` builds it at the first call, and runs one Python frame (0.5 µs) at every later call. If a new
+    jax lacks it, this returns `compiled` itself, which is slower.
     """
     executable = getattr(compiled, "_executable", None)
     create = getattr(executable, "create_cpp_call", None)
@@ -85,15 +85,15 @@ def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
 
 
 def stack() -> Any:
-    """The Python frames of now, as JAX notes them for what it traces."""
+    """The current Python frames, in the form in which JAX stores them with traced operations."""
     return None if _current is None else _current().traceback
 
 
 @contextmanager
 def as_if_at(frames: Any) -> Iterator[None]:
-    """Record code that is traced or lowered in the block with the frames of `stack`; None keeps the current ones.
+    """Store these frames, which `stack` returned, with what is traced or lowered in the block.
 
-    JAX's own manager would rewrite the exceptions that pass through.
+    None stores the actual frames. JAX's own context manager would rewrite exceptions that pass through it.
     """
     if _frames is None:
         yield
@@ -107,22 +107,23 @@ def as_if_at(frames: Any) -> Iterator[None]:
 
 
 def uncommitted(array: jax.Array) -> jax.Array:
-    """The same memory as an array that JAX may place beside others, as it does a literal.
+    """An uncommitted array over the same memory, if it lies on one device. JAX may move such an array to others.
 
-    An array of one device that a function closes over otherwise keeps that function from running over several.
+    A function cannot run on several devices if it closes over an array that is committed to one of them.
     """
     if len(array.sharding.device_set) > 1 or not array.committed:
         return array
     try:
-        return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's, behind `type()`
-    except TypeError:  # a new jax's constructor
+        return type(array)(array.aval, array.sharding, [array], committed=False)  # type: ignore[call-arg]  # ArrayImpl's constructor
+    except TypeError:  # a new jax has another constructor
         return array
 
 
 def equally_varying(operands: Sequence[Any]) -> list[Any]:
-    """The operands, with what is the same on all devices of a `shard_map` marked as varying where another varies.
+    """The operands, each marked as varying over every mesh axis of a `shard_map` over which one of them varies.
 
-    JAX asks this of the operands of one equation, and sums the gradients of what it marks over the devices.
+    JAX requires that all operands of one equation vary over the same axes. It sums the gradient of an operand that is
+    marked here over the devices.
     """
     varying = [jax.typeof(x).mat.varying for x in operands]
     every = frozenset().union(*varying)
@@ -136,7 +137,7 @@ def equally_varying(operands: Sequence[Any]) -> list[Any]:
 
 
 def aval_like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
-    """The abstract value of a result that varies over devices as the operands do."""
+    """The aval of a result that varies over the same mesh axes as the operands."""
     result = jax.core.ShapedArray(shape, dtype)
     varying = next((a for a in avals if getattr(a.mat, "varying", None)), None)
     if varying is None:
@@ -148,11 +149,12 @@ def aval_like(avals: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
-    """Let a `jax.checkpoint` inside of one with `policy` forget what it was written to forget.
+    """Make a `jax.checkpoint` inside one with `policy` follow its own policy.
 
-    JAX asks the outer policy about everything inside, and the inner one about nothing: a policy that keeps nearly all
-    would undo every checkpoint under it. JAX's table of rules gets one that differs under this policy alone: inside,
-    the inner policy says what is kept, and the results are kept, from which the code goes on.
+    JAX applies the outer policy to everything inside and ignores the inner policy. An outer policy that saves nearly
+    all values would therefore disable every checkpoint within it. This function replaces JAX's rule for checkpoints.
+    Under `policy`, the new rule applies the inner policy inside the inner checkpoint, and saves its results, which the
+    code after it needs. Under any other policy, JAX's rule applies.
     """
     rules = partial_eval.partial_eval_jaxpr_custom_rules
     checkpoint = next(p for p in rules if p.name in ("remat2", "checkpoint"))
@@ -173,13 +175,13 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
 
 
 def without_lowering(traced: Any) -> Any:
-    """The same trace (`jax.stages.Traced`), as a separate object.
+    """The same trace (`jax.stages.Traced`) as a separate object without its lowering.
 
-    JAX keeps what a trace was lowered to, 1.3 MB for an addition, as long as its jaxpr lives, in caches that know the
-    jaxpr by identity. Who keeps a trace to look at it later keeps this one.
+    JAX caches the lowering of a trace (1.3 MB for an addition) as long as the jaxpr lives, keyed by the jaxpr's
+    identity. Code that keeps a trace to show it later keeps this copy, so that the lowering is freed.
     """
     known = getattr(traced, "_params", {}).get("jaxpr")
-    if known is None:  # a new jax, or a trace of `LiveTrace`'s
+    if known is None:  # a new jax, or a `LiveTrace`
         return traced
     twin = copy.copy(traced)
     twin._params = traced._params | {"jaxpr": core.ClosedJaxpr(known.jaxpr, known.consts)}
@@ -188,9 +190,9 @@ def without_lowering(traced: Any) -> Any:
 
 
 def use_program_files(files: Any) -> None:
-    """Make JAX's persistent cache read and write its programs there, instead of its own files; None restores JAX's.
+    """Make JAX's persistent cache read and write programs in `files` instead of its own files; None restores those.
 
-    JAX asks for its cache once, and then never again until it is reset.
+    JAX opens its cache once, so the cache must be reset for a change to take effect.
     """
     if any(HOOKS.find(path, instead=_MISSING) is _MISSING for path in _CACHE):
         return
@@ -211,7 +213,7 @@ def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
 
 
 class LiveExecutable:
-    """An executable that JAX alone holds, with the questions of `jax.stages.Compiled`."""
+    """An executable that only JAX holds, with the methods of `jax.stages.Compiled` that views call."""
 
     def __init__(self, found: Any):
         self._found = found
@@ -227,9 +229,10 @@ class LiveExecutable:
 
 
 def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | None:
-    """Identifies the executable of a function just compiled by `jax.jit`, and its inputs.
+    """The fingerprint of the executable of a function that `jax.jit` has just compiled, and its inputs.
 
-    XLA's client lists what lives, the newest first; an executable itself cannot be referred to weakly.
+    XLA's client lists the live executables, the newest first. A fingerprint does not keep the executable alive, and
+    weak references to executables are not possible.
     """
     wanted = re.sub(r"[^\w.-]", "_", f"jit({name})").rstrip("_")
     for found in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
@@ -251,9 +254,9 @@ def find_executable(fingerprint: Any) -> LiveExecutable | None:
 
 
 def lowered_jaxpr() -> Any:
-    """The `jax.core.ClosedJaxpr` whose lowering JAX tells a listener of its events of; None where it cannot be had.
+    """The `jax.core.ClosedJaxpr` that JAX is lowering, for a listener of JAX's events; None if it cannot be found.
 
-    The event says a name; the function that records it, in whose frame the jaxpr is, is on the stack.
+    The event has only a name. The function that records the event is on the stack, and its frame holds the jaxpr.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -277,7 +280,7 @@ _STEPS = {_LOWERING: "lowering", "compile_or_get_cached": "XLA"}
 
 
 class LiveTrace:
-    """The trace of a program that JAX alone holds, with what is asked of a `jax.stages.Traced`.
+    """The trace of a program that only JAX holds, with the interface of `jax.stages.Traced` that views use.
 
     Attributes:
         jaxpr: the `jax.core.ClosedJaxpr`.
@@ -287,7 +290,7 @@ class LiveTrace:
         self.jaxpr, self._name = jaxpr, name
 
     def lower(self) -> jax.stages.Lowered:
-        """What XLA was given, made again: without what the user's `jax.jit` says of donation and placement."""
+        """Lower the jaxpr again, without the donation and placement that the user's `jax.jit` specifies."""
 
         def again(*arguments: Any) -> Any:
             return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
@@ -301,11 +304,12 @@ class LiveTrace:
 
 
 def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile once more, so that the source lines in the program are those of this lowering.
+    """Compile again, so that the source lines in the program are those of this lowering.
 
-    JAX finds programs again in memory and, in its persistent cache, under a key without source lines, so that a program
-    may carry those of another. The option, which says what XLA does anyway, leads past the former; the metadata in
-    the key past the latter, by a public option whose scope for one thread is private.
+    JAX caches programs in memory and in its persistent cache under keys without source lines, so a cached program may
+    have the lines of another. The compiler option, which is XLA's default anyway, avoids the programs in memory. The
+    metadata in the key avoids those in the persistent cache. That option is public, but setting it for one thread is
+    private.
     """
     path = "jax._src.config.compilation_cache_include_metadata_in_key"
     with HOOKS.find(path, instead=nullcontext)(True):
@@ -313,11 +317,11 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 
 def hlo_text(proto: bytes) -> str:
-    """A serialized `HloModuleProto` as XLA prints it."""
-    # The second is that of jax 0.10.1 and older.
+    """XLA's text of a serialized `HloModuleProto`."""
+    # The second name is that of jax 0.10.1 and older.
     module = HOOKS.find("jaxlib._hlo.HloModule | jaxlib._jax.HloModule")
     return "" if module is None else str(module.from_serialized_hlo_module_proto(proto).to_string())
 
 
-# What JAX itself keys what it has traced by: its configuration in this thread.
+# JAX's configuration in this thread, which is part of the keys of JAX's own caches of traces.
 trace_context: Callable[[], Any] = HOOKS.find("jax._src.config.trace_context", instead=lambda: None)

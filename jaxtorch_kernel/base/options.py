@@ -24,12 +24,12 @@ _KEY = "jaxtorch.config"
 
 
 def _option(default: Any, allowed: str, holds: Callable[[Any], bool], help: str) -> Any:
-    """A field of the table of options: its default, what it may be (in words and as a check), and its meaning."""
+    """A field of the table of options: its default, the allowed values (in words and as a check), and its meaning."""
     return field(default=default, metadata={"allowed": allowed, "holds": holds, "help": help})
 
 
 def _one_of(*values: Any, help: str) -> Any:
-    """An option that is one of `values`, the first by default."""
+    """An option with one of `values`; the first is the default."""
     words = f"one of {', '.join(map(repr, values))}"
     return _option(values[0], words, lambda v: v in values, help)
 
@@ -44,7 +44,7 @@ def _count(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The options that change compilation, which a scope may set. They are part of every program's key.
+    """The options that change compilation. A scope may set them, and they are part of every program's key.
 
     Instances are interned (`_changed`), so that keys compare them by identity.
 
@@ -79,12 +79,12 @@ class Options:
 
 @dataclass
 class ProcessOptions:
-    """The options of the whole process, which are part of no program's key.
+    """The options of the whole process. They are not part of any program's key.
 
     Attributes:
         max_traces: how often a function may be traced before a warning explains the retraces; None: no warning.
-        peak: operations and bytes per second that the device can do at most, for the roofline of a profile; None: the
-            known figures of the device.
+        peak: the most operations and bytes per second that the device can process, for the roofline of a profile;
+            None: the known figures of the device.
         program_memory: the limit in bytes for all programs of eager operators together; None: no limit.
         compile_cache: whether compiled programs are kept on disk across sessions.
     """
@@ -120,13 +120,13 @@ _interned: dict[tuple[Any, ...], Options] = {}
 
 
 def _changed(options: Options, changes: dict[str, Any]) -> Options:
-    """The one Options with these fields changed."""
+    """The interned Options with these fields changed."""
     new = replace(options, **changes)
     return _interned.setdefault(tuple(getattr(new, f.name) for f in fields(new)), new)
 
 
 class _Scope:
-    """One `with config(...)`; also a decorator. Enter it as often as wanted."""
+    """One `with config(...)`, also usable as a decorator. It may be entered repeatedly."""
 
     def __init__(self, changes: dict[str, Any]):
         self._changes = changes
@@ -203,7 +203,7 @@ class Config:
 
         Raises:
             AttributeError: an option of that name does not exist; the message suggests the closest one.
-            ValueError: an option cannot have that value. Nothing has changed then.
+            ValueError: an option cannot have that value; no option is changed.
         """
         self._check(changes, OPTIONS)
         scoped = {name: changes.pop(name) for name in [*changes] if name in _SCOPED}

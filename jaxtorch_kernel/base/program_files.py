@@ -1,7 +1,7 @@
 """A directory of compiled programs, one file each, which replaces JAX's own cache.
 
 JAX's cache writes an entry directly to its final path, never rewrites it, and cannot detect a damaged one. A process
-that is killed leaves half a program, and every later session reads it, warns about it and recompiles. Here
+that is killed while it writes leaves half a program. Every later session reads it, warns about it and recompiles. Here
 
 * a file begins with a hash of its key and its content: a truncated, modified or misnamed file is ignored, and is
   replaced once the program is compiled;
@@ -26,14 +26,14 @@ from pathlib import Path
 
 DEFAULT_LIMIT = 5 << 30  # bytes
 _SUFFIX = ".xla"
-_EARLIER = "-cache"  # of files by JAX itself, which wrote here once: nobody reads them any more
+_EARLIER = "-cache"  # suffix of files that JAX itself used to write here; they are only deleted
 _PART = ".part"
-_ABANDONED = 3600.0  # seconds after which nobody is still writing a file
+_ABANDONED = 3600.0  # seconds after which a partial file counts as abandoned
 _HASH = hashlib.sha256().digest_size
 
 
 def refusal(folder: Path) -> str | None:
-    """Why programs cannot be kept in a directory, which is made if need be; None where they can.
+    """The reason why programs cannot be kept in a directory, or None. Creates the directory if it is missing.
 
     Example:
         >>> from pathlib import Path
@@ -65,13 +65,13 @@ class ProgramFiles:
     """
 
     def __init__(self, folder: Path, limit: int | None = DEFAULT_LIMIT):
-        self._path = folder  # JAX names it in its log
+        self._path = folder  # JAX prints this attribute in its log
         self._limit = limit
         self._size: int | None = None  # of all files, as far as this process knows
         self._failed = False
 
     def get(self, key: str) -> bytes | None:
-        """The program of this key, if it is there and whole."""
+        """The program of this key; None if it is missing or damaged."""
         path = self._file(key)
         content = _read(path)
         if content is None or content[:_HASH] != _hash(key, content[_HASH:]):
@@ -81,7 +81,7 @@ class ProgramFiles:
         return content[_HASH:]
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a program, in the place of whatever is there. An error of the file system is said once."""
+        """Store a program, and replace an existing one. Warns once about an error of the file system."""
         content = _hash(key, value) + value
         if self._failed or (self._limit is not None and len(content) > self._limit):
             return
@@ -96,11 +96,11 @@ class ProgramFiles:
             )
 
     def _file(self, key: str) -> Path:
-        # Not the key itself, which holds the name of a function: of any length.
+        # A hash, because the key contains the name of a function and may be too long for a file name.
         return self._path / (hashlib.sha256(key.encode()).hexdigest()[:40] + _SUFFIX)
 
     def _write(self, path: Path, content: bytes) -> None:
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)  # somebody may have cleaned up
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)  # the user may have deleted it
         descriptor, part = tempfile.mkstemp(_PART, ".", self._path)
         try:
             with open(descriptor, "wb") as file:
@@ -114,7 +114,10 @@ class ProgramFiles:
                 os.unlink(part)
 
     def _make_room(self, count: int) -> None:
-        """Remove the longest unread files where this one would be too much, and a few more: looking takes a while."""
+        """Delete the least recently read files if this one would exceed the limit.
+
+        This goes down to 90 % of the limit, because listing the files takes a while and should be rare.
+        """
         if self._limit is None:
             return
         if self._size is None or self._size + count > self._limit:
@@ -124,13 +127,13 @@ class ProgramFiles:
             for _, size, path in found if self._size + count > self._limit else ():
                 if self._size + count <= goal:
                     break
-                with suppress(FileNotFoundError):  # another process did
+                with suppress(FileNotFoundError):  # another process deleted it
                     os.unlink(path)
                 self._size -= size
         self._size += count
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
-        """Time of the last read, bytes and path of each file. What was abandoned half written is removed."""
+        """Time of the last read, bytes and path of each file. Deletes abandoned partial files."""
         with suppress(FileNotFoundError), os.scandir(self._path) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
@@ -148,9 +151,9 @@ def _hash(key: str, value: bytes) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a regular file; None where there is something else, or nothing."""
+    """The content of a regular file; None if there is no such file."""
     try:
-        # O_NONBLOCK: opening a pipe would wait for somebody to write to it.
+        # O_NONBLOCK: opening a pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None

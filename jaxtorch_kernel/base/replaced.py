@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Replaced:
-    """Attributes that have other values while anybody is inside `held()`.
+    """Attributes that have other values while at least one thread is inside `held()`.
 
-    Counted, because threads come and go at the same time and an attribute is the whole process's: the last one to
-    leave puts back what the first one found.
+    All threads share the attributes, and may enter and leave at the same time. So the entries are counted: the first
+    one sets the new values, and the last one to leave restores the old ones.
 
     Example:
         >>> class Switch:
@@ -32,12 +32,12 @@ class Replaced:
         self._lock = threading.Lock()
 
     def add(self, *attributes: tuple[Any, str, Any]) -> None:
-        """More of them, from the next `held()` on."""
+        """Replace these attributes too, from the next `held()` on."""
         self._attributes += attributes
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold while the attributes are to be replaced."""
+        """Replace the attributes inside the block."""
         with self._lock:
             if not self._count:
                 self._before = [vars(owner)[name] for owner, name, _ in self._attributes]

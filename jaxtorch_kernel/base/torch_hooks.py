@@ -1,4 +1,4 @@
-"""The table of torch's private hooks: what each is for, and what is lost without it if the device can do without it."""
+"""The table of torch's private hooks: the purpose of each, and what is lost without it if it is optional."""
 
 from __future__ import annotations
 

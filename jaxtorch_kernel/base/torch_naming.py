@@ -1,4 +1,4 @@
-"""The private hooks of torch that name the device. `import torch` runs this, and nothing of `torch_private.py`."""
+"""The private hooks of torch that name the device. `import torch` imports this module, but not `torch_private.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The functions through which the code uses torch's private hooks. `torch_hooks.py` has the table of them.
 
-The rest of the code imports the names below. It reads in place only the private attributes of torch's objects that the
-table lists (`tensor._base`). `tests/device/test_private_hooks.py` pins what each hook does.
+The rest of the code imports the names below. The only private names of torch that it uses directly are attributes of
+objects, such as `tensor._base`, which the table lists too. `tests/device/test_private_hooks.py` tests what each hook
+does.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ _as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
 _set_storage = HOOKS.find("torch.ops.aten.set_.source_Storage_storage_offset._op_dk")
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
-# Addresses that no allocation can have: beyond the 47 bits of user space. Reading one is a fault, never a
-# silent wrong value; two live storages never share one, which is all that safetensors asks of `data_ptr`.
+# Addresses beyond the 47 bits of user space, which no allocation can have. Reading one is a fault, never a silent wrong
+# value. Two live Storages never share one, and safetensors requires no more of `data_ptr`.
 _FIRST_ADDRESS = 0x7A00_0000_0000_0000
 _next_address = _FIRST_ADDRESS
 
 
 def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Tells whether tensors have the class, dispatch keys, dtype, size, stride and `requires_grad` of these."""
+    """A check of whether tensors have the same class, dispatch keys, dtype, size, stride and `requires_grad`."""
     sizes = [list(t.shape) for t in tensors]
     strides = [list(t.stride()) for t in tensors]
-    guards: Any = torch._C._dynamo.guards  # its stub says another type of the sizes
+    guards: Any = torch._C._dynamo.guards  # its stub declares another type for the sizes
     guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     check: Callable[..., bool] = guard.check
     return check
@@ -77,8 +78,8 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a view operator's Meta kernel on tensors of the device.
 
-    The kernel looks only at size, stride and offset, so that the result is a true alias: it shares the
-    Storage, and with it everything that hangs on the Storage.
+    The kernel uses only size, stride and offset. The result is a true alias: it shares the Storage and everything that
+    is attached to the Storage.
     """
     return op._op_dk(_META, *args, **kwargs)
 
@@ -101,15 +102,15 @@ def put_on_storage(
 ) -> torch.Tensor:
     """Give `tensor` this Storage and geometry in place.
 
-    The CPU kernel is used because it sets geometry without touching data, as long as the Storage is
-    large enough; the Meta kernel would try to resize the Storage through an allocator we do not have.
+    This uses the CPU kernel, which does not touch the data as long as the Storage is large enough. The Meta kernel
+    would try to resize the Storage, and the device has no allocator for that.
     """
     _set_storage(_CPU, tensor, storage, offset, size, stride)
     return tensor
 
 
 def default_device() -> torch.device | None:
-    """The last argument of `torch.set_default_device` in this thread: None, unlike the CPU, has no overhead."""
+    """The last argument of `torch.set_default_device` in this thread. None, unlike the CPU, costs nothing per call."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
@@ -124,13 +125,13 @@ _only_mode: tuple[Any, tuple[Any, ...]] = (None, ())
 def open_modes() -> tuple[Any, ...] | None:
     """The function modes of this thread: default devices as devices, other modes as objects.
 
-    None for nothing, which costs nothing.
+    None if there are none: this common case must be fast.
     """
     global _only_mode
     size = _stack_size()
     if not size:
         return None
-    if size == 1:  # a default device, as a rule: the same object for long
+    if size == 1:  # usually a default device, whose mode rarely changes
         mode = _stack_at(0)
         if mode is not _only_mode[0]:
             _only_mode = mode, (getattr(mode, "device", mode),)
@@ -157,8 +158,8 @@ def default_devices() -> list[torch.device]:
     return [mode.device for mode in _device_modes()]
 
 
-# Tensors that the dispatcher turns into others before a kernel: subclasses and fakes, batches, lazy bits, symbolic
-# zeros. By name: Python's DispatchKey lacks some.
+# The dispatch keys of tensors that the dispatcher replaces by others before it calls a kernel: subclasses and fake
+# tensors, batches, lazily conjugated or negated tensors, symbolic zeros. Python's DispatchKey lacks some of the names.
 _NOT_PLAIN: Any = DispatchKeySet(DispatchKey.Python)
 for _key in ("Batched", "FuncTorchBatched", "Conjugate", "Negative", "ZeroTensor"):
     _NOT_PLAIN |= DispatchKeySet(torch._C._dispatch_key_parse(_key))
@@ -171,7 +172,7 @@ is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wr
 
 
 def transformed() -> bool:
-    """Whether a transform of torch's is open, or a mode below autograd, which must see what a composite consists of."""
+    """Whether a transform of torch or a mode below autograd is active: it must see the parts of a composite."""
     return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
 
 
@@ -191,25 +192,27 @@ def saving_hooks() -> Any:
 
 
 def sequence_number(node: Any) -> int:
-    """When torch made a node of its graph: the count of those made before it in its thread."""
+    """The number of graph nodes that torch made in the node's thread before this node."""
     return node._sequence_nr()
 
 
-# Held in captured code: torch's optimizers and many models then avoid asking for values.
+# Held while code is captured: torch's optimizers and many models then avoid reading values.
 _FLAG = "torch.compiler._is_compiling_flag"
 _flag = () if HOOKS.find(_FLAG) is None else ((torch.compiler, "_is_compiling_flag", True),)
 compiling = Replaced(*_flag)
 
 
 def _without_dynamo() -> AbstractContextManager[Any]:
-    """Let functions made by `torch.compile` run as they are: captured code is compiled as a whole."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and its import takes a second
+    """Run functions made by `torch.compile` without compiling them: captured code is compiled as a whole."""
+    if (
+        "torch._dynamo" not in sys.modules
+    ):  # then nothing was compiled, and importing it takes a second
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
 def hide_from_dynamo(package: str) -> None:
-    """Let Dynamo not look into a package's functions where compiled code calls them."""
+    """Make Dynamo skip a package's functions when compiled code calls them."""
     HOOKS.find("torch._dynamo.trace_rules.add", instead=lambda package: None)(package)
 
 
@@ -219,42 +222,42 @@ def identity(generator: Any) -> int:
 
 
 def not_opaque(cls: type) -> None:
-    """Let Dynamo leave compiled code where it meets an instance of a subclass of `torch.Generator`.
+    """Make Dynamo end the graph where it meets an instance of `cls`, a subclass of `torch.Generator`.
 
-    So it does for `torch.Generator` itself. A subclass would count as a kind of object that is made fake, and fake
-    generators draw nothing.
+    Dynamo does this for `torch.Generator` itself. It would treat an instance of a subclass as an opaque object and
+    replace it by a fake one, and fake generators draw nothing.
     """
     opaque = HOOKS.find("torch._library.opaque_object._OPAQUE_TYPES", instead={})
-    # A name that is not registered: torch then finds that the class is not opaque.
+    # This name is not registered, so torch finds that the class is not opaque.
     if torch.Generator in opaque:
         base = opaque[torch.Generator]
         opaque[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
 
 
 def run_without_dynamo(codes: Iterable[CodeType]) -> None:
-    """Let Dynamo run these functions, with all that they call, as they are.
+    """Make Dynamo run these functions, and all functions that they call, without compiling them.
 
-    Between the graphs of a compiled function Dynamo looks at every Python function that is called, by C++ too: kernels
-    are Python here, where torch's are C++.
+    Between the graphs of a compiled function, Dynamo examines every Python function that is called, even by C++. This
+    includes the device's kernels, which are Python functions, unlike torch's.
     """
     frames = HOOKS.find("torch._C._dynamo.eval_frame")
     for code in codes if frames is not None else ():
-        # One object each: torch reads it later.
+        # A separate object for each function, because torch reads it later.
         strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
         frames.set_code_exec_strategy(code, strategy)
 
 
 def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
-    """Make `kernel` what the higher-order operator does with tensors of the device, above autograd and below."""
+    """Make `kernel` the higher-order operator's kernel for tensors of the device, both above and below autograd."""
     operator = getattr(torch.ops.higher_order, name)
     operator.py_impl(DispatchKey.AutogradPrivateUse1)(kernel)
     operator.py_impl(DispatchKey.PrivateUse1)(kernel)
 
 
 def call_higher_order_directly() -> None:
-    """Let `torch.cond` and its like call their operator on tensors of the device.
+    """Make `torch.cond` and similar functions call their operator directly on tensors of the device.
 
-    torch would compile the call with Dynamo first, which can neither see through a trace nor is needed here.
+    torch would compile the call with Dynamo first. Dynamo cannot handle tensors of a trace, and is not needed here.
     """
     theirs = HOOKS.find("torch._higher_order_ops.utils._hop_compile_and_call")
     if theirs is None:
@@ -270,9 +273,10 @@ def call_higher_order_directly() -> None:
 
 
 def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
-    """Let `torch.utils.checkpoint.checkpoint` be `ours` wherever `wanted()`, by whatever name it was imported.
+    """Make `torch.utils.checkpoint.checkpoint` call `ours` while `wanted()`, under any name it was imported by.
 
-    torch keeps there, as an attribute of the undecorated function, what the decorated one calls.
+    The function is decorated. torch stores what the decorated function calls as an attribute of the undecorated one,
+    so this replaces that attribute.
     """
     function = HOOKS.find("torch.utils.checkpoint.checkpoint.__wrapped__")  # set by a decorator
     if function is None:
@@ -293,21 +297,21 @@ def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
     setattr(function, "__dynamo_disable", call)
 
 
-# A tensor over the memory of a DLPack capsule. The public function asks the capsule's owner for more, for 1 µs.
+# Makes a tensor over the memory of a DLPack capsule. The public function also queries the owner, which takes 1 µs.
 from_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
 
-# From now on torch raises where code asks for the memory of this tensor's storage to write to it.
+# Makes torch raise an error when code requests the memory of this tensor's Storage for writing.
 refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
 
-# How many hold the storage of this `_cdata`, its Python object too: tensors, and through them autograd graphs.
+# The number of references to the Storage with this `_cdata`: its Python object, and tensors (also in autograd graphs).
 users: Callable[[int], int] = torch._C._storage_Use_Count
 
-# How many modes see each call of a torch function in this thread (`torch.device(...)` as a context is one).
+# The number of function modes that are active in this thread. A `with torch.device(...)` block is one.
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 
 def is_refused_write(error: RuntimeError) -> bool:
-    """Whether an error is `refuse_writes`'s, or autograd's for a write to a leaf, which it has before that one."""
+    """Whether an error is due to `refuse_writes`, or is autograd's for a write to a leaf, which is raised earlier."""
     words = str(error)
     return (
         "Cannot access data pointer of Tensor" in words
@@ -324,7 +328,7 @@ def over_batch(
     operands: Sequence[torch.Tensor],
     marked: Sequence[bool],
 ) -> list[torch.Tensor]:
-    """`torch.vmap` over the first axis of the marked operands. The public function takes 50 us for trees alone."""
+    """`torch.vmap` over the first axis of the marked operands. The public function spends 50 us on pytrees alone."""
     _load_batch_rules()
     level = _functorch._vmap_increment_nesting(size, "different")
     try:
@@ -343,9 +347,9 @@ def _load_batch_rules() -> None:
 
 
 def overload(name: str) -> Any:
-    """ATen's operator of this name ("add.Tensor", "relu"). None, after a warning, where this torch has none.
+    """ATen's operator of this name ("add.Tensor", "relu"). If this torch lacks it, warn and return None.
 
-    Then jaxtorch has no implementation of the operator, which costs only this operator.
+    Then jaxtorch does not implement this operator; all others work.
     """
     base, _, variant = name.partition(".")
     return _overload(base, variant or "default")
@@ -381,12 +385,12 @@ def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
             setattr(torch._C, name, answer)
 
 
-# Where `torch.load` puts tensors, as torch decides it; None if this torch has no such function.
+# torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.
 restore_location: Any = HOOKS.find("torch.serialization._get_restore_location")
 
 
 def restore_by(function: Any) -> None:
-    """Let `torch.load` ask this function for where to put tensors."""
+    """Make `torch.load` call this function to decide where to put tensors."""
     if restore_location is not None:
         torch.serialization._get_restore_location = function
 

@@ -1,8 +1,8 @@
 """`torch.accelerator` for the device: the functions that a backend written in Python cannot provide through C++.
 
 Device, stream and index work through the device guard. Synchronization, memory and capability raise "Backend doesn't
-support ..." for every backend written in Python. torch looks up each of these functions by name in `torch._C` when it
-is called, so they are replaced there. Once the spare backend is registered it *is* the accelerator, so no other
+support ..." for every backend written in Python. torch looks up each of these functions by name in `torch._C` at each
+call, so this module replaces them there. Once the spare backend is registered it *is* the accelerator, so no other
 device's functions are lost.
 """
 
@@ -49,5 +49,5 @@ _ANSWERS = {
 
 
 def install() -> None:
-    """Answer for the device, under the names of `torch._C`."""
+    """Replace these functions of `torch._C` by those of the device."""
     private.answer_for_accelerator(_ANSWERS)

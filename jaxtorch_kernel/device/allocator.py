@@ -1,7 +1,12 @@
-"""An allocator that refuses, because the device has none.
+"""An allocator that always raises an error, because torch's C++ must not allocate memory of the device.
 
-torch's C++ asks for one only where `torch.UntypedStorage(n, device="jax")` is the first use of the device: by then the
-call is beyond Python (`extensions.py` makes later ones). C++ would call a null pointer, and end the process.
+The Storages of the device own no memory. C++ asks for an allocator in one case: `torch.UntypedStorage(n, device="jax")`
+is the first use of the device, so the call has reached C++ before `extensions.py` replaces the constructor. Without an
+allocator C++ would call a null pointer, which ends the process.
+
+The allocator is an object with a table of virtual functions, built in memory with ctypes. Every entry of the table is
+`throwNullDataPtrError`, which raises a RuntimeError. The description of its type is copied from the meta device's
+allocator.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ from ..base import torch_naming as private
 _GET = "_ZN3c1012GetAllocatorERKNS_10DeviceTypeE"  # c10::GetAllocator(DeviceType const&)
 _SET = "_ZN3c1012SetAllocatorENS_10DeviceTypeEPNS_9AllocatorEh"  # c10::SetAllocator(...)
 _RAISE = "_ZN3c1021throwNullDataPtrErrorEv"  # c10::throwNullDataPtrError(), a RuntimeError
-_FUNCTIONS = 16  # more than an allocator has
-_made: list[Any] = []  # torch's C++ reads it as long as the process lives
+_FUNCTIONS = 16  # more virtual functions than an allocator has
+_made: list[Any] = []  # keeps alive what torch's C++ reads until the process ends
 
 
 def install() -> bool:
-    """Give torch the allocator, once. Returns whether this platform lets us."""
+    """Register the allocator with torch, once. Returns whether this platform allows it."""
     name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform)
     if name is None or _made:
         return bool(_made)
@@ -36,7 +41,8 @@ def install() -> bool:
     meta, own = (int(getattr(private.DeviceType, n)) for n in ("Meta", "PrivateUse1"))
     found = get(ctypes.byref(ctypes.c_int8(meta)))
     refuse = ctypes.cast(getattr(library, _RAISE), ctypes.c_void_p).value
-    # An object begins with the address of its first virtual function; the type's description comes before that.
+    # An object begins with the address of its table's first function. Two words precede that function: an offset, and
+    # the type's description.
     word = ctypes.sizeof(ctypes.c_void_p)
     functions = ctypes.c_void_p.from_address(found).value or 0
     before = (ctypes.c_void_p * 2).from_address(functions - 2 * word)

@@ -43,7 +43,7 @@ FLOAT32 = _names("""
     _upsample_bicubic2d_aa
 """)
 
-# These take a `dtype`, which is better than a cast: it is set where the caller gave none.
+# These take a `dtype`. Setting it, where the caller gave none, is better than casting the input.
 FLOAT32_BY_DTYPE = _names("""
     prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
@@ -123,7 +123,7 @@ def _set_dtype(op: Any) -> Callable[..., Any]:
 
 
 def _norm(self: torch.Tensor, p: Any = 2, *rest: Any) -> Any:
-    """`norm` has a `dtype` only in other overloads."""
+    """`norm` takes a `dtype` only in other overloads, so call those."""
     dtype = {"dtype": torch.float32} if _eligible(self) else {}
     if not rest:
         op = torch.ops.aten.norm.ScalarOpt_dtype if dtype else torch.ops.aten.norm.Scalar
@@ -147,7 +147,7 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Register a kernel for each operator of the lists, and let all others pass."""
+    """Register a kernel for each listed operator; all other operators run unchanged."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")

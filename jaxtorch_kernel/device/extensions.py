@@ -1,8 +1,8 @@
-"""What the device changes in torch itself. Nothing of it happens at `import torch`.
+"""The changes to torch's functions and classes that a program gets when it uses `torch.jax`.
 
-`import torch` only names the device (`registration.py`): a program that never uses it finds torch as it is without
-this package. The changes here follow when a program asks for `torch.jax`, whose functions call `extend_torch`. They
-import no jax. The rest comes with the first tensor (`start.py`).
+`import torch` only names the device (`registration.py`), so none of these changes affects a program that never uses the
+device. The functions of `torch.jax` call `extend_torch`, which makes the changes of this module and imports no jax. All
+other changes are made at the first use of the device (`start.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def _start() -> None:
 
 
 def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(n, device="jax")`, which `torch.load` calls, may be the first use of the device."""
+    """Start the device, because `torch.UntypedStorage(n, device="jax")` (in `torch.load`) may be its first use."""
     if device is not None:
         kwargs["device"] = device
         if torch.device(device).type == "jax":
-            _start()  # puts another `__new__` into this one's place
+            _start()  # replaces this `__new__` (`operators/storages.py`)
             return torch.UntypedStorage(*args, **kwargs)
     return _new_of_torch(cls, *args, **kwargs)
 
@@ -48,13 +48,13 @@ def _new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any
 def _to_dlpack(tensor: torch.Tensor) -> Any:
     """A capsule of a tensor's memory, for the other library's `from_dlpack`.
 
-    torch's own looks for the data at an address, and a tensor of the device has none.
+    torch's own function reads the data at an address, but a tensor of the device has no data there.
     """
     return tensor.__dlpack__() if tensor.device.type == "jax" else private.to_capsule(tensor)
 
 
 def _export_through_capsules() -> None:
-    """Replace torch's `to_dlpack`, also where a program has imported it by name."""
+    """Replace torch's `to_dlpack`, also in modules that have imported it by name."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         if names.get("to_dlpack") is private.to_capsule:

@@ -1,6 +1,6 @@
 """The device in a forked process.
 
-JAX's threads do not survive a fork: the first computation in the child would block forever. So, once jax has started,
+JAX's threads do not survive a fork: the first computation in the child would block forever. So once jax has started,
 every operator of the device raises an explanatory error in a child process, and the child's default device is the CPU:
 a forked `DataLoader` worker runs on CPU tensors and is not affected. JAX's own warning at each fork is suppressed,
 because the deadlock that it warns about can no longer happen.
@@ -26,7 +26,10 @@ _filters: Any = None
 
 
 def start() -> None:
-    """Call once jax's backends are up: hooks run at a fork in reverse order, and ours must precede JAX's."""
+    """Register the hooks for forks. Call this after jax's backends have started.
+
+    Hooks that run before a fork do so in reverse order of registration, and `_hide_warning` must run before JAX's hook.
+    """
     global started
     if started:
         return
@@ -58,8 +61,8 @@ def _in_child() -> None:
     from ..dispatch import building, read
     from ..storage import placement, transfer
 
-    # The doors to JAX: no cached program is found, because every key holds the options; none is built; no array is
-    # read, waited for or made.
+    # Block every way into JAX. Changed options make every key new, so no cached program is found. No program is built,
+    # and no array is read, waited for or made.
     options._interned.clear()
     options.config._base = options._changed(options.config._base, {})
     building.Builder.build = _refuse  # type: ignore[method-assign]
@@ -67,7 +70,7 @@ def _in_child() -> None:
     placement.current = placement.devices = _refuse
     transfer.wait = _refuse
     if any(device.type == "jax" for device in torch_private.default_devices()):
-        torch.device("cpu").__enter__()  # over the parent's default device, whoever set it
+        torch.device("cpu").__enter__()  # overrides the parent's default device, however it was set
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:

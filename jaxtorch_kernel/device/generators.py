@@ -1,9 +1,10 @@
-"""`torch.Generator("jax")`: a generator of the device, also as a program's first use of it.
+"""`torch.Generator("jax")`: a generator of the device, even if this call is the program's first use of the device.
 
-torch asks the device's hooks for a generator, in C++, and hooks written in Python are not asked. The class itself is
-C's and cannot change. Its metaclass is Python's and has no `__call__` of its own, so this module gives it one. This is
-the one change to torch that naming the device makes (`registration.py`): every sampler makes its generator first, and
-torch would raise before Python is asked for anything.
+torch's C++ gets generators from the device's hooks, but does not call hooks written in Python. The class
+`torch.Generator` is written in C and cannot be changed. Its metaclass is a Python class without a `__call__` of its
+own, so this module adds one. This is the only change to torch that naming the device makes (`registration.py`). It
+cannot wait for the first use of the device: a sampler makes its generator first, and torch would raise an error before
+it calls any Python code of the device.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 
 def install() -> None:
-    """Let the class of `torch.Generator` make generators of the device."""
+    """Make `torch.Generator(...)` create generators of the device."""
     type(torch.Generator).__call__ = _call  # type: ignore[method-assign,assignment]
 
 

@@ -6,8 +6,8 @@ of `type_` then fails inside a function that may not throw, and the process term
 does nothing on this device, must not call Python. torch already has a C++ guard that does nothing, that of the meta
 device: `stop_asking_python` copies its `exchangeStream` into the virtual function table of this device's guard.
 
-The slot in that table is counted in the header that torch ships. If the header is missing, or the tables have a
-different layout (Windows), the guard is left unchanged.
+The position in that table is found by counting the virtual functions in the header that torch ships. If the header is
+missing, or the tables have a different layout (Windows), the guard is left unchanged.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _DEVICES = private.DeviceType
 class Guard(private.DeviceGuard):
     """The guard that torch registers for the device."""
 
-    # A function in C: C++ that may not throw calls it for every node of a graph, and bytecode is where a
-    # KeyboardInterrupt starts (`interrupts.py`).
+    # A function written in C. C++ that must not throw calls it for every node of a graph, and Python bytecode could
+    # raise a KeyboardInterrupt there (`interrupts.py`).
     type_: Any = itertools.repeat(_DEVICES.PrivateUse1).__next__
 
 
@@ -39,7 +39,7 @@ _FUNCTION = "exchangeStream"
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
 _WORD = struct.calcsize("P")
 _BEFORE = 2  # words of a table before its first function: an offset, and the type's description
-_table: Any = None  # ours; torch's C++ reads it as long as the process lives
+_table: Any = None  # this device's; torch's C++ reads it until the process ends
 
 
 def virtual_functions(header: str) -> list[str]:
@@ -65,7 +65,7 @@ def _place() -> tuple[int, int] | None:
 
 
 def stop_asking_python() -> bool:
-    """Let the guard switch streams in C++; once, before the first tensor. Returns whether it does."""
+    """Make the guard switch streams in C++. Call once, before the first tensor. Returns whether it does."""
     global _table
     if _table is not None:
         return True

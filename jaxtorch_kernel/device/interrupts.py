@@ -1,11 +1,11 @@
-"""Ctrl-C that is delivered only while Python code runs.
+"""Delivery of Ctrl-C at moments when it is safe to raise `KeyboardInterrupt`.
 
 Python calls SIGINT's handler wherever C code checks for signals, and the handler raises `KeyboardInterrupt` there.
 While autograd records, torch asks the device guard for a stream at every node of the graph, from C++ that may not
 throw. pybind11 looks up the guard's methods, and the lookup checks for signals: a `KeyboardInterrupt` there terminates
-the process. So the handler must not raise, and must not even run bytecode (the next signal would raise in it): it is
-the `put` of a queue, a C function. A thread takes the signal out of the queue and asks the interpreter to raise
-`KeyboardInterrupt` in the main thread at its next bytecode, with `PyThreadState_SetAsyncExc`.
+the process. So the handler must not raise, and must not even run bytecode (the next signal would raise in it). It is
+therefore a C function, the `put` of a queue. A thread takes the signal out of the queue. It then asks the interpreter,
+with `PyThreadState_SetAsyncExc`, to raise `KeyboardInterrupt` in the main thread at the next bytecode.
 
 Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
 (its state would be half set, for example a torch mode that is never removed), nor in `__del__` (which would swallow
@@ -50,7 +50,9 @@ _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
 _presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
 _handler: Any = None  # puts a mark into `_presses`
-_mark: object = None  # of the presses that count: a press of one cell must not hit the next
+_mark: object = (
+    None  # identifies the presses that count: a press in one cell must not interrupt the next
+)
 _lock = threading.Lock()
 _report: Callable[[Any], Any] = sys.__unraisablehook__  # what reported lost exceptions before
 _thread: threading.Thread | None = None
@@ -72,7 +74,7 @@ def install() -> bool:
         os.register_at_fork(after_in_child=_in_child)
     signal.signal(signal.SIGURG, _arrive)
     _mark = object()
-    # In C, too; the signal's number and frame become arguments that `put` does not use.
+    # A partial is C code too. The signal's number and frame become arguments that `put` ignores.
     _handler = functools.partial(_presses.put, _mark)
     signal.signal(signal.SIGINT, _handler)
     if sys.unraisablehook is not _press_again:
@@ -93,7 +95,7 @@ def restore() -> None:
                 _mark = None
             _arrive()
             break
-        except KeyboardInterrupt:  # asked for before, and too late
+        except KeyboardInterrupt:  # requested before, but arrives too late
             continue
     signal.signal(signal.SIGURG, signal.SIG_DFL)
     _give_hook_back()
@@ -112,7 +114,7 @@ def _press_again(lost: Any) -> None:
 
 
 def _arrive(*_signal: object) -> None:
-    """Bytecodes at which the interpreter raises the requested exception: a call, and a backward jump."""
+    """Run bytecodes at which the interpreter raises the requested exception: a call, and a backward jump."""
     for _ in range(2):
         pass
 
@@ -120,17 +122,17 @@ def _arrive(*_signal: object) -> None:
 def uninterrupted(action: Callable[[], _T]) -> _T:
     """Call `action` in the main thread; Ctrl-C waits for its end (or for `PATIENCE` seconds).
 
-    For a few lines that must run together. Calls may be nested. It is a call and not a `with` block, so that its frame
-    is the only state: an exception cannot leave anything half set.
+    It is for a few lines that must run together. Calls may be nested. It is a call and not a `with` block, so that its
+    frame is the only state, and an exception cannot leave anything half set.
     """
     return action()
 
 
 def _in_child() -> None:
-    """A forked process has the handler, and not the thread."""
+    """Restore SIGINT in a forked process, which has inherited the handler but not the thread."""
     try:
         _give_back_in_child()
-    except KeyboardInterrupt:  # on its way at the fork; nobody would see it from here
+    except KeyboardInterrupt:  # requested before the fork; it could only be reported here
         _give_back_in_child()
 
 
@@ -150,11 +152,11 @@ def _deliver() -> None:
         place = _request_at_good_moment(mark)
         if place is not None and _stays(place):
             _raise_in_c(mark)
-        del place  # a frame keeps what its variables hold
+        del place  # the frame keeps its variables alive
 
 
 def _request_at_good_moment(mark: object) -> tuple[FrameType | None, int] | None:
-    """Returns where the main thread was then; None if SIGINT has been given back since the press."""
+    """Returns the main thread's position at the request; None if SIGINT has been given back since the press."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with _lock:
@@ -201,6 +203,9 @@ def _main_frame() -> FrameType | None:
 
 
 def _place() -> tuple[FrameType | None, int]:
-    """The main thread's position: a frame, not its `id`, which the next call's frame may have, and an instruction."""
+    """The main thread's position: its frame and instruction.
+
+    Not the frame's `id`, which the frame of the next call may have too.
+    """
     frame = _main_frame()
     return frame, frame.f_lasti if frame is not None else 0

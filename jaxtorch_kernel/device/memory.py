@@ -1,7 +1,7 @@
 """Memory figures of `torch.jax`, in the terms of `torch.cuda`.
 
-Allocated memory is the sum of the buffers of live tensors. Reserved memory is what XLA's allocator has taken from the
-device, if the platform reports it (GPU and TPU do, the CPU does not).
+Allocated memory is the sum of all live arrays: those of tensors, and those that the program made with JAX. Reserved
+memory is what XLA's allocator has taken from the device, if the platform reports it (GPU and TPU do, the CPU does not).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _xla_stats(device: Device = None) -> dict[str, int]:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Bytes of the arrays that live on one device: those behind tensors, and JAX's own.
+    """Bytes of the live arrays on one device: those of tensors, and those that the program made with JAX.
 
     As in `torch.cuda`, this counts all memory that the allocator has handed out, regardless of the owner.
     """
@@ -37,7 +37,7 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def allocated_by_device(platform: str | None = None) -> Counter[Any]:
-    """`memory_allocated` by JAX device, from one pass over all arrays (of a platform)."""
+    """`memory_allocated` of every JAX device (of a platform), from one pass over all arrays."""
     import jax
 
     from ..storage.transfer import has_failed  # imports jax too
@@ -55,8 +55,8 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
 def max_memory_allocated(device: Device = None) -> int:
     """The most bytes allocated since the start, or since `reset_peak_memory_stats`.
 
-    If XLA does not report it (the CPU), arrays other than tensors, and tensors below 32 KiB, count with their size at
-    that reset, and all local JAX devices count as one.
+    The peak covers tensors from 32 KiB, on all local JAX devices together. Smaller tensors and other arrays count with
+    their size at that reset.
     """
     from ..storage.buffer import usage
 

@@ -1,10 +1,10 @@
-"""`torch.jax`: the twin of `torch.cuda`.
+"""`torch.jax`: the counterpart of `torch.cuda`.
 
 torch sees one device, `jax:0`. `torch.jax.device(i)` and `torch.jax.set_device(i)` choose which of JAX's local devices
 holds new arrays; `device_count` and `current_device` refer to torch's one device. `import torch` imports this module,
 so it imports little itself: most names are loaded from their own modules on first access, and jax is imported by the
-functions that need it. A program that asks for any of this is about to use the device, so torch is extended then
-(`extensions.py`), except for what `torch.manual_seed` asks of every backend.
+functions that need it. A program that reads one of these names is about to use the device, so torch is extended then
+(`extensions.py`). The functions that `torch.manual_seed` calls on every backend are an exception.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "_initialized":  # `torch.utils.checkpoint` asks it before it keeps random states
+    if name == "_initialized":  # `torch.utils.checkpoint` reads it before it stores random states
         return is_initialized()
     if name not in _HOME:
         raise AttributeError(f"module 'torch.jax' has no attribute {name!r}")
@@ -68,7 +68,7 @@ def _extend_torch() -> None:
 
 def is_available() -> bool:
     """Whether the device can be used in this process."""
-    _extend_torch()  # `torch.accelerator.is_available` calls this, and its other functions come next
+    _extend_torch()  # `torch.accelerator.is_available` calls this, and programs then call its other functions
     return not _is_in_bad_fork()
 
 
@@ -90,7 +90,7 @@ _lazy_init = init
 
 
 def device_count() -> int:
-    """1: torch sees one jax device, however many JAX devices there are."""
+    """1, because torch sees one jax device, however many JAX devices there are."""
     _extend_torch()
     return 1
 
@@ -102,7 +102,7 @@ def current_device() -> int:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """True: XLA supports bfloat16 on every platform."""
+    """True, because XLA supports bfloat16 on every platform."""
     return True
 
 
@@ -115,7 +115,7 @@ def from_dlpack(array: Any) -> torch.Tensor:
     """A tensor of the jax device over a `jax.Array` (no copy), or a copy of any other dlpack producer's data."""
     from ..operators.dlpack import from_dlpack
 
-    init()  # no operator makes this tensor, and the device may not have been used before
+    init()  # no operator runs here that would start the device
     return from_dlpack(array)
 
 

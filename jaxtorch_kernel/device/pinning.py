@@ -43,7 +43,7 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Replace the methods, and register the device's own kernels of both operators."""
+    """Replace the methods, and register kernels of the device for both operators."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     library.impl("_pin_memory", _pin_device_tensor, "PrivateUse1")

@@ -1,4 +1,4 @@
-"""The part of `torch.jax` that queries JAX: which JAX device holds new arrays, and its properties."""
+"""The part of `torch.jax` that chooses the JAX device of new arrays, and reports its properties."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Jax tensors in other processes: `torch.multiprocessing` passes them by value.
 
-Unlike cuda memory, the device memory cannot be shared with another process. A queue, a spawned worker's dataset and
-its results get a copy, which moves to the device at first use; the sender's and the receiver's tensors are separate.
+Unlike cuda memory, the device's memory cannot be shared with another process. A queue, a spawned worker's dataset and
+its results get a copy, which the receiver moves to its own device. The two tensors are separate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         return reductions.reduce_tensor(tensor)  # torch's error
-    # By value: a CPU tensor in shared memory is lost where its sender ends before the receiver has opened it.
+    # By value: a CPU tensor in shared memory is lost if its sender ends before the receiver has opened it.
     saved = io.BytesIO()
     torch.save(tensor.detach().cpu(), saved)
     return _rebuild, (type(tensor), saved.getvalue(), tensor.requires_grad)

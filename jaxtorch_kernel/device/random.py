@@ -12,10 +12,10 @@ from . import seeds
 
 
 def follow_torch(seed: int) -> None:
-    """Seed the key of every JAX device, as `torch.manual_seed` and `torch.seed` ask."""
+    """Seed the key of every JAX device, for `torch.manual_seed` and `torch.seed`."""
     # On the stack: `seeds.manual_seed_all`, torch's call of it, and `torch.manual_seed` or `torch.seed`.
     if is_tracing() and sys._getframe(3).f_code is torch.random.seed.__code__:
-        fresh_seed()  # which refuses
+        fresh_seed()  # raises an error in captured code
     seed_all_keys(seed)
 
 
@@ -42,12 +42,12 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: Device = "jax") -> torch.Tensor:
-    """The state of the current source, a ByteTensor on the CPU."""
+    """The state of the current key, as a ByteTensor on the CPU."""
     return default_key().state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """`[get_rng_state()]`: torch sees one jax device."""
+    """`[get_rng_state()]`, because torch sees one jax device."""
     return [default_key().state()]
 
 

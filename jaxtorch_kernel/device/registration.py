@@ -1,4 +1,4 @@
-"""Taking torch's spare backend and naming it `jax`."""
+"""The registration of the device: torch's spare backend is renamed to `jax`."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class _Probe(torch.autograd.Function):
 
 
 def check_engine() -> None:
-    """Make sure that autograd can run on the device; needed where it was registered after torch's import.
+    """Make sure that autograd can run on the device. Needed if the device is registered after torch's import.
 
-    Autograd counts the devices at its first backward, and never again. The probe calls no operator, hence no jax.
+    Autograd counts the devices at its first backward pass only. The probe calls no operator, so it does not start jax.
 
     Raises:
-        RuntimeError: a backward has run before the device was there.
+        RuntimeError: a backward pass ran before the device was registered.
     """
     out = _Probe.apply(torch.zeros((), device="cpu", requires_grad=True))
     try:

@@ -1,4 +1,7 @@
-"""The seed that `torch.manual_seed` gives to every backend, in programs that do not use the device too."""
+"""The seed of `torch.manual_seed`, which is only noted until the device starts.
+
+`torch.manual_seed` seeds every backend, also in programs that never use the device. Noting the seed imports no jax.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _seed_all: Callable[[int], None] | None = None
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the source of every JAX device; before the device is used, note the seed."""
+    """Seed the random key of every JAX device. Before the device is used, only note the seed."""
     global _noted
     if _seed_all is None:
         _noted = int(seed)
@@ -18,7 +21,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed_by(seed_all: Callable[[int], None]) -> None:
-    """Seed with `seed_all` from now on, and with the noted seed at once."""
+    """Use `seed_all` from now on, and call it with the noted seed, if there is one."""
     global _seed_all
     _seed_all = seed_all
     if _noted is not None:

@@ -62,7 +62,7 @@ def _check_no_block(word: str) -> None:
 
 
 def _load_to_default(map_location: Any) -> Any:
-    """In place of torch's `_get_restore_location`, which knows nothing of the default device."""
+    """Replaces torch's `_get_restore_location`, which ignores the default device."""
     if map_location is None and torch.get_default_device().type == "jax":
         map_location = "jax"
     return private.restore_location(map_location)

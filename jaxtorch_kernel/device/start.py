@@ -39,8 +39,8 @@ _run: Callable[..., Any] | None = None
 def first_use() -> Callable[..., Any]:
     """Start jax and the rest of the device, once; returns the function that runs any operator.
 
-    torch calls it (`torch.jax._lazy_init`) before the first tensor that a Python function makes on the device, the
-    device's fallback before the first that anything else makes.
+    torch calls it (as `torch.jax._lazy_init`) before a Python function makes the first tensor on the device. If
+    something else makes the first tensor, the device's fallback kernel calls it (`autoload.py`).
     """
     global _run
     with _lock:
@@ -49,9 +49,10 @@ def first_use() -> Callable[..., Any]:
             from ..operators.registration import install as install_operators
             from ..storage import placement
             from . import allocator, amp, extensions, fork, guard, interrupts, processes
-            from . import random as random  # seeds with what `torch.manual_seed` was given before
+            from . import random as random  # applies an earlier `torch.manual_seed`
 
-            # First what may fail for want of a library, registering nothing: the next try fails with the same words.
+            # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
+            # registered by then, so the next attempt fails with the same message.
             placement.devices()
             run = install_operators()
             fork.start()

@@ -2,8 +2,8 @@
 
 XLA orders computations by their data: an operator waits for its inputs, whichever thread launched it. So there is
 one stream, and waiting for another stream or event is never needed for a correct result. An event stores which
-arrays were still being computed when it was recorded; one watcher thread waits for them, in the order of recording,
-and takes the time.
+arrays were still being computed when it was recorded. For events with timing, one watcher thread waits for these
+arrays, in the order of recording, and notes the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from . import fork
 
 
 def _pending() -> list[Any]:
-    """The arrays of this process that are not computed yet."""
+    """The live arrays of this process that are not computed yet."""
     import jax
 
     return [a for a in jax.live_arrays() if not a.is_deleted() and not a.is_ready()]
 
 
 def _wait(array: Any) -> None:
-    """Wait for one array; one that was donated meanwhile has been computed, or will be by its new owner."""
+    """Wait for one array. Ignore one that was donated meanwhile, because it can no longer be waited for."""
     from ..storage import transfer
 
     try:
@@ -111,8 +111,8 @@ class Event(torch.Event):
         self._error: Exception | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Mark the work that the device has been given so far."""
-        # Weak: an event must not keep memory alive, nor keep an in-place operator from donating it.
+        """Mark all work given to the device so far."""
+        # Weak: an event must not keep memory alive, and must not prevent an in-place operator from donating it.
         self._arrays = [weakref.ref(a) for a in _pending()]
         self._error = None
         self._time = None
@@ -204,7 +204,7 @@ class Stream(torch.Stream):
         """Does nothing: operators wait for their inputs."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Nothing to do: there is one stream."""
+        """Does nothing: there is only one stream."""
 
 
 def default_stream(device: Device = None) -> Stream:
@@ -216,12 +216,12 @@ current_stream = default_stream
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Nothing to do: there is one stream."""
+    """Does nothing: there is only one stream."""
 
 
 @contextmanager
 def stream(stream: torch.Stream | None) -> Iterator[None]:
-    """A scope of that stream. Does nothing, because there is only one stream."""
+    """Open a scope of that stream. Does nothing: there is only one stream."""
     yield
 
 
