@@ -8,7 +8,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.memory import watching
+from jaxtorch.insight.memory import live_arrays, watching
 from jaxtorch.insight.programs import program
 from jaxtorch.widgets.memory import MemoryView, ProgramMemoryView
 from jaxtorch.widgets.units import size
@@ -25,8 +25,10 @@ def test_rows_add_up_and_names_are_text() -> None:
         pass
     view = MemoryView(names)
     data = json.loads(json.dumps(view.data()))
+    sizes = [a.nbytes for a in live_arrays(names)]
     total = sum(r["bytes"] for r in data["lines"])
-    assert total == sum(r["bytes"] for r in data["arrays"])  # as long as there are less than 2000
+    assert total == sum(sizes)
+    assert sum(r["bytes"] for r in data["arrays"]) == sum(sizes[:2000])  # the largest
     assert data["page"]["title"].startswith(f"{size(total)} in ")
     (row,) = [r for r in data["arrays"] if r["shape"] == "[1089, 2103]"]
     assert row["name"] == f"kept['{EVIL}']"
