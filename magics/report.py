@@ -44,15 +44,12 @@ def report(magic: str, outcome: Outcome) -> str:
         return f"{magic}: ran as plain Python: {outcome.reasons[0]}"
     if not outcome.traced:
         return f"{magic}: cached, {outcome.inputs} in, {outcome.outputs} out"
-    again = ""
+    what = "traced" if outcome.nth == 1 and not outcome.reasons else "retraced"
     if outcome.reasons:
         more = len(outcome.reasons) - 2
-        again = " again: " + ", ".join(outcome.reasons[:2])
-        again += f" and {more} more" if more > 0 else ""
-    elif outcome.nth > 1:
-        again = " again"
+        what += ": " + ", ".join(outcome.reasons[:2]) + (f" and {more} more" if more > 0 else "")
     times = f"{outcome.trace_seconds * 1e3:.0f} ms trace, {outcome.xla_seconds * 1e3:.0f} ms XLA"
-    return f"{magic}: traced{again} ({_ordinal(outcome.nth)}; {times})"
+    return f"{magic}: {what} ({_ordinal(outcome.nth)}; {times})"
 
 
 def _ordinal(n: int) -> str:
