@@ -77,7 +77,7 @@ SHOWN = {
     "hlo": "logits = model(x)",
     "profile": "device busy",
     "lines": "b = a @ a",
-    "memory": "arrays hold",
+    "memory": "arrays · peak",
     "devices": "x: float32[512, 64]",
 }
 
@@ -108,8 +108,12 @@ def test_a_notebook_that_is_not_trusted_shows_the_pages_and_runs_nothing(untrust
         expect(place.locator(".jaxtorch-view")).to_contain_text(words)
         assert place.locator(".jaxtorch-view").evaluate("e => e.shadowRoot") is None
         expect(place.locator("script, .view, [onerror]")).to_have_count(0)
-    folded = untrusted.show(list(CELLS).index("cache")).locator("details").first
-    folded.locator("summary").click()
-    expect(folded.locator("table").first).to_be_visible()
+    folded = untrusted.show(list(CELLS).index("cache")).locator(
+        "details", has=page.locator("> summary", has_text="Programs of train")
+    )
+    table = folded.last.locator("table").first  # the inner one of two
+    expect(table).not_to_be_visible()
+    folded.last.locator("summary").first.click()
+    expect(table).to_be_visible()
     expect(page.get_by_text("Loading widget")).to_have_count(0)
     assert page.evaluate("() => window.ran") is None

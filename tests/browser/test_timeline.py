@@ -24,11 +24,12 @@ class Profile(View):
     def text(self): return "profile"
     def html(self): return "<p>profile</p>"
     def data(self):
+        heading = dict(title="made up", facts=[], warnings=[], sections=[], actions=[], filter=None, filters="")
         return dict(
-            version=1, title="made up", repeat=1, attributed=1,
-            wall=N * 1000, device=N * 900, busy=N * 900, idle=N * 100,
-            host=dict(compile=0, waiting=0, transfer=0, dispatch=0, python=N * 1000), memory=None, peak=None,
-            lines=[dict(id=i, file="f", cell=1, line=i, source=f"line {i}", **time) for i in range(10)],
+            version=1, heading=heading, device=N * 900, peak=None, phases=[],
+            lines=[
+                dict(id=i, file="f", cell=1, line=i, source=f"line {i}", inclusive=N * 900, **time) for i in range(10)
+            ],
             unattributed=dict(time, total=0), tree=dict(name="", own=0, children=[], **time),
             operators=[], instructions=[], names=[f"event {i}" for i in every], runs=[[0, N * 1000]],
             lanes=[dict(name=f"lane {i}", device=True) for i in range(LANES)],
