@@ -52,7 +52,7 @@ print(sorted(m for m in sys.modules if m.startswith("jaxtorch.")))
     )
     packages, modules = map(eval, out.splitlines()[-2:])
     assert packages == ["jaxtorch", "torch"]  # of torch, `torch.jax`
-    device = ("guard", "module", "registration", "seeds")
+    device = ("generators", "guard", "module", "registration", "seeds")
     assert modules == [
         "jaxtorch.autoload",
         "jaxtorch.base",
