@@ -27,7 +27,7 @@ KINDS: dict[str, type] = {
 # The types of these views' answers.
 ANSWERS: tuple[type, ...] = (
     page.File,
-    hlo_data.Places,
+    hlo_data.SourceLines,
     hlo_data.StageAnswer,
     hlo_data.GraphAnswer,
     hlo_data.InstructionAnswer,

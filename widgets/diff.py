@@ -10,7 +10,7 @@ from jaxtorch.insight.hlo.diff import Diff, Hunk, compare
 from jaxtorch.insight.hlo.listing import Listing, short
 from jaxtorch.insight.hlo.reading import Reading
 
-from .hlo_words import TITLES, program_title
+from .hlo_format import TITLES, program_title
 from .protocol import Data, plain
 from .units import amount, size
 from .view import View

@@ -20,14 +20,13 @@ from .hlo_data import (
     HloData,
     InstructionAnswer,
     Other,
-    Places,
+    SourceLine,
+    SourceLines,
     SourceText,
     StageAnswer,
     tables,
 )
-from .hlo_data import Place as LinePlace
-from .hlo_page import Page
-from .hlo_words import (
+from .hlo_format import (
     COLUMNS,
     TITLES,
     cells,
@@ -40,6 +39,7 @@ from .hlo_words import (
     shown_line,
     source_title,
 )
+from .hlo_page import Page
 from .page import Fact, Facts, File
 from .page_text import page_text, shortened
 from .protocol import Data, Json, plain
@@ -100,9 +100,11 @@ class HloView(View):
                 figures = cells(rows.get((source.file, number)), total)
                 shown = shortened(f"{number:4}  {code.expandtabs(4)}", width)
                 out.append(f"{shown:{width}} {_aligned(figures)}".rstrip())
-        rest = next((r for r in self.reading.lines if r.place is None), None)
-        if rest is not None:
-            out.append(f"{'      (no line of your code)':{width}} {_aligned(cells(rest, total))}")
+        unattributed = next((r for r in self.reading.lines if r.place is None), None)
+        if unattributed is not None:
+            out.append(
+                f"{'      (no line of your code)':{width}} {_aligned(cells(unattributed, total))}"
+            )
         return out
 
     def _fusions(self) -> list[str]:
@@ -126,8 +128,8 @@ class HloView(View):
             head += f", {_MOST} of them here (--grep WORD, --line N, --save FILE)"
         out = [head]
         for i in shown:
-            where = ",".join(str(p.line) for p in listing.places[i][:3])
-            line = f"{where:>9} │ {shown_line(listing, i)}"
+            numbers = ",".join(str(p.line) for p in listing.places[i][:3])
+            line = f"{numbers:>9} │ {shown_line(listing, i)}"
             out.append(line if why else shortened(line, _WIDTH))
         return out
 
@@ -135,11 +137,11 @@ class HloView(View):
 
     def data(self) -> Data:
         self._grow()
-        places = self._places()
+        source_lines = self._source_lines()
         info = self.reading.program
         data = HloData(
-            sources=places.sources,
-            lines=places.lines,
+            sources=source_lines.sources,
+            lines=source_lines.lines,
             page=replace(heading(self.reading), sections=tables(self.reading, self._costs())),
             name=info.name,
             others=[Other(p.id, program_title(p)) for p in _comparable(info)],
@@ -170,23 +172,23 @@ class HloView(View):
         return super().answer(ask, arguments)
 
     def _grow(self) -> None:
-        """Assign an L to every new line, and an index to every new file. Known lines and files keep theirs."""
+        """Assign an L to every new line, and an index to every new file. The old ones do not change."""
         texts = {source.file: source for source in self.reading.texts()}
         self._sources = [texts.pop(source.file) for source in self._sources] + list(texts.values())
-        known = [row.place for row in self.reading.lines if row.place is not None]
-        for listing in self.reading.read():
-            known += listing.all_places
-        for place in known:
+        places = [row.place for row in self.reading.lines if row.place is not None]
+        for listing in self.reading.requested_listings():
+            places += listing.all_places
+        for place in places:
             self._lines.setdefault((place.file, place.line), len(self._lines))
 
-    def _places(self) -> Places:
+    def _source_lines(self) -> SourceLines:
         files = {source.file: i for i, source in enumerate(self._sources)}
-        return Places(
+        return SourceLines(
             [
                 SourceText(s.file, source_title(s), s.cell, s.first, list(s.lines))
                 for s in self._sources
             ],
-            [LinePlace(files.get(file, 0), line) for file, line in self._lines],
+            [SourceLine(files.get(file, 0), line) for file, line in self._lines],
         )
 
     def _l(self, place: Place | None) -> int:
@@ -224,11 +226,11 @@ class HloView(View):
         for places in listing.places:
             links.append(groups.setdefault(places, len(groups) - 1))
         del groups[()]
-        known = self._places()
+        source_lines = self._source_lines()
         guesses = self.reading.module.inferred
         return StageAnswer(
-            sources=known.sources,
-            lines=known.lines,
+            sources=source_lines.sources,
+            lines=source_lines.lines,
             stage=stage,
             title=TITLES[stage],
             text=listing.text,
@@ -250,15 +252,17 @@ class HloView(View):
 
     def _instruction(self, name: str) -> InstructionAnswer:
         reading = self.reading
-        own = reading.module.named(name)
-        scope = scope_of(own.op_name)
-        cost = reading.costs.of(own)
+        instruction = reading.module.named(name)
+        scope = scope_of(instruction.op_name)
+        cost = reading.costs.of(instruction)
         listing = reading.listing("hlo")
-        places = reading.sources.spanned(own)
-        runs = reading.costs.runs.get(own.computation, 0)
-        inferred = own.id in reading.module.inferred
-        text = listing.lines[listing.instructions.index(own.id)].strip()
-        stack = tuple(f"{f.file}:{f.line} {f.function}" for f in reading.module.stack(own.frame))
+        places = reading.sources.spanned(instruction)
+        runs = reading.costs.runs.get(instruction.computation, 0)
+        inferred = instruction.id in reading.module.inferred
+        text = listing.lines[listing.instructions.index(instruction.id)].strip()
+        stack = tuple(
+            f"{f.file}:{f.line} {f.function}" for f in reading.module.stack(instruction.frame)
+        )
         facts = (
             Fact("Instruction", (text,), code=True),
             Fact(
@@ -276,7 +280,7 @@ class HloView(View):
             Fact("Runs", (f"{runs:,}",)),
             Fact("Stack", stack or ("not recorded",), code=True),
         )
-        return InstructionAnswer(own.name, [self._l(p) for p in places], Facts(facts))
+        return InstructionAnswer(instruction.name, [self._l(p) for p in places], Facts(facts))
 
 
 INFERRED = "inferred: XLA recorded no source location, so scope and lines are guesses"

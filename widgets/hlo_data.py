@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 from jaxtorch.insight.hlo.reading import Reading
 
-from .hlo_words import parts_of
+from .hlo_format import parts_of
 from .memory import BufferRow, buffer_rows, memory_facts
 from .page import Column, Facts, Page, Row, Section, Table, columns
 
@@ -33,7 +33,7 @@ class CostRow(Row):
 
 
 @dataclass(frozen=True)
-class KindRow(Row):
+class OpcodeRow(Row):
     """All instructions with the same opcode."""
 
     opcode: Annotated[str, Column("opcode", "code")]
@@ -68,7 +68,7 @@ class SourceText:
     lines: list[str]
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of user code: an index into `sources`, and the line number."""
 
     source: int
@@ -83,15 +83,15 @@ class Other(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Places:
+class SourceLines:
     """The lines of user code that became instructions. Later answers may extend both lists."""
 
     sources: list[SourceText]
-    lines: list[Place]
+    lines: list[SourceLine]
 
 
 @dataclass(frozen=True)
-class HloData(Places):
+class HloData(SourceLines):
     """A program.
 
     Attributes:
@@ -112,7 +112,7 @@ class HloData(Places):
 
 
 @dataclass(frozen=True)
-class StageAnswer(Places):
+class StageAnswer(SourceLines):
     """The text of one stage.
 
     Attributes:
@@ -167,18 +167,18 @@ class InstructionAnswer:
 
 
 def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
-    """The tables of a program: lines (unless `costs` is empty), kinds of instructions, fusions and buffers."""
-    kinds = [
-        KindRow(
-            id=k.opcode,
-            opcode=k.opcode,
-            number=k.number,
-            fused=k.fused,
-            flops=k.cost.flops,
-            transcendentals=k.cost.transcendentals,
-            bytes=k.cost.bytes,
+    """The tables of a program: lines (unless `costs` is empty), opcodes, fusions and buffers."""
+    opcodes = [
+        OpcodeRow(
+            id=o.opcode,
+            opcode=o.opcode,
+            number=o.number,
+            fused=o.fused,
+            flops=o.cost.flops,
+            transcendentals=o.cost.transcendentals,
+            bytes=o.cost.bytes,
         )
-        for k in reading.kinds
+        for o in reading.opcodes
     ]
     fusions = [
         FusionRow(
@@ -195,20 +195,22 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
     ]
     buffers = buffer_rows(reading.buffers[:_ROWS])
     memory = reading.program.memory()
-    found: list[Section] = []
+    sections: list[Section] = []
     if costs:
-        found.append(
+        sections.append(
             Table("lines", columns(CostRow, costs), costs, "By line", "Cost by line", selects=True)
         )
-    found.append(Table("kinds", columns(KindRow, kinds), kinds, "By kind", "Instructions by kind"))
+    sections.append(
+        Table("kinds", columns(OpcodeRow, opcodes), opcodes, "By kind", "Instructions by kind")
+    )
     if fusions:
         title = f"Fusions ({len(reading.fusions)})"
         shown = columns(FusionRow, fusions)
-        found.append(Table("fusions", shown, fusions, title, selects=True))
+        sections.append(Table("fusions", shown, fusions, title, selects=True))
     if memory is not None:
-        found.append(memory_facts(memory, "Memory"))
+        sections.append(memory_facts(memory, "Memory"))
     if buffers:
-        found.append(
+        sections.append(
             Table("buffers", columns(BufferRow, buffers), buffers, "Memory", "Memory by buffer")
         )
-    return tuple(found)
+    return tuple(sections)

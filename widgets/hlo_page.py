@@ -14,7 +14,7 @@ from jaxtorch.insight.hlo.reading import Reading, Source
 from jaxtorch.insight.hlo.scopes import scope_of
 
 from .hlo_data import tables
-from .hlo_words import (
+from .hlo_format import (
     COLUMNS,
     TITLES,
     cells,
@@ -90,20 +90,20 @@ class Page:
                     f'<td style="{_CODE}">{escape(code) or "&nbsp;"}</td>'
                     f'{_numbers(cells(rows.get(key), total))}<td style="{_NUMBER}">{links}</td></tr>'
                 )
-        rest = next((r for r in self.reading.lines if r.place is None), None)
-        if rest is not None:
-            figures = _numbers(cells(rest, total))
+        unattributed = next((r for r in self.reading.lines if r.place is None), None)
+        if unattributed is not None:
+            figures = _numbers(cells(unattributed, total))
             out.append(f"<tr><td></td><td><i>no line of your code</i></td>{figures}<td></td></tr>")
         return f'<table style="{_TABLE}">{"".join(out)}</table>'
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
         """For each line of user code, the first visible line of a listing that comes from it."""
         listing = self.reading.listing(stage)
-        found: dict[tuple[str, int], int] = {}
+        first_lines: dict[tuple[str, int], int] = {}
         for i in self._chosen[stage][0][:_MOST]:
             for place in listing.places[i]:
-                found.setdefault((place.file, place.line), i)
-        return found
+                first_lines.setdefault((place.file, place.line), i)
+        return first_lines
 
     # -- the texts ------------------------------------------------------------------------------------------------
 

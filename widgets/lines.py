@@ -29,7 +29,7 @@ class CodeRow(Row):
     times: Annotated[float | None, Column("times", "count", "instructions run", wide=True)]
     ops: Annotated[float | None, Column("ops", "amount", wide=True)]
     bytes: Annotated[float | None, Column("bytes", "bytes", wide=True)]
-    place: Annotated[str, Column("where", wide=True)]
+    location: Annotated[str, Column("where", wide=True)]
     code: Annotated[str, Column("code", "code")]
     inferred: bool
 
@@ -46,9 +46,11 @@ class LinesView(ProfiledView, PageView):
             f"{runs}{duration(profile.wall)}",
             f"{duration(profile.device)} on the device",
         ]
-        rest = profile.unattributed.total
-        if rest:
-            facts.append(f"{duration(rest)} ({share(rest, profile.device)}) of no line")
+        unattributed = profile.unattributed.total
+        if unattributed:
+            facts.append(
+                f"{duration(unattributed)} ({share(unattributed, profile.device)}) of no line"
+            )
         code = source_code(profile, sources, "In their order")
         table = slowest(code, "The slowest first", text_rows=0)
         return Page(
@@ -60,20 +62,20 @@ class LinesView(ProfiledView, PageView):
 
 def source_code(profile: Profile, sources: list[Source], title: str) -> list[Code[CodeRow]]:
     """The source code with the time of each line."""
-    found = []
+    sections = []
     for i, source in enumerate(sources):
         rows = [_row(profile, line) for line in source.lines]
-        # Leave out the time of a source that has none of its own, such as a cell that only calls others.
+        # Leave out the time of a source without self time, such as a cell that only calls others.
         time = f": {duration(source.total)}" if source.total else ""
         shown = columns(CodeRow, rows)
-        found.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))
-    return found
+        sections.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))
+    return sections
 
 
 def slowest(code: list[Code[CodeRow]], title: str, text_rows: int) -> Table:
     """The lines that took time, the slowest first."""
     rows = [
-        replace(row, id=f"{source.key} {row.id}", place=source.name.partition(":")[0])
+        replace(row, id=f"{source.key} {row.id}", location=source.name.partition(":")[0])
         for source in code
         for row in source.rows
         if row.device is not None or row.inclusive is not None
@@ -94,7 +96,7 @@ def _row(profile: Profile, line: Line) -> CodeRow:
         times=None if time is None else time.count,
         ops=None if time is None else time.flops or None,
         bytes=None if time is None else time.bytes or None,
-        place="",
+        location="",
         code=line.text,
         inferred=time is not None and is_estimate(time),
     )

@@ -201,7 +201,7 @@ def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
     """The buffers of a program, the largest first."""
     rows = []
     for buffer in buffers:
-        held = [h.instruction for h in buffer.held]
+        held = [h.instruction for h in buffer.values]
         more = len(held) - 20
         rows.append(
             BufferRow(
@@ -219,7 +219,7 @@ def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
 
 def _values(buffer: Allocation) -> Notes:
     """The values that occupy a buffer, and where in it."""
-    held = buffer.held[:_MOST_VALUES]
+    held = buffer.values[:_MOST_VALUES]
     return Notes(
         tuple(Note(f"{h.instruction}: {size(h.size)} at {h.offset}") for h in held), text_most=0
     )

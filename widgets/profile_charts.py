@@ -34,11 +34,11 @@ def bars(profile: Profile) -> str:
 
 
 def _bar(group: Phases, whole: float) -> str:
-    pieces, words = [], []
+    pieces, labels = [], []
     for part in group.parts:
         colour = _COLOURS[part.name]
         percent = 100 * part.time / whole if whole else 0
-        words.append(
+        labels.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
             f'height:9px;background:{colour}"></span> {part.name} {duration(part.time)} '
             f"({share(part.time, whole)})</span>"
@@ -46,7 +46,7 @@ def _bar(group: Phases, whole: float) -> str:
         pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
     return (
         f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{group.who}</th><td style="text-align:left">'
-        f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(words)}</td></tr>'
+        f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(labels)}</td></tr>'
     )
 
 
@@ -68,7 +68,7 @@ def _flame(node: Node, whole: float, depth: int) -> str:
     label = escape(node.name)
     hint = escape(
         f"{node.name}: {duration(node.time.total)} ({share(node.time.total, whole)}), "
-        f"backward {duration(node.time.backward)}, itself {duration(node.own.total)}",
+        f"backward {duration(node.time.backward)}, itself {duration(node.self_time.total)}",
         quote=True,
     )
     bar = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LineTime(Time):
-    """A line. `inclusive` is its own time plus the time of everything it called."""
+    """A line. `inclusive` is its self time plus the time of everything it called."""
 
     id: int
     file: str
@@ -56,10 +56,10 @@ class InstructionTime(Time):
 
 @dataclass(frozen=True, kw_only=True)
 class Branch(Time):
-    """A module. `own` is its time without its submodules."""
+    """A module. `self_time` is its time without its submodules."""
 
     name: str
-    own: float
+    self_time: float
     children: list[Branch]
 
 
@@ -244,21 +244,21 @@ def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
         (row.program, row.number, row.instruction): i for i, row in enumerate(profile.instructions)
     }
     modules = {path: i for i, path in enumerate(_paths(profile.tree))}
-    most: dict[tuple[int, str], Share] = {}
+    largest: dict[tuple[int, str], Share] = {}
     for share in attribution.shares:
         key = share.executable, share.instruction
-        if key not in most or share.own > most[key].own:
-            most[key] = share
-    found = {}
-    for (number, name), share in most.items():
+        if key not in largest or share.duration > largest[key].duration:
+            largest[key] = share
+    owners = {}
+    for (number, name), share in largest.items():
         executable = attribution.executables[number]
         program = executable.info.id if executable.info is not None else None
-        found[number, name] = (
+        owners[number, name] = (
             operators.get(share.origin.operator, -1),
             modules.get(share.origin.scope, -1),
             instructions.get((executable.title, program, name), -1),
         )
-    return found
+    return owners
 
 
 def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -271,4 +271,6 @@ def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 def _branch(node: Node) -> Branch:
     children = [_branch(child) for child in node.children]
-    return Branch(name=node.name, own=node.own.total, children=children, **vars(node.time))
+    return Branch(
+        name=node.name, self_time=node.self_time.total, children=children, **vars(node.time)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from jaxtorch.insight.profile.sources import where
+from jaxtorch.insight.profile.sources import line_label
 
 from . import roofline
 from .lines import is_estimate, slowest, source_code
@@ -61,7 +61,7 @@ class KernelRow(Row):
     opcode: Annotated[str, Column("opcode", "code")]
     instruction: Annotated[str, Column("instruction", "code", most=40)]
     program: Annotated[str, Column("program", "code", most=20)]
-    places: Annotated[str, Column("from")]
+    lines: Annotated[str, Column("from")]
     inferred: bool
 
 
@@ -69,10 +69,11 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
     """The page. A terminal shows the breakdown and the tables."""
     code = [replace(source, in_text=False) for source in source_code(profile, sources, "Lines")]
     lines = slowest(code, "Lines, the slowest first", _TEXT_ROWS)
-    rest = profile.unattributed.total
-    if rest:
+    unattributed = profile.unattributed.total
+    if unattributed:
         lines = replace(
-            lines, rest=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
+            lines,
+            rest=f"{duration(unattributed)} ({share(unattributed, profile.device)}) belong to no line.",
         )
     modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
     return replace(
@@ -190,7 +191,7 @@ def _kernel(profile: Profile, number: int, row: InstructionRow) -> KernelRow:
         opcode=row.opcode,
         instruction=row.instruction,
         program=row.program,
-        places="; ".join(map(where, row.places[:2])) + (" ..." if len(row.places) > 2 else ""),
+        lines="; ".join(map(line_label, row.places[:2])) + (" ..." if len(row.places) > 2 else ""),
         inferred=is_estimate(time),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Annotated
 
-from jaxtorch.insight.profile.sources import text_of, where
+from jaxtorch.insight.profile.sources import line_label, text_of
 
 from .page import Column, Row
 from .units import amount, share
@@ -66,7 +66,7 @@ def rows(profile: Profile) -> list[RoofRow]:
 
 def _line(position: Position) -> str:
     place = position.row.place
-    return position.row.name if place is None else f"{where(place)}: {text_of(place)}"
+    return position.row.name if place is None else f"{line_label(place)}: {text_of(place)}"
 
 
 def drawing(profile: Profile) -> str:

@@ -54,9 +54,11 @@ def timeline(profile: Profile) -> str:
 
 def _busiest(events: Events) -> list[int]:
     """The lanes to draw: first those of the device, then those of the host, each the busiest first."""
-    own = np.bincount(events.lane, weights=events.own, minlength=len(events.lanes))
-    order = sorted(range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -own[i]))
-    return [i for i in order if own[i]][:_LANES]
+    self_times = np.bincount(events.lane, weights=events.self_time, minlength=len(events.lanes))
+    order = sorted(
+        range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -self_times[i])
+    )
+    return [i for i in order if self_times[i]][:_LANES]
 
 
 def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
@@ -83,7 +85,7 @@ def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tup
     if len(rest):
         pieces.append(
             f'<text x="0" y="{depths * _ROW + 9}" font-size="9" fill="currentColor" opacity=".7">and {len(rest)} '
-            f"shorter events, {duration(float(events.own[rest].sum()))} in all</text>"
+            f"shorter events, {duration(float(events.self_time[rest].sum()))} in all</text>"
         )
         depths += 1
     return "".join(pieces), depths

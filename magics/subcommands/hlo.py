@@ -15,7 +15,7 @@ from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, program, programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import HloView
-from jaxtorch.widgets.hlo_words import full_text
+from jaxtorch.widgets.hlo_format import full_text
 from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects

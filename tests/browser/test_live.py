@@ -183,13 +183,13 @@ def test_in_notebook_7_it_is_the_same(lab: Callable[..., Lab]) -> None:
 
 
 LONG = r"""
-from jaxtorch.widgets.hlo_data import HloData, Place, Places, SourceText, StageAnswer
+from jaxtorch.widgets.hlo_data import HloData, SourceLine, SourceLines, SourceText, StageAnswer
 from jaxtorch.widgets.page import Page
 from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.view import View
 class Long(View):
     kind = "hlo"
-    places = [SourceText("f", "f", None, 1, ["first", "second"])], [Place(0, 1), Place(0, 2)]
+    places = [SourceText("f", "f", None, 1, ["first", "second"])], [SourceLine(0, 1), SourceLine(0, 2)]
     def text(self): return "long"
     def html(self): return "<p>long</p>"
     def data(self): return plain(HloData(*self.places, Page("long"), "long", [], ["hlo"], "hlo", -1, ""))

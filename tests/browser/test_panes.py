@@ -13,8 +13,8 @@ from jaxtorch.widgets.hlo_data import (
     CostRow,
     HloData,
     InstructionAnswer,
-    Place,
-    Places,
+    SourceLine,
+    SourceLines,
     SourceText,
     StageAnswer,
 )
@@ -37,7 +37,9 @@ class Linked(View):
 
     kind = "hlo"
     numbers = range(len(SOURCE))
-    places = Places([SourceText("f", "f", None, 1, SOURCE)], [Place(0, n + 1) for n in numbers])
+    places = SourceLines(
+        [SourceText("f", "f", None, 1, SOURCE)], [SourceLine(0, n + 1) for n in numbers]
+    )
 
     def text(self) -> str:
         return "linked"

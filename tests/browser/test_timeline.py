@@ -30,7 +30,7 @@ class Profile(View):
             lines=[
                 dict(id=i, file="f", cell=1, line=i, source=f"line {i}", inclusive=N * 900, **time) for i in range(10)
             ],
-            unattributed=dict(time, total=0), tree=dict(name="", own=0, children=[], **time),
+            unattributed=dict(time, total=0), tree=dict(name="", self_time=0, children=[], **time),
             operators=[], instructions=[], names=[f"event {i}" for i in every], runs=[[0, N * 1000]],
             lanes=[dict(name=f"lane {i}", device=True) for i in range(LANES)],
             events=dict(start=[i * 1000 for i in every], duration=[900] * N, lane=[i % LANES for i in every],

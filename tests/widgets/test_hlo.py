@@ -16,7 +16,7 @@ from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, keep, programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import INFERRED, HloView
-from jaxtorch.widgets.hlo_words import full_text
+from jaxtorch.widgets.hlo_format import full_text
 from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.units import amount, counted, size
 from tests.insight.hlo.programs import run
@@ -155,8 +155,8 @@ def test_the_data_is_json_and_its_numbers_are_the_texts(view: HloView) -> None:
     for row in rows:
         if row["id"] >= 0:
             source, line = data["lines"][row["id"]]
-            own = data["sources"][source]
-            code = own["lines"][line - own["first"]].strip()
+            part = data["sources"][source]
+            code = part["lines"][line - part["first"]].strip()
             codes[code] = row["flops"]
             assert row["line"] == f"{line}  {code}"
     assert codes["y = x @ w"] == 2 * 8 * 16 * 4
@@ -173,8 +173,8 @@ def test_links_of_a_stage_lead_to_the_code(view: HloView, stage: str) -> None:
         if re.search(r"\bdot(_general)?\b[\[( ]", line) and "fusion" not in line and group >= 0:
             for place in answer["groups"][group]:
                 source, number = answer["lines"][place]
-                own = answer["sources"][source]
-                of_product.add(own["lines"][number - own["first"]].strip())
+                part = answer["sources"][source]
+                of_product.add(part["lines"][number - part["first"]].strip())
     assert of_product == {"y = x @ w"}
 
 

@@ -14,7 +14,7 @@ from .wire import fields
 
 
 @dataclass(frozen=True)
-class Held:
+class AssignedValue:
     """A value in an allocation.
 
     Attributes:
@@ -32,40 +32,39 @@ class Allocation:
 
     Attributes:
         kind: "argument", "result", "constant", "temporary", or "local" (thread-local).
-        held: the values placed in it, the largest first.
+        values: the values placed in it, the largest first.
     """
 
     index: int
     kind: str
     size: int
-    held: tuple[Held, ...]
+    values: tuple[AssignedValue, ...]
 
 
 def read_buffers(assignment: bytes, module: Module) -> list[Allocation]:
     """The allocations of a serialized `BufferAssignmentProto`, the largest first; none if the proto is empty."""
-    makers: dict[int, str] = {}
+    producers: dict[int, str] = {}
     allocations: list[list[tuple[int, Any]]] = []
     for key, value in fields(assignment):
         if key == 1:
-            own = dict(fields(value))
-            place = dict(fields(own.get(3, b""))).get(4, 0)
-            maker = module.instructions.get(place)
-            makers[own.get(1, 0)] = "" if maker is None else maker.name
+            buffer = dict(fields(value))
+            producer_id = dict(fields(buffer.get(3, b""))).get(4, 0)
+            producer = module.instructions.get(producer_id)
+            producers[buffer.get(1, 0)] = "" if producer is None else producer.name
         elif key == 3:
             allocations.append(list(fields(value)))
-    found = [_allocation(each, makers) for each in allocations]
-    return sorted(found, key=lambda a: -a.size)
+    return sorted((_allocation(each, producers) for each in allocations), key=lambda a: -a.size)
 
 
-def _allocation(data: list[tuple[int, Any]], makers: dict[int, str]) -> Allocation:
-    own = dict(data)
-    held = []
+def _allocation(data: list[tuple[int, Any]], producers: dict[int, str]) -> Allocation:
+    message = dict(data)
+    values = []
     for key, value in data:
         if key == 9:
             assigned = dict(fields(value))
-            name = makers.get(assigned.get(1, 0), "")
-            held.append(Held(name, assigned.get(2, 0), assigned.get(3, 0)))
-    held.sort(key=lambda h: (-h.size, h.offset))
-    kinds = {5: "argument", 12: "constant", 3: "local", 7: "result"}
-    kind = next((name for field, name in kinds.items() if own.get(field)), "temporary")
-    return Allocation(own.get(1, 0), kind, own.get(2, 0), tuple(held))
+            name = producers.get(assigned.get(1, 0), "")
+            values.append(AssignedValue(name, assigned.get(2, 0), assigned.get(3, 0)))
+    values.sort(key=lambda v: (-v.size, v.offset))
+    kind_of_field = {5: "argument", 12: "constant", 3: "local", 7: "result"}
+    kind = next((kind for field, kind in kind_of_field.items() if message.get(field)), "temporary")
+    return Allocation(message.get(1, 0), kind, message.get(2, 0), tuple(values))

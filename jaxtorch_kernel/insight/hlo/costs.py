@@ -1,6 +1,6 @@
 """The costs of instructions: floating-point operations, transcendental functions, bytes moved.
 
-XLA's own `cost_analysis()` reports only the totals of a program, and it counts a loop body once. This module gives the
+XLA's `cost_analysis()` reports only the totals of a program, and it counts a loop body once. This module gives the
 costs of each instruction. It follows XLA's counting rules, but counts a loop body as often as it runs (`trips.py`):
 
 * An elementwise addition or multiplication counts as one operation per element, a multiply-add as two. `exp`, `tanh`
@@ -22,10 +22,10 @@ from .module import RUNS_INSIDE, Computation, Instruction, Module
 from .trips import Trips
 from .work import NOTHING as NOTHING
 from .work import Cost as Cost
-from .work import Work, words
+from .work import Work, name_set
 
-# Opcodes that move no bytes: they only refer to values, or the computations they run are counted on their own.
-_FREE = words(
+# Opcodes that move no bytes: they only refer to values, or the computations they run are counted separately.
+_FREE = name_set(
     """
     parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional
     add-dependency partition-id replica-id async-update async-done copy-done send-done recv-done all-gather-done
@@ -42,7 +42,7 @@ class Costs:
         self.module = module
         self.trips = Trips(module)
         self._work = Work(module)
-        self._known: dict[int, Cost] = {}
+        self._cache: dict[int, Cost] = {}
         self._spread: dict[int, list[tuple[Instruction, Cost]]] = {}
 
     @cached_property
@@ -52,40 +52,40 @@ class Costs:
 
     def of(self, instruction: Instruction) -> Cost:
         """The cost of one run of an instruction and of the computations it runs. A loop includes all its iterations."""
-        found = self._known.get(instruction.id)
-        if found is None:
-            found = self._own(instruction)
+        cost = self._cache.get(instruction.id)
+        if cost is None:
+            cost = self._self_cost(instruction)
             times = self._times(instruction)
             if instruction.opcode in RUNS_INSIDE:
                 for called in instruction.calls:
-                    found = found.plus(
+                    cost = cost.plus(
                         self._of_computation(self.module.computations[called]).times(times)
                     )
-            self._known[instruction.id] = found
-        return found
+            self._cache[instruction.id] = cost
+        return cost
 
     @cached_property
     def runs(self) -> dict[int, int]:
         """How often each unfused computation runs in one run of the program, by its id."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
 
         def visit(computation: Computation, times: int) -> None:
-            found[computation.id] = found.get(computation.id, 0) + times
+            counts[computation.id] = counts.get(computation.id, 0) + times
             for instruction in computation.instructions:
                 if instruction.opcode in RUNS_INSIDE:
-                    own = self._times(instruction)
+                    rounds = self._times(instruction)
                     for called in instruction.calls:
-                        visit(self.module.computations[called], times * own)
+                        visit(self.module.computations[called], times * rounds)
 
         visit(self.module.entry, 1)
-        return found
+        return counts
 
     def _times(self, instruction: Instruction) -> int:
         """How often the computations of an instruction run each time it runs."""
         if instruction.opcode != "while":
             return 1
-        found = self.trips.of(instruction)
-        return 1 if found is None else found
+        count = self.trips.of(instruction)
+        return 1 if count is None else count
 
     def executed(self) -> Iterator[tuple[Instruction, int]]:
         """The instructions outside of fusions, each with the number of times it runs."""
@@ -97,22 +97,22 @@ class Costs:
         """The cost of one run, split over the fused instructions: reads count at the reader, the write at the producer.
 
         For any other instruction, the only part is the instruction itself, without the computations it runs. The parts
-        add up to the instruction's own cost.
+        add up to that cost.
         """
         if instruction.opcode != "fusion":
-            return [(instruction, self._own(instruction))]
-        found = self._spread.get(instruction.id)
-        if found is None:
+            return [(instruction, self._self_cost(instruction))]
+        parts = self._spread.get(instruction.id)
+        if parts is None:
             fused = self.module.computations[instruction.calls[0]]
             moved: dict[int, float] = {}
             for inner, count in self._moved_by_fusion(fused):
                 moved[inner.id] = moved.get(inner.id, 0.0) + count
-            found = self._spread[instruction.id] = []
+            parts = self._spread[instruction.id] = []
             for inner in fused.instructions:
                 work = self._work.of(inner)
-                own = Cost(work.flops, work.transcendentals, moved.get(inner.id, 0.0))
-                found.append((inner, own))
-        return found
+                inner_cost = Cost(work.flops, work.transcendentals, moved.get(inner.id, 0.0))
+                parts.append((inner, inner_cost))
+        return parts
 
     @cached_property
     def unknown(self) -> list[Instruction]:
@@ -133,7 +133,7 @@ class Costs:
                 total = total.plus(self.of(instruction))
         return total
 
-    def _own(self, instruction: Instruction) -> Cost:
+    def _self_cost(self, instruction: Instruction) -> Cost:
         """The cost without the computations that a loop, a branch or a call runs."""
         if instruction.opcode == "fusion":
             total = NOTHING
@@ -158,12 +158,12 @@ class Costs:
             )
         if opcode in _UPDATES:
             first = _UPDATES[opcode](instruction)
-            own = self._updated(instruction)
+            updated = self._updated(instruction)
             others = sum(
                 self._work.operand(instruction, i).bytes
                 for i in range(first, len(instruction.operands))
             )
-            return own + others
+            return updated + others
         return out + sum(
             self._work.operand(instruction, i).bytes for i in range(len(instruction.operands))
         )

@@ -112,18 +112,18 @@ def matches(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int,
     for edits in range(min(_MOST_EDITS, n + m) + 1):
         steps.append(dict(furthest))
         for diagonal in range(-edits, edits + 1, 2):
-            x, _ = _entered(furthest, diagonal, edits)
+            x, _ = _enter_diagonal(furthest, diagonal, edits)
             while x < n and x - diagonal < m and a[x] == b[x - diagonal]:
                 x += 1
             furthest[diagonal] = x
             if x >= n and x - diagonal >= m:
-                return [*_way_back(steps, n, m), (n, m, 0)]
+                return [*_backtrack(steps, n, m), (n, m, 0)]
     matcher = difflib.SequenceMatcher(None, first, second)
     return [(i, j, size) for i, j, size in matcher.get_matching_blocks()]
 
 
-def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
-    """Where one more edit enters a diagonal, and from which diagonal it comes.
+def _enter_diagonal(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, int]:
+    """The position at which one more edit enters a diagonal, and the diagonal that it comes from.
 
     An insertion comes from the diagonal above, a deletion from the one below.
     """
@@ -133,32 +133,32 @@ def _entered(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, 
     return left + 1, diagonal - 1
 
 
-def _way_back(steps: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int, int]]:
+def _backtrack(steps: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int, int]]:
     """The equal ranges along the path that reached the end."""
-    found = []
+    ranges = []
     for edits in range(len(steps) - 1, -1, -1):
         diagonal = x - y
-        start, before = _entered(steps[edits], diagonal, edits)
+        start, before = _enter_diagonal(steps[edits], diagonal, edits)
         if x > start:
-            found.append((start, start - diagonal, x - start))
+            ranges.append((start, start - diagonal, x - start))
         if edits:
             x = steps[edits][before]
             y = x - before
-    return found[::-1]
+    return ranges[::-1]
 
 
 class _Pairs:
     """A one-to-one mapping of names in the first text to names in the second."""
 
     def __init__(self) -> None:
-        self._there: dict[str, str] = {}
-        self._back: dict[str, str] = {}
+        self._to_second: dict[str, str] = {}
+        self._to_first: dict[str, str] = {}
 
     def fit(self, first: Iterable[str], second: Iterable[str]) -> bool:
-        """Whether the names correspond; names seen for the first time are paired."""
+        """Whether the names correspond; new names are paired."""
         fits = True
         for a, b in zip(first, second, strict=True):
-            fits &= self._there.setdefault(a, b) == b and self._back.setdefault(b, a) == a
+            fits &= self._to_second.setdefault(a, b) == b and self._to_first.setdefault(b, a) == a
         return fits
 
 
@@ -175,8 +175,8 @@ def _hlo(lines: Sequence[str]) -> list[_Line]:
 def _hlo_line(line: str) -> _Line:
     line = without_metadata(line)
     if line.startswith("HloModule "):
-        _, _, rest = line.partition(",")  # the module's name is that of the function
-        return _Line(f"HloModule{rest}", ())
+        _, _, attributes = line.partition(",")  # the module's name is that of the function
+        return _Line(f"HloModule{attributes}", ())
     if line.endswith("{"):  # a computation's head repeats the names of its parameters
         line = _PARAMETERS.sub("_", line)
     config = _CONFIG.search(line)
@@ -207,11 +207,11 @@ def _jaxpr(lines: Sequence[str]) -> list[_Line]:
     names = {name for line in lines for name in _BOUND.findall(line)}
     if not names:
         return [_Line(line, ()) for line in lines]
-    words = re.compile(r"(?<![\w.=])[a-z]+(?![\w=(\[])")
+    identifiers = re.compile(r"(?<![\w.=])[a-z]+(?![\w=(\[])")
 
     def line_of(line: str) -> _Line:
-        found = tuple(word for word in words.findall(line) if word in names)
-        return _Line(words.sub(lambda m: "_" if m[0] in names else m[0], line), found)
+        line_names = tuple(name for name in identifiers.findall(line) if name in names)
+        return _Line(identifiers.sub(lambda m: "_" if m[0] in names else m[0], line), line_names)
 
     return [line_of(line) for line in lines]
 

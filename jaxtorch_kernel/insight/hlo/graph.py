@@ -56,11 +56,11 @@ def neighbourhood(costs: Costs, instruction: Instruction, hops: int = 3, most: i
     cut = False
     while queue:
         number = queue.popleft()
-        own = module.instructions[number]
-        around = [*own.operands, *module.users.get(number, ())]
-        if number == instruction.id and not module.computations[own.computation].fused:
-            around += [module.computations[c].root for c in own.calls]
-        for other in around:
+        current = module.instructions[number]
+        neighbours = [*current.operands, *module.users.get(number, ())]
+        if number == instruction.id and not module.computations[current.computation].fused:
+            neighbours += [module.computations[c].root for c in current.calls]
+        for other in neighbours:
             if other in distance:
                 continue
             if len(distance) >= most or distance[number] == hops:
@@ -71,19 +71,19 @@ def neighbourhood(costs: Costs, instruction: Instruction, hops: int = 3, most: i
     nodes = []
     edges = []
     for number, steps in distance.items():
-        own = module.instructions[number]
-        detail = f"{own.opcode} {own.shape.text}"
-        nodes.append(Node(number, own.name, detail, steps, costs.of(own)))
+        current = module.instructions[number]
+        detail = f"{current.opcode} {current.shape.text}"
+        nodes.append(Node(number, current.name, detail, steps, costs.of(current)))
         edges += [
-            (operand, number) for operand in dict.fromkeys(own.operands) if operand in distance
+            (operand, number) for operand in dict.fromkeys(current.operands) if operand in distance
         ]
-        called = [module.computations[c].root for c in own.calls]
-        edges += [(root, number) for root in called if root in distance]
+        roots = [module.computations[c].root for c in current.calls]
+        edges += [(root, number) for root in roots if root in distance]
     return Graph(nodes, edges, cut)
 
 
 @dataclass
-class _Folded:
+class _ScopeTotals:
     """The totals of one scope."""
 
     depth: int
@@ -97,7 +97,7 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
     Scopes deeper than `depth` are folded into their parents. By default, the depth is the largest one at which the
     graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0".
     """
-    work = [(i, times) for i, times in costs.executed() if i.opcode not in _HANDS_ON]
+    work = [(i, times) for i, times in costs.executed() if i.opcode not in _FORWARDING]
     paths = {i.id: _path(i) for i, _ in work}
     # Fused instructions count in their own scope, which may be deeper than the fusion's.
     parts = [
@@ -111,33 +111,39 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
         depth = deepest
         while depth > 1 and len({(path[:depth], back) for path, back in scopes}) > most:
             depth -= 1
-    gathered: dict[tuple[tuple[str, ...], bool], _Folded] = {}
+    totals_of_scope: dict[tuple[tuple[str, ...], bool], _ScopeTotals] = {}
     for (path, backward), inner, cost in parts:
         key = path[:depth], backward
-        own = gathered.setdefault(key, _Folded(len(key[0])))
-        own.instructions += inner.opcode not in _HANDS_ON
-        own.cost = own.cost.plus(cost)
-    kept = dict(sorted(gathered.items(), key=_weight)[:most])
-    numbers = {key: i for i, key in enumerate(kept)}
+        totals = totals_of_scope.setdefault(key, _ScopeTotals(len(key[0])))
+        totals.instructions += inner.opcode not in _FORWARDING
+        totals.cost = totals.cost.plus(cost)
+    largest = dict(sorted(totals_of_scope.items(), key=_weight)[:most])
+    numbers = {key: i for i, key in enumerate(largest)}
     edges: dict[tuple[int, int], None] = {}
     for instruction, _ in work:
         path, backward = paths[instruction.id]
         to = numbers.get((path[:depth], backward))
-        for maker in _makers(costs, instruction):
-            if maker.id not in paths:
+        for producer in _find_producers(costs, instruction):
+            if producer.id not in paths:
                 continue
-            path, backward = paths[maker.id]
+            path, backward = paths[producer.id]
             start = numbers.get((path[:depth], backward))
             if start is not None and to is not None and start != to:
                 edges[start, to] = None
     nodes = [
-        Node(numbers[key], _label(*key), f"{own.instructions} instructions", own.depth, own.cost)
-        for key, own in kept.items()
+        Node(
+            numbers[key],
+            _label(*key),
+            f"{totals.instructions} instructions",
+            totals.depth,
+            totals.cost,
+        )
+        for key, totals in largest.items()
     ]
-    return Graph(nodes, list(edges), len(gathered) > len(kept) or depth < deepest)
+    return Graph(nodes, list(edges), len(totals_of_scope) > len(largest) or depth < deepest)
 
 
-def _weight(item: tuple[object, _Folded]) -> tuple[float, float]:
+def _weight(item: tuple[object, _ScopeTotals]) -> tuple[float, float]:
     return -item[1].cost.flops, -item[1].cost.bytes
 
 
@@ -150,8 +156,8 @@ def _path(instruction: Instruction) -> tuple[tuple[str, ...], bool]:
     return scope.path, scope.backward
 
 
-# Opcodes that only pass values on.
-_HANDS_ON = frozenset(
+# Opcodes that only forward values.
+_FORWARDING = frozenset(
     [
         "tuple",
         "get-tuple-element",
@@ -166,20 +172,20 @@ _HANDS_ON = frozenset(
 )
 
 
-def _makers(costs: Costs, instruction: Instruction) -> Iterator[Instruction]:
-    """The instructions that compute the operands; instructions that only pass values on are skipped."""
+def _find_producers(costs: Costs, instruction: Instruction) -> Iterator[Instruction]:
+    """The instructions that compute the operands; instructions that only forward values are skipped."""
     instructions = costs.module.instructions
-    seen: set[int] = set()
+    visited: set[int] = set()
     queue = list(instruction.operands)
     while queue:
         number = queue.pop()
-        if number in seen:
+        if number in visited:
             continue
-        seen.add(number)
-        own = instructions[number]
-        if own.opcode in _HANDS_ON and len(seen) < 1000:
-            inside = own.calls[:1] if own.opcode in ("while", "call") else ()
-            queue += own.operands
+        visited.add(number)
+        producer = instructions[number]
+        if producer.opcode in _FORWARDING and len(visited) < 1000:
+            inside = producer.calls[:1] if producer.opcode in ("while", "call") else ()
+            queue += producer.operands
             queue += [costs.module.computations[c].root for c in inside]
         else:
-            yield own
+            yield producer

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..programs import Place
 from .module import Module
-from .source import Sources, own_place
+from .source import Sources, place_of_stack
 
 STAGES = ("jaxpr", "stablehlo", "hlo")
 
@@ -29,8 +29,8 @@ class Listing:
     Attributes:
         stage: one of `STAGES`.
         lines: the text.
-        places: for each line, the lines of user code that it comes from. The own line of a fusion precedes those of
-            the instructions inside it.
+        places: for each line, the lines of user code that it comes from. The line of a fusion precedes those of the
+            instructions inside it.
         instructions: for each line of optimized HLO, the id of its instruction, or None; empty for other stages.
     """
 
@@ -53,50 +53,52 @@ class Listing:
         """The zero-based numbers of the lines that come from a line of user code."""
         wanted = place.file, place.line
         return [
-            i for i, own in enumerate(self.places) if any((p.file, p.line) == wanted for p in own)
+            i
+            for i, places in enumerate(self.places)
+            if any((p.file, p.line) == wanted for p in places)
         ]
 
-    def grep(self, word: str) -> list[int]:
-        """The zero-based numbers of the lines that contain a word, ignoring case."""
-        word = word.lower()
-        return [i for i, line in enumerate(self.lines) if word in line.lower()]
+    def grep(self, text: str) -> list[int]:
+        """The zero-based numbers of the lines that contain a text, ignoring case."""
+        text = text.lower()
+        return [i for i, line in enumerate(self.lines) if text in line.lower()]
 
 
 def list_jaxpr(jaxpr: Any) -> Listing:
     """A `ClosedJaxpr` as JAX prints it."""
     spans: list[list[tuple[int, int, Any]]] = []
     text = jaxpr.pretty_print(source_map=spans, use_color=False)
-    known: dict[int, tuple[Place, ...]] = {}
+    cache: dict[int, tuple[Place, ...]] = {}
 
     def places(tracebacks: Sequence[tuple[int, int, Any]]) -> tuple[Place, ...]:
         if not tracebacks:
             return ()
         traceback = tracebacks[0][2]
-        if id(traceback) not in known:
+        if id(traceback) not in cache:
             frames = ((f.file_name, f.line_num, f.function_name) for f in traceback.frames)
-            place = own_place(frames)
-            known[id(traceback)] = () if place is None else (place,)
-        return known[id(traceback)]
+            place = place_of_stack(frames)
+            cache[id(traceback)] = () if place is None else (place,)
+        return cache[id(traceback)]
 
     lines = tuple(text.splitlines())
-    return Listing("jaxpr", lines, tuple(_inherited(lines, [places(line) for line in spans])))
+    return Listing("jaxpr", lines, tuple(_inherit_places(lines, [places(line) for line in spans])))
 
 
-def _inherited(
+def _inherit_places(
     lines: Sequence[str], places: Sequence[tuple[Place, ...]]
 ) -> list[tuple[Place, ...]]:
     """The places of a jaxpr's lines. A line inside an equation (a `custom_jvp_call`) inherits the equation's place."""
-    found: list[tuple[Place, ...]] = []
-    around: list[tuple[int, tuple[Place, ...]]] = []
-    for line, own in zip(lines, places, strict=True):
+    inherited: list[tuple[Place, ...]] = []
+    enclosing: list[tuple[int, tuple[Place, ...]]] = []
+    for line, line_places in zip(lines, places, strict=True):
         indent = len(line) - len(line.lstrip())
-        while around and around[-1][0] >= indent:
-            around.pop()
-        own = own or (around[-1][1] if around else ())
-        found.append(own)
-        if own:
-            around.append((indent, own))
-    return found
+        while enclosing and enclosing[-1][0] >= indent:
+            enclosing.pop()
+        line_places = line_places or (enclosing[-1][1] if enclosing else ())
+        inherited.append(line_places)
+        if line_places:
+            enclosing.append((indent, line_places))
+    return inherited
 
 
 # `#loc7 = loc(callsite(#loc5 at #loc6))`, `loc("a.py":3:8 to :13)`, `loc("name"(#loc3))`; an operation ends in
@@ -112,12 +114,12 @@ _ESCAPED = re.compile(r"\\(?:([0-9A-Fa-f]{2})|(.))")
 
 def list_stablehlo(text: str) -> Listing:
     """StableHLO as `Lowered.as_text(debug_info=True)` gives it. Text without locations has no links."""
-    kept, locations = Locations.of_text(text)
+    source, locations = Locations.of_text(text)
     lines: list[str] = []
     places: list[tuple[Place, ...]] = []
     # Indent -> the last operation at this indent that opened regions. Its location is printed after the regions.
     opens: dict[int, int] = {}
-    for line in kept:
+    for line in source:
         place = locations.place(line)
         lines.append(_AT_END.sub("", line))
         places.append((place,) if place is not None else ())
@@ -145,23 +147,23 @@ class Locations:
     def of_text(cls, text: str) -> tuple[list[str], Locations]:
         """The lines of a text without its location table, and the table."""
         table: dict[str, str] = {}
-        kept: list[str] = []
+        lines: list[str] = []
         for line in text.splitlines():
-            found = _TABLE.match(line)
-            if found:
-                table[found[1]] = found[2]
+            match = _TABLE.match(line)
+            if match:
+                table[match[1]] = match[2]
             else:
-                kept.append(line)
-        return kept, cls(table)
+                lines.append(line)
+        return lines, cls(table)
 
     def place(self, line: str) -> Place | None:
         """The line of user code that a line of text comes from."""
         name = self._name(line)
         if name not in self._places:
-            self._places[name] = own_place(self._stack(name))
+            self._places[name] = place_of_stack(self._stack(name))
         return self._places[name]
 
-    def at_end(self, line: str) -> tuple[str, _Stack]:
+    def origin(self, line: str) -> tuple[str, _Stack]:
         """The scopes that a line of text was traced under, and its Python stack, the innermost first."""
         name = self._name(line)
         scopes = _NAMED.match(self._table.get(name, name))
@@ -174,17 +176,17 @@ class Locations:
 
     def _stack(self, name: str) -> _Stack:
         """The frames of a location; for `callsite(a at b)`, those of a, then those of b."""
-        found = self._stacks.get(name)
-        if found is None:
+        stack = self._stacks.get(name)
+        if stack is None:
             content = self._table.get(name, name if name.startswith('"') else "")
             file = _FILE.match(content)
             if file:
-                found = ((_unescaped(file[1]), int(file[2]), ""),)
+                stack = ((_unescaped(file[1]), int(file[2]), ""),)
             else:
                 inner = _REFERENCE.findall(_STRING.sub("", content))
-                found = tuple(frame for each in inner for frame in self._stack(each))
-            self._stacks[name] = found
-        return found
+                stack = tuple(frame for each in inner for frame in self._stack(each))
+            self._stacks[name] = stack
+        return stack
 
 
 def _unescaped(text: str) -> str:
@@ -198,10 +200,10 @@ def _unescaped(text: str) -> str:
         return text
     raw = b""
     at = 0
-    for found in _ESCAPED.finditer(text):
-        raw += text[at : found.start()].encode()
-        raw += bytes([int(found[1], 16)]) if found[1] else found[2].encode()
-        at = found.end()
+    for match in _ESCAPED.finditer(text):
+        raw += text[at : match.start()].encode()
+        raw += bytes([int(match[1], 16)]) if match[1] else match[2].encode()
+        at = match.end()
     return (raw + text[at:].encode()).decode(errors="replace")
 
 
@@ -218,13 +220,13 @@ def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
     places: list[tuple[Place, ...]] = []
     instructions: list[int | None] = []
     for line in _TABLES.sub("", text).rstrip().splitlines():
-        found = _INSTRUCTION.match(line)
-        own = module.find(found[1]) if found else None
+        match = _INSTRUCTION.match(line)
+        instruction = module.find(match[1]) if match else None
         if "stack_frame_id=" in line:
             line = _FRAME.sub("", line).replace(", metadata={}", "")
         lines.append(line)
-        instructions.append(None if own is None else own.id)
-        places.append(() if own is None else sources.spanned(own))
+        instructions.append(None if instruction is None else instruction.id)
+        places.append(() if instruction is None else sources.spanned(instruction))
     return Listing("hlo", tuple(lines), tuple(places), tuple(instructions))
 
 

@@ -118,7 +118,7 @@ class Module:
         id: XLA's module id, which identifies it in a profile.
         entry: the entry computation.
         computations: by id, callees before their callers.
-        inferred: ids of the instructions whose origin is a guess (`lost.py`).
+        inferred: ids of the instructions whose origin is a guess (`inferred.py`).
     """
 
     def __init__(
@@ -144,20 +144,20 @@ class Module:
     @cached_property
     def users(self) -> dict[int, list[int]]:
         """Instruction id -> the ids of the instructions that read its result."""
-        found: dict[int, list[int]] = {}
+        users: dict[int, list[int]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
-                found.setdefault(operand, []).append(instruction.id)
-        return found
+                users.setdefault(operand, []).append(instruction.id)
+        return users
 
     @cached_property
     def callers(self) -> dict[int, list[int]]:
         """Computation id -> the ids of the instructions that run it."""
-        found: dict[int, list[int]] = {}
+        callers: dict[int, list[int]] = {}
         for instruction in self.instructions.values():
             for called in dict.fromkeys(instruction.calls):
-                found.setdefault(called, []).append(instruction.id)
-        return found
+                callers.setdefault(called, []).append(instruction.id)
+        return callers
 
     def named(self, name: str) -> Instruction:
         """The instruction with this name; a leading `%` is ignored.
@@ -165,10 +165,10 @@ class Module:
         Raises:
             LookupError: no instruction has this name.
         """
-        found = self.find(name)
-        if found is None:
+        instruction = self.find(name)
+        if instruction is None:
             raise LookupError(f"{self.name} has no instruction {name!r}")
-        return found
+        return instruction
 
     def find(self, name: str) -> Instruction | None:
         """Like `named`, but returns None if no instruction has this name."""
@@ -180,11 +180,11 @@ class Module:
 
     def stack(self, frame: int) -> tuple[Frame, ...]:
         """The Python stack of a frame, the innermost line first."""
-        found = self._stacks.get(frame)
-        if found is None:
-            own, parent = self._frames[frame - 1]
-            found = self._stacks[frame] = (own, *self.stack(parent))
-        return found
+        stack = self._stacks.get(frame)
+        if stack is None:
+            innermost, parent = self._frames[frame - 1]
+            stack = self._stacks[frame] = (innermost, *self.stack(parent))
+        return stack
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
         """The instructions inside a fusion, loop or call, at any depth; callers before callees."""
@@ -244,36 +244,36 @@ def _computation(data: bytes, memo: _Memo) -> Computation:
             raw.append(value)
         else:
             other[key] = value
-    own = other.get(5, 0)
-    instructions = tuple([_instruction(each, own, memo) for each in raw])
+    number = other.get(5, 0)
+    instructions = tuple([_instruction(each, number, memo) for each in raw])
     return Computation(
-        own, other.get(1, b"").decode(), instructions, other.get(6, 0), bool(other.get(7))
+        number, other.get(1, b"").decode(), instructions, other.get(6, 0), bool(other.get(7))
     )
 
 
 def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
-    own = dict(fields(data))
-    raw = own.pop(3, b"")
+    message = dict(fields(data))
+    raw = message.pop(3, b"")
     shape = memo.shapes.get(raw)
     if shape is None:
         shape = memo.shapes[raw] = _shape(raw)
-    raw = own.pop(7, b"")
+    raw = message.pop(7, b"")
     origin = memo.origins.get(raw)
     if origin is None:
         metadata = dict(fields(raw))
         origin = metadata.get(2, b"").decode(errors="replace"), metadata.get(15, 0)
         memo.origins[raw] = origin
-    operands, calls = own.pop(36, None), own.pop(38, None)
+    operands, calls = message.pop(36, None), message.pop(38, None)
     return Instruction(
-        own.pop(35, 0),
-        own.pop(1, b"").decode(),
-        own.pop(2, b"").decode(),
+        message.pop(35, 0),
+        message.pop(1, b"").decode(),
+        message.pop(2, b"").decode(),
         shape,
         () if operands is None else tuple(numbers(operands)),
         () if calls is None else tuple(numbers(calls)),
         computation,
         *origin,
-        own,
+        message,
     )
 
 
@@ -313,19 +313,19 @@ def _frames(data: bytes) -> list[tuple[Frame, int]]:
         elif key == 2:
             functions.append(value.decode(errors="replace"))
         elif key == 3:
-            own = dict(fields(value))
-            file, function = own.get(1, 0), own.get(2, 0)
+            message = dict(fields(value))
+            file, function = message.get(1, 0), message.get(2, 0)
             locations.append(
                 Frame(
                     files[file - 1] if file else "",
-                    own.get(3, 0),
+                    message.get(3, 0),
                     functions[function - 1] if function else "",
                 )
             )
         elif key == 4:
-            own = dict(fields(value))
-            location = own.get(1, 0)
+            message = dict(fields(value))
+            location = message.get(1, 0)
             frames.append(
-                (locations[location - 1] if location else Frame("", 0, ""), own.get(2, 0))
+                (locations[location - 1] if location else Frame("", 0, ""), message.get(2, 0))
             )
     return frames

@@ -12,8 +12,8 @@ from ...base.jax_private import hlo_text
 from ..programs import Place, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
+from .inferred import infer_origins
 from .listing import STAGES, Listing, list_hlo, list_jaxpr, list_stablehlo
-from .lost import found_again
 from .module import Instruction, Module, read_module
 from .source import Sources
 
@@ -32,7 +32,7 @@ class LineCost(NamedTuple):
     cost: Cost
 
 
-class Kind(NamedTuple):
+class OpcodeCost(NamedTuple):
     """All instructions with the same opcode.
 
     Attributes:
@@ -96,8 +96,8 @@ class Reading:
 
     @cached_property
     def module(self) -> Module:
-        """The program's HLO, with inferred origins (`lost.py`)."""
-        return found_again(read_module(self._proto), self.program.stablehlo)
+        """The program's HLO, with inferred origins (`inferred.py`)."""
+        return infer_origins(read_module(self._proto), self.program.stablehlo)
 
     @cached_property
     def sources(self) -> Sources:
@@ -126,7 +126,7 @@ class Reading:
             self._listings[stage] = self._read(stage)
         return self._listings[stage]
 
-    def read(self) -> list[Listing]:
+    def requested_listings(self) -> list[Listing]:
         """The listings that were requested so far."""
         return list(self._listings.values())
 
@@ -149,15 +149,15 @@ class Reading:
         costs: dict[tuple[str, int] | None, Cost] = {}
         counts: Counter[tuple[str, int] | None] = Counter()
         for instruction, times in self.costs.executed():
-            own = self.sources.of(instruction)
-            met = set()
+            outer = self.sources.of(instruction)
+            line_keys = set()
             for inner, cost in self.costs.spread(instruction):
-                place = self.sources.of(inner) or own
+                place = self.sources.of(inner) or outer
                 key = None if place is None else (place.file, place.line)
                 costs[key] = costs.get(key, NOTHING).plus(cost.times(times))
                 if cost != NOTHING:
-                    met.add(key)
-            counts.update(met)
+                    line_keys.add(key)
+            counts.update(line_keys)
         rows = [
             LineCost(
                 place, counts[place.file, place.line], costs.get((place.file, place.line), NOTHING)
@@ -169,7 +169,7 @@ class Reading:
         return rows
 
     @cached_property
-    def kinds(self) -> list[Kind]:
+    def opcodes(self) -> list[OpcodeCost]:
         """The opcodes, most expensive first. The instructions inside a fusion count instead of the fusion."""
         counts: Counter[str] = Counter()
         fused: Counter[str] = Counter()
@@ -179,7 +179,7 @@ class Reading:
                 counts[inner.opcode] += 1
                 fused[inner.opcode] += inner is not instruction
                 costs[inner.opcode] = costs.get(inner.opcode, NOTHING).plus(cost.times(times))
-        rows = [Kind(opcode, n, fused[opcode], costs[opcode]) for opcode, n in counts.items()]
+        rows = [OpcodeCost(opcode, n, fused[opcode], costs[opcode]) for opcode, n in counts.items()]
         return sorted(
             rows, key=lambda r: (-r.cost.flops, -r.cost.transcendentals, -r.cost.bytes, r.opcode)
         )
@@ -187,7 +187,7 @@ class Reading:
     @cached_property
     def fusions(self) -> list[Fusion]:
         """The fusions, most expensive first."""
-        found = []
+        fusions = []
         for instruction, times in self.costs.executed():
             if instruction.opcode != "fusion":
                 continue
@@ -199,8 +199,8 @@ class Reading:
             kind = instruction.fields.get(11, b"").decode()
             places = self.sources.spanned(instruction)
             cost = self.costs.of(instruction).times(times)
-            found.append(Fusion(instruction, kind, dict(parts), places, cost))
-        return sorted(found, key=lambda f: (-f.cost.flops, -f.cost.bytes))
+            fusions.append(Fusion(instruction, kind, dict(parts), places, cost))
+        return sorted(fusions, key=lambda f: (-f.cost.flops, -f.cost.bytes))
 
     @cached_property
     def buffers(self) -> list[Allocation]:
@@ -213,11 +213,11 @@ class Reading:
         The lines are those of the optimized HLO and of the listings read so far. A line whose instructions XLA removed
         appears only after the jaxpr has been read.
         """
-        found: dict[str, list[Place]] = {}
+        places_by_file: dict[str, list[Place]] = {}
         for place in self._all_places():
-            found.setdefault(place.file, []).append(place)
+            places_by_file.setdefault(place.file, []).append(place)
         sources = []
-        for file, places in found.items():
+        for file, places in places_by_file.items():
             lines = [line.rstrip("\n") for line in linecache.getlines(file)]
             first, last = 1, len(lines)
             if places[0].cell is None:
@@ -231,9 +231,9 @@ class Reading:
 
     def _all_places(self) -> list[Place]:
         """The lines of all listings read so far. The HLO alone misses a line if XLA removed all its instructions."""
-        found = {(p.file, p.line): p for p in self.sources.places}
+        places = {(p.file, p.line): p for p in self.sources.places}
         for listing in self._listings.values():
-            found |= {(p.file, p.line): p for p in listing.all_places}
-        if not found and (own := self.program.place) is not None:
-            found[own.file, own.line] = own
-        return list(found.values())
+            places |= {(p.file, p.line): p for p in listing.all_places}
+        if not places and (place := self.program.place) is not None:
+            places[place.file, place.line] = place
+        return list(places.values())

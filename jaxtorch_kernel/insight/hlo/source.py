@@ -1,11 +1,11 @@
 """Maps instructions to lines of user code, and lines to instructions.
 
 A stack holds frames of the cell, of the libraries it calls, of torch, jaxtorch and JAX. The line to show is the
-innermost line of a cell. If the stack has no cell, it is the innermost line of the user's own files. So the work of a
+innermost line of a cell. If the stack has no cell, it is the innermost line of the user's files. So the work of a
 helper in a module is shown at the line of the cell that called the helper.
 
 Stacks are read from the innermost frame outwards. If the capture machinery comes before any line of user code, the
-work is the machinery's own, and it is not attributed to the line that triggered it.
+work belongs to the machinery, and it is not attributed to the line that triggered it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _MACHINERY = frozenset(
 PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
 
 
-def own_place(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
+def place_of_stack(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
     """The line to show for a stack, given innermost first; None if it has no line of user code.
 
     Example:
-        >>> from jaxtorch.insight.hlo.source import own_place
+        >>> from jaxtorch.insight.hlo.source import place_of_stack
         >>> stack = [("/home/me/helpers.py", 7, "f"), ("<ipython-input-3-abc>", 2, "<module>")]
-        >>> own_place(stack).cell, own_place(stack).line, own_place(stack[:1]).line
+        >>> place_of_stack(stack).cell, place_of_stack(stack).line, place_of_stack(stack[:1]).line
         (3, 2, 7)
     """
-    return own_of(places_of(stack))
+    return select_place(user_places(stack))
 
 
-def places_of(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
+def user_places(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
     """The lines of user code on a stack, the innermost first, up to the capture machinery or the profiler."""
-    found = False
+    in_user_code = False
     for file, line, _ in stack:
-        if file in _MACHINERY or (file == PROFILER and found):
+        if file in _MACHINERY or (file == PROFILER and in_user_code):
             return
         if file and is_user_file(file) and (place := place_of((file, line))) is not None:
-            found = True
+            in_user_code = True
             yield place
 
 
-def own_of(places: Iterable[Place]) -> Place | None:
+def select_place(places: Iterable[Place]) -> Place | None:
     """The place to show: the first one in a cell, or else the first."""
     first = None
     for place in places:
@@ -86,7 +86,7 @@ class Sources:
         """Every line of user code on its stack, the innermost first, without duplicates."""
         frame = self._frame(instruction)
         if frame not in self._stacks:
-            self._stacks[frame] = tuple(dict.fromkeys(places_of(self.module.stack(frame))))
+            self._stacks[frame] = tuple(dict.fromkeys(user_places(self.module.stack(frame))))
         return self._stacks[frame]
 
     def _frame(self, instruction: Instruction) -> int:
@@ -96,8 +96,8 @@ class Sources:
         if instruction.opcode not in RUNS_INSIDE:
             for called in instruction.calls:
                 for inner in reversed(self.module.computations[called].instructions):
-                    if found := self._frame(inner):
-                        return found
+                    if frame := self._frame(inner):
+                        return frame
         return 0
 
     def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
@@ -111,33 +111,33 @@ class Sources:
     @property
     def places(self) -> list[Place]:
         """Every line with instructions, in order of file and line."""
-        found = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
-        return sorted(found.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
+        unique = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
+        return sorted(unique.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
 
     @cached_property
     def _spans(self) -> dict[int, tuple[Place, ...]]:
         spans = {}
-        one: dict[Place | None, tuple[Place, ...]] = {None: ()}
+        single: dict[Place | None, tuple[Place, ...]] = {None: ()}
         for instruction in self.module.instructions.values():
-            own = self.of(instruction)
+            place = self.of(instruction)
             if instruction.opcode == "fusion":
                 inner = (self.of(i) for i in self.module.inside(instruction))
-                found = tuple(p for p in dict.fromkeys((own, *inner)) if p is not None)
-            elif (found := one.get(own)) is None:  # type: ignore[assignment]  # by the walrus
-                found = one[own] = (own,) if own is not None else ()
-            spans[instruction.id] = found
+                spanned = tuple(p for p in dict.fromkeys((place, *inner)) if p is not None)
+            elif (spanned := single.get(place)) is None:  # type: ignore[assignment]  # by the walrus
+                spanned = single[place] = (place,) if place is not None else ()
+            spans[instruction.id] = spanned
         return spans
 
     @cached_property
     def _at(self) -> dict[tuple[str, int], list[Instruction]]:
-        found: dict[tuple[str, int], list[Instruction]] = {}
+        instructions: dict[tuple[str, int], list[Instruction]] = {}
         for number, places in self._spans.items():
             for place in places:
                 instruction = self.module.instructions[number]
-                found.setdefault((place.file, place.line), []).append(instruction)
-        return found
+                instructions.setdefault((place.file, place.line), []).append(instruction)
+        return instructions
 
     def _of_frame(self, frame: int) -> Place | None:
         if frame not in self._places:
-            self._places[frame] = own_place(self.module.stack(frame))
+            self._places[frame] = place_of_stack(self.module.stack(frame))
         return self._places[frame]

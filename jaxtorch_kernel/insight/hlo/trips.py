@@ -16,9 +16,9 @@ from collections.abc import Callable
 from .module import Computation, Instruction, Module
 from .wire import fields, numbers, signed
 
-_KNOWN = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
+_KNOWN_TRIP_COUNT = re.compile(rb'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"?(\d+)')
 _MOST = 1 << 16
-_WHOLE = re.compile(r"pred|[su](8|16|32|64)")
+_INTEGER = re.compile(r"pred|[su](8|16|32|64)")
 
 # Opcodes that pass their first operand on, moved, reshaped or converted.
 _SAME = frozenset(
@@ -54,11 +54,11 @@ class _Inputs(ABC):
     """The values of a computation's parameters in one run.
 
     Attributes:
-        known: the values computed so far: (instruction, tuple index) -> number.
+        cache: the values computed so far: (instruction, tuple index) -> number.
     """
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, int | None], int] = {}
+        self.cache: dict[tuple[int, int | None], int] = {}
 
     @abstractmethod
     def element(self, parameter: Instruction, index: int | None) -> int:
@@ -70,16 +70,16 @@ class Trips:
 
     def __init__(self, module: Module):
         self.module = module
-        self._known: dict[int, int | None] = {}
+        self._counts: dict[int, int | None] = {}
 
     def of(self, loop: Instruction) -> int | None:
         """How often the body of a `while` runs; None if unknown."""
-        if loop.id not in self._known:
-            written = _KNOWN.search(loop.fields.get(43, b""))
-            self._known[loop.id] = int(written[1]) if written else self._counted(loop)
-        return self._known[loop.id]
+        if loop.id not in self._counts:
+            recorded = _KNOWN_TRIP_COUNT.search(loop.fields.get(43, b""))
+            self._counts[loop.id] = int(recorded[1]) if recorded else self._simulate(loop)
+        return self._counts[loop.id]
 
-    def _counted(self, loop: Instruction) -> int | None:
+    def _simulate(self, loop: Instruction) -> int | None:
         """The iterations until the condition is false."""
         body, condition = (self.module.computations[called] for called in loop.calls)
         try:
@@ -115,9 +115,9 @@ class Trips:
     def value(self, instruction: Instruction, index: int | None, inputs: _Inputs) -> int:
         """The integer value of an instruction, or of element `index` of its tuple."""
         key = instruction.id, index
-        if key not in inputs.known:
-            inputs.known[key] = self._value(instruction, index, inputs)
-        return inputs.known[key]
+        if key not in inputs.cache:
+            inputs.cache[key] = self._value(instruction, index, inputs)
+        return inputs.cache[key]
 
     def _value(self, instruction: Instruction, index: int | None, inputs: _Inputs) -> int:
         opcode = instruction.opcode
@@ -142,7 +142,7 @@ class Trips:
         if opcode not in _SAME and opcode not in _OPERATIONS and opcode not in ("compare", "not"):
             raise _UnknownError
         values = [self.value(operand, None, inputs) for operand in operands]
-        return _wrapped(_computed(instruction, values), instruction.shape.dtype)
+        return _wrap(_compute(instruction, values), instruction.shape.dtype)
 
 
 class _State(_Inputs):
@@ -185,28 +185,30 @@ class _Outside(_Inputs):
         module = self._trips.module
         callers = module.callers.get(self._computation, ())
         caller = module.instructions[callers[0]] if len(callers) == 1 else None
-        if caller is None or not (caller.opcode == "call" or self._kept(caller, parameter, index)):
+        if caller is None or not (
+            caller.opcode == "call" or self._is_invariant(caller, parameter, index)
+        ):
             raise _UnknownError
         operand = module.instructions[caller.operands[parameter.fields.get(9, 0)]]
         return self._trips.value(operand, index, _Outside(self._trips, caller.computation))
 
-    def _kept(self, loop: Instruction, parameter: Instruction, index: int | None) -> bool:
+    def _is_invariant(self, loop: Instruction, parameter: Instruction, index: int | None) -> bool:
         """Whether an element of a loop's tuple is loop-invariant."""
         module = self._trips.module
         root = self._trips.root(module.computations[self._computation])
         if loop.opcode != "while" or root.opcode != "tuple" or index is None:
             return False
-        given = module.instructions[root.operands[index]]
-        part = given.opcode, given.operands[:1], given.fields.get(13, 0)
-        return part == ("get-tuple-element", (parameter.id,), index)
+        updated = module.instructions[root.operands[index]]
+        element = updated.opcode, updated.operands[:1], updated.fields.get(13, 0)
+        return element == ("get-tuple-element", (parameter.id,), index)
 
 
 def _is_number(instruction: Instruction) -> bool:
     shape = instruction.shape
-    return shape.elements == 1 and _WHOLE.fullmatch(shape.dtype) is not None
+    return shape.elements == 1 and _INTEGER.fullmatch(shape.dtype) is not None
 
 
-def _computed(instruction: Instruction, values: list[int]) -> int:
+def _compute(instruction: Instruction, values: list[int]) -> int:
     opcode = instruction.opcode
     if opcode == "compare":
         return _COMPARISONS[instruction.fields.get(63, b"EQ")](*values)
@@ -215,11 +217,11 @@ def _computed(instruction: Instruction, values: list[int]) -> int:
     return _OPERATIONS[opcode](*values) if opcode in _OPERATIONS else values[0]
 
 
-def _wrapped(value: int, dtype: str) -> int:
+def _wrap(value: int, dtype: str) -> int:
     """A number wrapped to its integer type.
 
     Example:
-        >>> _wrapped(2**32 - 1, "s32"), _wrapped(-1, "u8"), _wrapped(2, "pred")
+        >>> _wrap(2**32 - 1, "s32"), _wrap(-1, "u8"), _wrap(2, "pred")
         (-1, 255, 1)
     """
     if dtype == "pred":
@@ -236,8 +238,8 @@ _SHORT = {"u8": 3, "s8": 15, "u16": 16, "s16": 17}
 
 def _literal(instruction: Instruction) -> int:
     dtype = instruction.shape.dtype
-    held = dict(fields(instruction.fields.get(8, b"")))
+    literal = dict(fields(instruction.fields.get(8, b"")))
     if dtype in _SHORT:
-        return _wrapped(int.from_bytes(held.get(_SHORT[dtype], b""), "little"), dtype)
-    value = held.get(_LITERALS[dtype])
-    return 0 if value is None else _wrapped(signed(numbers(value)[0]), dtype)
+        return _wrap(int.from_bytes(literal.get(_SHORT[dtype], b""), "little"), dtype)
+    value = literal.get(_LITERALS[dtype])
+    return 0 if value is None else _wrap(signed(numbers(value)[0]), dtype)

@@ -71,14 +71,14 @@ def numbers(data: bytes | int) -> list[int]:
     """
     if isinstance(data, int):
         return [data]
-    found, at = [], 0
+    values, at = [], 0
     while at < len(data):
         value = data[at]
         at += 1
         if value >= 128:
             value, at = _number(data, at - 1)
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def signed(value: int) -> int:

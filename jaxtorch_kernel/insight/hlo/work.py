@@ -1,6 +1,6 @@
 """Operation counts by opcode: floating-point operations and transcendental functions.
 
-The counts follow the rules of XLA's own `cost_analysis()`, which `costs.py` describes.
+The counts follow the rules of XLA's `cost_analysis()`, which `costs.py` describes.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-def words(text: str) -> frozenset[str]:
-    """The set of words in a text."""
+def name_set(text: str) -> frozenset[str]:
+    """The names in a text, separated by spaces."""
     return frozenset(text.split())
 
 
-_TRANSCENDENTAL = words(
+_TRANSCENDENTAL = name_set(
     """
     acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one
     logistic power rsqrt sine sinh sqrt tan tanh
     """
 )
-_ELEMENTWISE = words(
+_ELEMENTWISE = name_set(
     """
     abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
     minimum multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even
@@ -83,9 +83,9 @@ class Work:
             total = total.plus(self.of(instruction))
         return total
 
-    def operand(self, instruction: Instruction, place: int) -> Shape:
+    def operand(self, instruction: Instruction, index: int) -> Shape:
         """The shape of an operand."""
-        return self.module.instructions[instruction.operands[place]].shape
+        return self.module.instructions[instruction.operands[index]].shape
 
 
 def _dot(work: Work, instruction: Instruction) -> Cost:
@@ -97,11 +97,11 @@ def _dot(work: Work, instruction: Instruction) -> Cost:
 
 def _library_call(work: Work, instruction: Instruction) -> Cost:
     """Counts a matrix product that a library computes. Other library calls are not counted."""
-    found = _CONTRACTED.search(instruction.fields.get(43, b""))
-    if found is None or not instruction.operands:
+    match = _CONTRACTED.search(instruction.fields.get(43, b""))
+    if match is None or not instruction.operands:
         return NOTHING
     lhs = work.operand(instruction, 0).dimensions
-    size = math.prod(lhs[int(n)] for n in re.findall(rb"\d+", found[1]))
+    size = math.prod(lhs[int(n)] for n in re.findall(rb"\d+", match[1]))
     out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
     return Cost(2.0 * out.elements * size)
 
@@ -116,13 +116,13 @@ class _WindowDimension(NamedTuple):
 
 
 def _window(instruction: Instruction) -> list[_WindowDimension]:
-    found = []
+    dimensions = []
     for key, value in fields(instruction.fields.get(15, b"")):
         if key == 1:
-            own = {k: signed(v) for k, v in fields(value)}
+            values = {k: signed(v) for k, v in fields(value)}
             names = enumerate(_WindowDimension._fields, 1)
-            found.append(_WindowDimension(**{n: own[k] for k, n in names if k in own}))
-    return found
+            dimensions.append(_WindowDimension(**{n: values[k] for k, n in names if k in values}))
+    return dimensions
 
 
 def _positions(window: _WindowDimension, base: int, out: int) -> int:
@@ -130,26 +130,29 @@ def _positions(window: _WindowDimension, base: int, out: int) -> int:
     if window == _WindowDimension(window.size) and out == base - window.size + 1:
         return window.size * out
     count = 0
-    for place in range(window.size):
-        for step in range(out):
-            at = step * window.stride - window.low + place * window.dilation
-            count += at % window.base_dilation == 0 and 0 <= at // window.base_dilation < base
+    for tap in range(window.size):
+        for output in range(out):
+            position = output * window.stride - window.low + tap * window.dilation
+            count += (
+                position % window.base_dilation == 0
+                and 0 <= position // window.base_dilation < base
+            )
     return count
 
 
 def _convolution(work: Work, instruction: Instruction) -> Cost:
     base = work.operand(instruction, 0)
     out = instruction.shape.parts[0] if instruction.shape.parts else instruction.shape
-    own: dict[int, list[int]] = {}
+    numbering: dict[int, list[int]] = {}
     for key, value in fields(instruction.fields.get(16, b"")):
-        own.setdefault(key, []).extend(numbers(value))
-    batch, feature = own.get(7, [0])[0], own.get(8, [0])[0]
-    out_feature = own.get(10, [0])[0]
-    places = 1
+        numbering.setdefault(key, []).extend(numbers(value))
+    batch, feature = numbering.get(7, [0])[0], numbering.get(8, [0])[0]
+    out_feature = numbering.get(10, [0])[0]
+    pairs = 1
     for window, of_base, of_out in zip(
-        _window(instruction), own.get(11, ()), own.get(12, ()), strict=False
+        _window(instruction), numbering.get(11, ()), numbering.get(12, ()), strict=False
     ):
-        places *= _positions(window, base.dimensions[of_base], out.dimensions[of_out])
+        pairs *= _positions(window, base.dimensions[of_base], out.dimensions[of_out])
     groups = instruction.fields.get(50, 1) or 1
     batches = instruction.fields.get(58, 1) or 1
     multiply_adds = (
@@ -157,7 +160,7 @@ def _convolution(work: Work, instruction: Instruction) -> Cost:
         // groups
         * out.dimensions[out_feature]
         * (base.dimensions[batch] // batches)
-        * places
+        * pairs
     )
     return Cost(2.0 * multiply_adds)
 
@@ -186,8 +189,8 @@ def _select_and_scatter(work: Work, instruction: Instruction) -> Cost:
 
 
 def _scatter(work: Work, instruction: Instruction) -> Cost:
-    place = len(instruction.operands) // 2 + 1
-    return _applied(work, instruction, work.operand(instruction, place).elements)
+    index = len(instruction.operands) // 2 + 1
+    return _applied(work, instruction, work.operand(instruction, index).elements)
 
 
 def _sort(work: Work, instruction: Instruction) -> Cost:

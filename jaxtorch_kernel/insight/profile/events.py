@@ -2,8 +2,8 @@
 
 Each event is in a lane: a host thread, or a stream of a device. On the CPU, host threads are the device. So an event
 belongs to the device if it names its HLO instruction, in any lane. The events of a lane nest: a loop is around its
-body. `own` is the time of an event without nested events, so that the sum of `own` over all device events counts
-nothing twice.
+body. `self_time` is the time of an event without nested events, so that its sum over all device events counts nothing
+twice.
 
 XLA numbers the runs of each executable in launch order (`run`). Runs that wait for inputs may start in another order.
 """
@@ -49,7 +49,7 @@ class Events:
     Attributes:
         start: nanoseconds since the profile began.
         duration: nanoseconds.
-        own: nanoseconds without nested events.
+        self_time: nanoseconds without nested events.
         lane: index into `lanes`.
         name: index into `names`; for a device event, its HLO instruction.
         program: index into `programs`, or -1 for a host event.
@@ -59,7 +59,7 @@ class Events:
 
     start: np.ndarray
     duration: np.ndarray
-    own: np.ndarray
+    self_time: np.ndarray
     lane: np.ndarray
     name: np.ndarray
     program: np.ndarray
@@ -77,12 +77,12 @@ class Events:
         """A mask of the events that ran on the device."""
         return self.program >= 0
 
-    def chosen(self, mask: np.ndarray) -> Events:
+    def select(self, mask: np.ndarray) -> Events:
         """The events selected by a mask, with the same tables."""
         return replace(self, **{name: getattr(self, name)[mask] for name in _COLUMNS})
 
 
-_COLUMNS = ("start", "duration", "own", "lane", "name", "program", "run", "depth")
+_COLUMNS = ("start", "duration", "self_time", "lane", "name", "program", "run", "depth")
 
 
 class _Table:
@@ -95,7 +95,7 @@ class _Table:
         return self.numbers.setdefault(value, len(self.numbers))
 
 
-def read(profile: Any) -> Events:
+def read_events(profile: Any) -> Events:
     """The events of a `jax.profiler.ProfileData`."""
     rows: list[tuple[int, ...]] = []
     names, programs = _Table(), _Table()
@@ -107,21 +107,21 @@ def read(profile: Any) -> Events:
         for line in plane.lines:
             if device and line.name in _REPEATED:
                 continue
-            found = [
+            rows_of_lane = [
                 _row(event, len(lanes), names, programs)
                 for event in line.events
                 if not _NOISE.match(event.name)
             ]
-            if found:
+            if rows_of_lane:
                 label = (
                     f"{plane.name.removeprefix('/device:')} {line.name}" if device else line.name
                 )
-                lanes.append(Lane(_lane_name(label), device or _mostly_device(found)))
-                rows += found
-    return made(rows, tuple(lanes), tuple(names.numbers), tuple(programs.numbers))
+                lanes.append(Lane(_lane_name(label), device or _mostly_device(rows_of_lane)))
+                rows += rows_of_lane
+    return make_events(rows, tuple(lanes), tuple(names.numbers), tuple(programs.numbers))
 
 
-def made(
+def make_events(
     rows: Iterable[tuple[int, ...]],
     lanes: tuple[Lane, ...],
     names: tuple[str, ...],
@@ -130,8 +130,10 @@ def made(
     """Events from rows (start, duration, lane, name, program, run), in any order."""
     table = np.array(sorted(rows, key=lambda r: (r[2], r[0], -r[1])), np.int64).reshape(-1, 6)
     start, duration, lane, name, program, run = table.T
-    own, depth = _nested(start, duration, lane, program)
-    return Events(start, duration, own, lane, name, program, run, depth, lanes, names, programs)
+    self_time, depth = _nesting(start, duration, lane, program)
+    return Events(
+        start, duration, self_time, lane, name, program, run, depth, lanes, names, programs
+    )
 
 
 def _row(event: Any, lane: int, names: _Table, programs: _Table) -> tuple[int, ...]:
@@ -159,33 +161,33 @@ def _lane_name(name: str) -> str:
     return re.sub(r"^tf_|/-?\d+$", "", name)
 
 
-def _nested(
+def _nesting(
     start: np.ndarray, duration: np.ndarray, lane: np.ndarray, program: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The own time and the depth of events sorted by lane and start.
+    """The self time and the depth of events sorted by lane and start.
 
     Host and device events nest separately, because a small program may run in the host thread, inside the call that
     launches it.
     """
-    own = duration.copy()
+    self_time = duration.copy()
     depth = np.zeros(len(start), np.int64)
     open_: dict[bool, list[tuple[int, int]]] = {False: [], True: []}  # (end, event)
     current = -1
-    for i, (begin, length, place, device) in enumerate(
+    for i, (begin, length, lane_number, device) in enumerate(
         zip(start.tolist(), duration.tolist(), lane.tolist(), (program >= 0).tolist(), strict=True)
     ):
-        if place != current:
-            current = place
+        if lane_number != current:
+            current = lane_number
             open_ = {False: [], True: []}
-        around = open_[device]
+        enclosing = open_[device]
         end = begin + length
-        while around and around[-1][0] < end:
+        while enclosing and enclosing[-1][0] < end:
             # The end times are read one after the other, so an event may seem to end a little after the one around it.
-            if around[-1][0] - begin > length / 2:
+            if enclosing[-1][0] - begin > length / 2:
                 break
-            around.pop()
-        if around:
-            own[around[-1][1]] -= min(end, around[-1][0]) - begin
-        depth[i] = len(around)
-        around.append((end, i))
-    return np.maximum(own, 0), depth
+            enclosing.pop()
+        if enclosing:
+            self_time[enclosing[-1][1]] -= min(end, enclosing[-1][0]) - begin
+        depth[i] = len(enclosing)
+        enclosing.append((end, i))
+    return np.maximum(self_time, 0), depth

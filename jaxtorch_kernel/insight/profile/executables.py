@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jax.extend import backend
 
-from ..hlo.lost import found_again
+from ..hlo.inferred import infer_origins
 from ..hlo.module import Module, read_module
 from ..programs import ProgramInfo, programs
 from .events import Events
@@ -62,9 +62,9 @@ class Executable:
         """Its HLO; None if it is gone."""
         if self.running is None:
             return None
-        own = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
-        module = read_module(own or _proto(self.running))
-        return found_again(module, self.info.stablehlo if self.info is not None else lambda: None)
+        proto = self.info.hlo_proto() if self.info is not None and self.kind != "eager" else None
+        module = read_module(proto or _proto(self.running))
+        return infer_origins(module, self.info.stablehlo if self.info is not None else lambda: None)
 
 
 def assign(
@@ -75,23 +75,23 @@ def assign(
     for i, launch in enumerate(launches):
         launched[_running(launch.record)].append(i)
     infos = {running: info for info in programs() if (running := _running(info._record))}
-    alive = _alive({p.name for p in events.programs})
+    live = _live_executables({p.name for p in events.programs})
     likely = {**dict.fromkeys(infos, 1), **dict.fromkeys(launched, 2)}
     number_of: dict[Any, int] = {}
-    found: list[Executable] = []
+    executables: list[Executable] = []
     executable_of = np.zeros(len(events), np.int64)
     launch_of = np.full(len(events), -1, np.int64)
-    for rows, running, name in _groups(events, alive, likely):
-        number = number_of.setdefault(running or name, len(found))
-        if number == len(found):
+    for rows, running, name in _groups(events, live, likely):
+        number = number_of.setdefault(running or name, len(executables))
+        if number == len(executables):
             info = infos.get(running)
-            found.append(Executable(info.name if info is not None else name, info, running))
+            executables.append(Executable(info.name if info is not None else name, info, running))
         executable_of[rows] = number
-    for running, own in launched.items():
+    for running, indices in launched.items():
         rows = np.flatnonzero(executable_of == number_of.get(running, -1))
         if len(rows):
-            launch_of[rows] = _in_order(events.run[rows], own, launches)
-    return found, executable_of, launch_of
+            launch_of[rows] = _pair_with_launches(events.run[rows], indices, launches)
+    return executables, executable_of, launch_of
 
 
 def _running(record: Any) -> Any:
@@ -100,14 +100,14 @@ def _running(record: Any) -> Any:
     return None if handle is None else handle.executable.runtime_executable()
 
 
-def _alive(names: set[str]) -> dict[str, list[Any]]:
+def _live_executables(names: set[str]) -> dict[str, list[Any]]:
     """The live executables whose modules have these names, by name."""
-    found = defaultdict(list)
-    for one in backend.get_backend().live_executables():
-        name = one.hlo_modules()[0].name
+    executables = defaultdict(list)
+    for executable in backend.get_backend().live_executables():
+        name = executable.hlo_modules()[0].name
         if name in names:
-            found[name].append(one)
-    return found
+            executables[name].append(executable)
+    return executables
 
 
 def _proto(running: Any) -> bytes:
@@ -115,7 +115,7 @@ def _proto(running: Any) -> bytes:
 
 
 def _groups(
-    events: Events, alive: dict[str, list[Any]], likely: dict[Any, int]
+    events: Events, live: dict[str, list[Any]], likely: dict[Any, int]
 ) -> list[tuple[np.ndarray, Any, str]]:
     """(rows, executable, name) for each executable; None replaces an executable that is gone.
 
@@ -125,12 +125,12 @@ def _groups(
     for number, program in enumerate(events.programs):
         rows = np.flatnonzero(events.program == number)
         name = program.name.removeprefix("jit_")
-        own: dict[Any, list[int]] = defaultdict(list)
+        runs_of: dict[Any, list[int]] = defaultdict(list)
         for run in np.unique(events.run[rows]).tolist():
-            own[_nearest(alive.get(program.name, ()), run)].append(run)
-        for candidates, runs in own.items():
+            runs_of[_nearest(live.get(program.name, ()), run)].append(run)
+        for candidates, runs in runs_of.items():
             group = rows[np.isin(events.run[rows], runs)]
-            groups.append((group, _meant(candidates, events, group, likely), name))
+            groups.append((group, _best_match(candidates, events, group, likely), name))
     return groups
 
 
@@ -144,7 +144,7 @@ def _nearest(candidates: Iterable[Any], run: int) -> tuple[Any, ...]:
     return tuple(c for c, first in begin.items() if first is None)
 
 
-def _meant(
+def _best_match(
     candidates: tuple[Any, ...], events: Events, group: np.ndarray, likely: dict[Any, int]
 ) -> Any:
     """The candidate that contains the most instructions of a group of events. `likely` decides between equals."""
@@ -155,7 +155,9 @@ def _meant(
     return max(candidates, key=lambda c: (len(wanted & has[c]), likely.get(c, 0)))
 
 
-def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> np.ndarray:
+def _pair_with_launches(
+    run: np.ndarray, indices: list[int], launches: tuple[Launch, ...]
+) -> np.ndarray:
     """The launch of each event of an executable. Sorted by number, its runs are its launches in order.
 
     If some runs left no event, runs and launches cannot be paired. Launches are then assigned only if all of them come
@@ -165,7 +167,7 @@ def _in_order(run: np.ndarray, own: list[int], launches: tuple[Launch, ...]) -> 
     if numbers.max() - numbers.min() > 1 << 31:  # the counter wrapped around
         numbers = (numbers + (1 << 31)) % (1 << 32)
     numbers = numbers - numbers.min()
-    if numbers.max() + 1 == len(own):
-        return np.array(own)[numbers]
-    same = len({launches[i][1:] for i in own}) == 1
-    return np.full(len(run), own[0] if same else -1)
+    if numbers.max() + 1 == len(indices):
+        return np.array(indices)[numbers]
+    same = len({launches[i][1:] for i in indices}) == 1
+    return np.full(len(run), indices[0] if same else -1)

@@ -43,27 +43,27 @@ def host_time(recording: Recording) -> Host:
     """The time of the calling thread by activity."""
     events, runs = recording.events, list(recording.runs)
     repeat = max(1, len(runs))
-    mine = events.chosen((events.lane == recording.lane) & ~events.on_device)
-    ends = mine.start + mine.duration
+    thread_events = events.select((events.lane == recording.lane) & ~events.on_device)
+    ends = thread_events.start + thread_events.duration
 
     def spans(pattern: re.Pattern[str]) -> Spans:
         numbers = [i for i, name in enumerate(events.names) if pattern.match(name)]
-        rows = np.flatnonzero(np.isin(mine.name, numbers))
-        return list(zip(mine.start[rows].tolist(), ends[rows].tolist(), strict=True))
+        rows = np.flatnonzero(np.isin(thread_events.name, numbers))
+        return list(zip(thread_events.start[rows].tolist(), ends[rows].tolist(), strict=True))
 
-    kinds = [
+    activities = [
         [(c.start, c.end) for c in recording.compilations],
         spans(_WAITING),
         spans(_TRANSFER),
         spans(_LAUNCH),
     ]
-    taken: Spans = []
+    covered: Spans = []
     times = []
-    for own in kinds:
-        before = _length(taken)
-        taken = _union([*taken, *_within(own, runs)])
-        times.append((_length(taken) - before) / repeat)
-    device = events.chosen(events.on_device)
+    for activity in activities:
+        before = _length(covered)
+        covered = _union([*covered, *_within(activity, runs)])
+        times.append((_length(covered) - before) / repeat)
+    device = events.select(events.on_device)
     busy = _union(
         zip(device.start.tolist(), (device.start + device.duration).tolist(), strict=True)
     )
@@ -73,7 +73,7 @@ def host_time(recording: Recording) -> Host:
         waiting,
         moving,
         launching,
-        python=(_length(_union(runs)) - _length(taken)) / repeat,
+        python=(_length(_union(runs)) - _length(covered)) / repeat,
         device_busy=_length(_within(busy, runs)) / repeat,
     )
 
@@ -85,13 +85,13 @@ def _union(spans: Iterable[tuple[int, int]]) -> Spans:
         >>> _union([(5, 9), (0, 2), (1, 3), (9, 10)])
         [(0, 3), (5, 10)]
     """
-    found: Spans = []
+    union: Spans = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if union and start <= union[-1][1]:
+            union[-1] = union[-1][0], max(end, union[-1][1])
         elif end > start:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def _within(spans: Iterable[tuple[int, int]], bounds: Spans) -> Spans:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...programs.site import line_of
-from ..hlo.source import own_of
+from ..hlo.source import select_place
 from ..programs import Place, place_of
 from .executables import Executable, assign
 from .launches import Launch, Sites
@@ -35,7 +35,7 @@ class Share(NamedTuple):
     Attributes:
         executable: index into `Attribution.executables`.
         instruction: its name in the HLO.
-        own: nanoseconds.
+        duration: nanoseconds.
         times: how often the instruction ran.
         inferred: whether it is an estimate, such as a share of a fusion.
     """
@@ -44,7 +44,7 @@ class Share(NamedTuple):
     instruction: str
     opcode: str
     origin: Origin
-    own: float
+    duration: float
     times: int
     flops: float
     bytes: float
@@ -72,34 +72,34 @@ class Attribution:
 
 def attribute(recording: Recording) -> Attribution:
     """Attribute the device time of a recording."""
-    events = recording.events.chosen(recording.events.on_device)
+    events = recording.events.select(recording.events.on_device)
     executables, executable_of, launch_of = assign(events, recording.launches)
-    place_at = _Places()
-    origins = [_origin(launch, place_at) for launch in recording.launches]
+    place_cache = _PlaceCache()
+    origins = [_origin(launch, place_cache) for launch in recording.launches]
     # Many events have the same program, instruction and launching line. Handle each such combination once.
-    places = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
-    numbers = np.array([places[o] for o in origins] + [-1])  # the last for "no launch"
+    number_of = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
+    numbers = np.array([number_of[o] for o in origins] + [-1])  # the last for "no launch"
     key = np.stack([executable_of, events.name, numbers[launch_of]], 1)
     rows, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
-    own = np.bincount(inverse.reshape(-1), weights=events.own, minlength=len(rows))
-    known = list(places)
+    durations = np.bincount(inverse.reshape(-1), weights=events.self_time, minlength=len(rows))
+    distinct = list(number_of)
     splitter = [_Splitter(e) for e in executables]
     shares: list[Share] = []
     lines: dict[Place, int] = {}
     line_of_row = np.full(len(rows), -1)
-    for i, (executable, name, place) in enumerate(rows.tolist()):
-        origin = known[place] if place >= 0 else None
-        found = list(
+    for i, (executable, name, origin_number) in enumerate(rows.tolist()):
+        origin = distinct[origin_number] if origin_number >= 0 else None
+        row_shares = list(
             splitter[executable].shares(
-                executable, events.names[name], origin, float(own[i]), int(counts[i])
+                executable, events.names[name], origin, float(durations[i]), int(counts[i])
             )
         )
-        shares += found
-        most = max(found, key=lambda s: s.own).origin.place
-        if most is not None:
-            line_of_row[i] = lines.setdefault(most, len(lines))
+        shares += row_shares
+        place = max(row_shares, key=lambda s: s.duration).origin.place
+        if place is not None:
+            line_of_row[i] = lines.setdefault(place, len(lines))
     return Attribution(
-        float(events.own.sum()),
+        float(events.self_time.sum()),
         tuple(shares),
         tuple(executables),
         executable_of,
@@ -108,25 +108,27 @@ def attribute(recording: Recording) -> Attribution:
     )
 
 
-class _Places(dict[tuple[int, int], Place | None]):
+class _PlaceCache(dict[tuple[int, int], Place | None]):
     """Caches the line of each site, because launches share sites. Code objects are slow to hash, so keys have ids."""
 
     def of(self, sites: Sites) -> list[Place]:
         """The lines of some sites."""
-        found = []
+        places = []
         for code, offset in sites:
             key = id(code), offset
             if key not in self:
                 self[key] = place_of((code.co_filename, line_of(code, offset)))
             if (place := self[key]) is not None:
-                found.append(place)
-        return found
+                places.append(place)
+        return places
 
 
-def _origin(launch: Launch, places: _Places) -> Origin:
-    own = places.of(launch.sites)
-    stack = tuple(dict.fromkeys([*own, *places.of(launch.waiting)]))
-    return Origin(own_of(own), launch.scope, launch.record.name, launch.backward, stack)
+def _origin(launch: Launch, place_cache: _PlaceCache) -> Origin:
+    site_places = place_cache.of(launch.sites)
+    stack = tuple(dict.fromkeys([*site_places, *place_cache.of(launch.waiting)]))
+    return Origin(
+        select_place(site_places), launch.scope, launch.record.name, launch.backward, stack
+    )
 
 
 class _Splitter:
@@ -138,7 +140,7 @@ class _Splitter:
         self.origins = Origins(module, executable.backward) if module is not None else None
 
     def shares(
-        self, number: int, name: str, launched: Origin | None, own: float, count: int
+        self, number: int, name: str, launched: Origin | None, duration: float, count: int
     ) -> Iterator[Share]:
         """Yield the shares of an instruction's time: one if its origin is that of the launch, else one per origin."""
         try:
@@ -147,7 +149,7 @@ class _Splitter:
             instruction = None
         unknown = Origin(operator=self.executable.name)
         if instruction is None or self.origins is None:
-            yield Share(number, name, "", launched or unknown, own, count, 0, 0, False)
+            yield Share(number, name, "", launched or unknown, duration, count, 0, 0, False)
             return
         if self.executable.kind == "eager":  # its HLO has only the line that first compiled it
             parts = [Part(launched or unknown, 1.0, self.origins.cost(instruction), False)]
@@ -160,7 +162,7 @@ class _Splitter:
                 name,
                 instruction.opcode,
                 part.origin,
-                own * part.fraction,
+                duration * part.fraction,
                 count,
                 flops * count,
                 part.cost.bytes * count,

@@ -49,7 +49,7 @@ class Launches:
     """Collects the launches of one recording."""
 
     def __init__(self) -> None:
-        self.found: list[Launch] = []
+        self.launches: list[Launch] = []
         self._thread = threading.get_ident()
         self._scopes: Scopes | None = None
         # The forward launches in order: the sequence numbers of their autograd nodes, and their locations.
@@ -57,7 +57,7 @@ class Launches:
         self._sites: list[tuple[Sites, tuple[str, ...]]] = []
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def track_scopes(self) -> Iterator[None]:
         """Track module names during the block."""
         with followed() as scopes:
             self._scopes = scopes
@@ -66,20 +66,20 @@ class Launches:
             finally:
                 self._scopes = None
 
-    def launched(self, record: ProgramRecord) -> None:
+    def add(self, record: ProgramRecord) -> None:
         """Record a launch. The launching thread calls this before each program call."""
         node = private.current_autograd_node()
         if node is not None:
-            self.found.append(self._of_backward(record, private.sequence_number(node)))
+            self.launches.append(self._of_backward(record, private.sequence_number(node)))
             return
-        own = threading.get_ident() == self._thread
+        in_user_thread = threading.get_ident() == self._thread
         sites = _sites(sys._getframe(1))
-        if not sites and not own:  # a backward pass, between two nodes
-            self.found.append(self._of_nobody(record))
+        if not sites and not in_user_thread:  # a backward pass, between two nodes
+            self.launches.append(self._without_line(record))
             return
-        scope = self._scopes.path if own and self._scopes is not None else ()
-        self.found.append(Launch(record, sites, (), False, scope))
-        if own:
+        scope = self._scopes.path if in_user_thread and self._scopes is not None else ()
+        self.launches.append(Launch(record, sites, (), False, scope))
+        if in_user_thread:
             number = private.next_sequence_number() - 1
             if not self._numbers or number > self._numbers[-1]:
                 self._numbers.append(number)
@@ -90,9 +90,9 @@ class Launches:
             # The forward operator of this node may have launched nothing (a view). Use the location of the next launch.
             sites, scope = self._sites[bisect_left(self._numbers, number)]
             return Launch(record, sites, self._waiting(), True, scope)
-        return self._of_nobody(record)
+        return self._without_line(record)
 
-    def _of_nobody(self, record: ProgramRecord) -> Launch:
+    def _without_line(self, record: ProgramRecord) -> Launch:
         """A backward launch without a known forward line, attributed to the waiting line."""
         return Launch(record, self._waiting(), (), True, ())
 
@@ -103,12 +103,12 @@ class Launches:
 
 def _sites(frame: FrameType | None) -> Sites:
     """The lines of user code from this frame outwards, up to the profiled function."""
-    found: list[Site] = []
+    sites: list[Site] = []
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == PROFILER and found:
+        if code.co_filename == PROFILER and sites:
             break
         if is_user_file(code.co_filename):
-            found.append((code, frame.f_lasti))
+            sites.append((code, frame.f_lasti))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(sites)

@@ -1,7 +1,8 @@
 """The origin of an instruction's time: line, module path, operator, direction.
 
-A fusion runs as one kernel, so its time is split over the fused instructions in proportion to their cost. `hlo/lost.py`
-infers the lines of instructions that XLA created without one. In both cases the part is marked as inferred.
+A fusion runs as one kernel, so its time is split over the fused instructions in proportion to their cost.
+`hlo/inferred.py` infers the lines of instructions that XLA created without one. In both cases the part is marked as
+inferred.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Origins:
     def __init__(self, module: Module, backward: bool = False):
         self.module, self.backward = module, backward
         self._sources, self._costs = Sources(module), Costs(module)
-        self._known: dict[int, list[Part]] = {}
+        self._cache: dict[int, list[Part]] = {}
 
     def cost(self, instruction: Instruction) -> Cost:
         """The cost of one run of an instruction, without the computations it runs."""
@@ -67,32 +68,37 @@ class Origins:
 
     def of(self, instruction: Instruction) -> list[Part]:
         """The origins of an instruction's time; the fractions add up to 1."""
-        found = self._known.get(instruction.id)
-        if found is None:
-            found = self._known[instruction.id] = self._split(instruction)
-        return found
+        parts = self._cache.get(instruction.id)
+        if parts is None:
+            parts = self._cache[instruction.id] = self._split(instruction)
+        return parts
 
     def _split(self, instruction: Instruction) -> list[Part]:
         groups: dict[Origin, list[Cost]] = defaultdict(list)
-        nobodys = []
+        unattributed = []
         for inner, cost in self._costs.spread(instruction):
             origin = self._origin(inner)
             if origin.place is None:
-                nobodys.append(cost)
+                unattributed.append(cost)
             elif any(cost) or inner is instruction:
                 groups[origin].append(cost)
-        known = instruction.id not in self.module.inferred
+        recorded = instruction.id not in self.module.inferred
         if not groups:
-            return [Part(self._origin(instruction), 1.0, sum_of(nobodys), not known)]
-        costs = {origin: sum_of(own) for origin, own in groups.items()}
+            return [Part(self._origin(instruction), 1.0, sum_of(unattributed), not recorded)]
+        costs = {origin: sum_of(group) for origin, group in groups.items()}
         # Distribute the cost of fused instructions without a line over those with a line.
-        whole = sum(_weight(cost) for cost in costs.values())
-        rest = sum_of(nobodys)
+        total = sum(_weight(cost) for cost in costs.values())
+        unattributed_cost = sum_of(unattributed)
         parts = []
         for origin, cost in costs.items():
-            fraction = _weight(cost) / whole if whole else 1 / len(costs)
+            fraction = _weight(cost) / total if total else 1 / len(costs)
             parts.append(
-                Part(origin, fraction, cost.plus(rest.times(fraction)), len(costs) > 1 or not known)
+                Part(
+                    origin,
+                    fraction,
+                    cost.plus(unattributed_cost.times(fraction)),
+                    len(costs) > 1 or not recorded,
+                )
             )
         return parts
 

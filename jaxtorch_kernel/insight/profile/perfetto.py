@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .sources import text_of, where
+from .sources import line_label, text_of
 from .summary import Profile
 
 _HOST, _DEVICE, _LINES = 1, 2, 3
@@ -36,7 +36,7 @@ def _tracks(profile: Profile) -> Iterator[dict[str, Any]]:
         for process in (_HOST, _DEVICE):
             yield _name("thread_name", process, i + 1, lane.name)
     for i, place in enumerate(profile.attribution.places):
-        yield _name("thread_name", _LINES, i + 1, f"{where(place)}: {text_of(place)}")
+        yield _name("thread_name", _LINES, i + 1, f"{line_label(place)}: {text_of(place)}")
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -45,12 +45,12 @@ def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 def _slices(profile: Profile) -> Iterator[dict[str, Any]]:
     events, attribution = profile.recording.events, profile.attribution
-    place = np.full(len(events), -1)
-    place[events.on_device] = attribution.place_of
-    program = np.full(len(events), -1)
-    program[events.on_device] = attribution.executable_of
+    line_of_event = np.full(len(events), -1)
+    line_of_event[events.on_device] = attribution.place_of
+    program_of_event = np.full(len(events), -1)
+    program_of_event[events.on_device] = attribution.executable_of
     for i in range(len(events)):
-        owner, line = int(program[i]), int(place[i])
+        owner, line = int(program_of_event[i]), int(line_of_event[i])
         slice_ = {
             "ph": "X",
             "name": events.names[events.name[i]],

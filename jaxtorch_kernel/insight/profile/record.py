@@ -25,7 +25,7 @@ import numpy as np
 from ...device import streams
 from ...programs.watching import Watcher, watching
 from ...storage.buffer import usage
-from .events import Events, read
+from .events import Events, read_events
 from .launches import Launch, Launches
 
 RUN, WAITING = "jaxtorch: run", "jaxtorch: wait for the device"
@@ -110,42 +110,42 @@ def record(
     with watching(lambda program: None) as watcher:
         for _ in range(warmup):
             function()
-        _rest(watcher)
+        _synchronize(watcher)
     launches = Launches()
     compilations: list[tuple[str, str, float, float]] = []
     result, error = None, None
     before = usage.allocated
     with _profiler() as profile, ExitStack() as scope:
         scope.enter_context(_compilations(compilations))
-        watcher = scope.enter_context(watching(launches.launched))
-        scope.enter_context(launches.following())
+        watcher = scope.enter_context(watching(launches.add))
+        scope.enter_context(launches.track_scopes())
         scope.enter_context(_peak(memory))
         try:
             for i in range(repeat):
                 with jax.profiler.TraceAnnotation(f"{RUN} {i + 1}"):
                     result = function()
                     with jax.profiler.TraceAnnotation(WAITING):
-                        _rest(watcher)
+                        _synchronize(watcher)
         except BaseException as caught:
             error = caught
             with suppress(Exception):  # the first error is the one to report
-                _rest(watcher)
-        most = usage.peak
+                _synchronize(watcher)
+        peak = usage.peak
     data = profile()
-    events, zero = read(data), _began(data)
+    events, zero = read_events(data), _start_time(data)
     runs, lane = _runs(events)
     return Recording(
         result,
         error,
         events,
         runs,
-        tuple(launches.found),
+        tuple(launches.launches),
         tuple(
             Compilation(phase, name, int(start * 1e9) - zero, int(end * 1e9) - zero)
             for phase, name, start, end in compilations
         ),
         lane,
-        Memory(before, most, usage.allocated) if memory else None,
+        Memory(before, peak, usage.allocated) if memory else None,
     )
 
 
@@ -163,18 +163,18 @@ def _profiler() -> Iterator[Callable[[], Any]]:
                 "JAX's profiler is already running (jax.profiler.start_trace or trace): one profile at a time. "
                 "Stop it with jax.profiler.stop_trace() and try again."
             ) from error
-        found: list[Any] = []
+        data: list[Any] = []
         try:
-            yield lambda: found[0]
+            yield lambda: data[0]
         finally:
-            stopped = _surely(jax.profiler.stop_trace)
+            stopped = _stop_profiler(jax.profiler.stop_trace)
         if not stopped:
             raise ProfileError("the profiler was stopped by the code being profiled")
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        found.append(jax.profiler.ProfileData.from_file(str(files[-1])))
+        data.append(jax.profiler.ProfileData.from_file(str(files[-1])))
 
 
-def _surely(stop: Callable[[], None]) -> bool:
+def _stop_profiler(stop: Callable[[], None]) -> bool:
     """Stop the profiler, even if Ctrl-C arrives meanwhile. False if it was not running."""
     try:
         try:
@@ -187,27 +187,27 @@ def _surely(stop: Callable[[], None]) -> bool:
     return True
 
 
-def _rest(watcher: Watcher) -> None:
+def _synchronize(watcher: Watcher) -> None:
     """Wait until the device is idle, including work whose results were dropped."""
     watcher.wait()
     streams.synchronize()
 
 
 @contextmanager
-def _compilations(found: list[tuple[str, str, float, float]]) -> Iterator[None]:
+def _compilations(compilations: list[tuple[str, str, float, float]]) -> Iterator[None]:
     """Record what this thread compiles."""
     thread = threading.get_ident()
 
-    def heard(event: str, start_time: float, end_time: float, **more: Any) -> None:
+    def listener(event: str, start_time: float, end_time: float, **more: Any) -> None:
         phase = _PHASES.get(event)
         if phase is not None and threading.get_ident() == thread:
-            found.append((phase, str(more.get("fun_name", "")), start_time, end_time))
+            compilations.append((phase, str(more.get("fun_name", "")), start_time, end_time))
 
-    jax.monitoring.register_event_time_span_listener(heard)
+    jax.monitoring.register_event_time_span_listener(listener)
     try:
         yield
     finally:
-        jax.monitoring.unregister_event_time_span_listener(heard)
+        jax.monitoring.unregister_event_time_span_listener(listener)
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def _peak(wanted: bool) -> Iterator[None]:
         usage.peak = max(usage.peak, session)
 
 
-def _began(data: Any) -> int:
+def _start_time(data: Any) -> int:
     """The start of the profile, in nanoseconds since the epoch."""
     for plane in data.planes:
         for name, value in plane.stats:

@@ -74,15 +74,15 @@ class Position:
 
 def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
     """The positions of the lines, most time first. Lines without operations or bytes are left out."""
-    found = []
+    result = []
     for row in lines:
         time = row.time
         if time.flops > 0 and time.bytes > 0 and time.total > 0:
             intensity = time.flops / time.bytes
             speed = time.flops / (time.total / 1e9)
             roof = peak.roof(intensity)
-            found.append(Position(row, intensity, speed, roof, intensity < peak.ridge))
-    return sorted(found, key=lambda p: -p.row.time.total)
+            result.append(Position(row, intensity, speed, roof, intensity < peak.ridge))
+    return sorted(result, key=lambda p: -p.row.time.total)
 
 
 _T, _G = 1e12, 1e9
@@ -122,9 +122,9 @@ def peak_of(kind: str | None = None) -> Peak | None:
 
     `jaxtorch.config.peak` takes precedence for that device's kind.
     """
-    own = jax.devices()[0].device_kind
-    name = own if kind is None else kind
-    if name == own and config.peak is not None:
+    default = jax.devices()[0].device_kind
+    name = default if kind is None else kind
+    if name == default and config.peak is not None:
         return Peak(name, *config.peak)
-    found = _PEAKS.get(name)
-    return None if found is None else Peak(name, *found)
+    rates = _PEAKS.get(name)
+    return None if rates is None else Peak(name, *rates)

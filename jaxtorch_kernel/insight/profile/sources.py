@@ -18,7 +18,7 @@ class Line:
     """A line of code.
 
     Attributes:
-        time: its own device time; None if it has none.
+        time: its self time on the device; None if it has none.
         inclusive: its device time including that of the code it called; None if there is none.
     """
 
@@ -56,15 +56,17 @@ def annotate(profile: Profile, first: str = "") -> list[Source]:
         if row.place is not None:
             files[row.place.file][row.place.line] = row
             cells[row.place.file] = row.place.cell
-    found = [_source(file, cells.get(file), rows) for file, rows in files.items()]
-    return sorted(found, key=lambda s: (s.file != first, -s.total))
+    sources = [_source(file, cells.get(file), rows) for file, rows in files.items()]
+    return sorted(sources, key=lambda s: (s.file != first, -s.total))
 
 
 def _source(file: str, cell: int | None, rows: dict[int, Row]) -> Source:
     text = [line.rstrip("\n") for line in linecache.getlines(file)]
     last = max([len(text), *rows])
     whole = cell is not None or not file.endswith(".py")
-    shown = [n for n in range(1, last + 1) if whole or any(abs(n - own) <= _AROUND for own in rows)]
+    shown = [
+        n for n in range(1, last + 1) if whole or any(abs(n - line) <= _AROUND for line in rows)
+    ]
     lines = tuple(_line(n, text[n - 1] if n <= len(text) else "", rows.get(n)) for n in shown)
     return Source(file, cell, sum(row.time.total for row in rows.values()), lines)
 
@@ -75,11 +77,11 @@ def _line(number: int, text: str, row: Row | None) -> Line:
     return Line(number, text, row.time if row.time.count else None, row.inclusive)
 
 
-def where(place: Place) -> str:
-    """The name of a line in tables: its cell, or its file name without folders, and its number.
+def line_label(place: Place) -> str:
+    """A short name of a line, for tables: its cell, or its file name without folders, and its number.
 
     Example:
-        >>> where(Place("/home/me/models.py", 43))
+        >>> line_label(Place("/home/me/models.py", 43))
         'models.py, line 43'
     """
     return str(place if place.cell is not None else replace(place, file=Path(place.file).name))

@@ -1,4 +1,4 @@
-"""The tables of a profile: time by line, module, operator and instruction, and the rest of the wall time.
+"""The tables of a profile: time by line, module, operator and instruction, and the remaining wall time.
 
 All times are nanoseconds of one run: the mean over all runs. Every table of device time adds up to `Profile.device`.
 The table of lines leaves out `unattributed`, the time without a line.
@@ -48,10 +48,10 @@ class Time:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table, by name or, in the table of lines, by place.
+    """One row of a table. The table of lines has a place for each row, the others have a name.
 
     Attributes:
-        inclusive: for a line, its own time plus the time of everything it called.
+        inclusive: for a line, its self time plus the time of everything it called.
     """
 
     name: str
@@ -80,11 +80,11 @@ class InstructionRow:
 
 @dataclass
 class Node:
-    """A module in the tree of module paths. `time` includes its submodules, `own` does not."""
+    """A module in the tree of module paths. `time` includes its submodules, `self_time` does not."""
 
     name: str
     time: Time = field(default_factory=Time)
-    own: Time = field(default_factory=Time)
+    self_time: Time = field(default_factory=Time)
     children: list[Node] = field(default_factory=list)
 
 
@@ -123,15 +123,17 @@ class Profile:
     @cached_property
     def lines(self) -> list[Row]:
         """Time by line, in source order: cells by number, then files."""
-        own = self._by(lambda s: s.origin.place)
-        return self._lines({place: time for place, time in own.items() if place is not None})
+        times = self._by(lambda s: s.origin.place)
+        return self._lines({place: time for place, time in times.items() if place is not None})
 
     @cached_property
     def calling(self) -> list[Row]:
-        """Lines without device time of their own that called lines with device time, in the same order."""
-        own = {row.place for row in self.lines}
-        others = (p for p in self._inclusive if p not in own and not _is_magics_own(p))
-        return self._lines({place: Time() for place in others})
+        """Lines without self time that called lines with device time, in the same order."""
+        with_time = {row.place for row in self.lines}
+        without_time = (
+            p for p in self._inclusive if p not in with_time and not _is_magic_expansion(p)
+        )
+        return self._lines({place: Time() for place in without_time})
 
     @cached_property
     def _inclusive(self) -> dict[Place, Time]:
@@ -147,8 +149,8 @@ class Profile:
         """The positions of the lines under the roofline; empty if the device's peak is unknown."""
         return [] if self.peak is None else positions(self.lines, self.peak)
 
-    def _lines(self, own: dict[Place, Time]) -> list[Row]:
-        rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in own.items()]
+    def _lines(self, times: dict[Place, Time]) -> list[Row]:
+        rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in times.items()]
 
         def order(row: Row) -> Any:
             place = row.place
@@ -186,14 +188,14 @@ class Profile:
         rows = []
         for (number, name), shares in groups.items():
             executable = self.attribution.executables[number]
-            places = sorted(shares, key=lambda s: -s.own)
+            ordered = sorted(shares, key=lambda s: -s.duration)
             rows.append(
                 InstructionRow(
                     executable.title,
                     executable.info.id if executable.info is not None else None,
                     name,
                     shares[0].opcode,
-                    tuple(dict.fromkeys(s.origin.place for s in places if s.origin.place)),
+                    tuple(dict.fromkeys(s.origin.place for s in ordered if s.origin.place)),
                     self._time(shares),
                 )
             )
@@ -218,7 +220,7 @@ class Profile:
         children: dict[str, dict[tuple[str, ...], list[Share]]] = defaultdict(dict)
         for path, shares in groups.items():
             if len(path) == depth:
-                node.own = self._time(shares)
+                node.self_time = self._time(shares)
             else:
                 children[path[depth]][path] = shares
         for name, below in children.items():
@@ -236,9 +238,9 @@ class Profile:
     def _time(self, shares: Iterable[Share]) -> Time:
         total = backward = inferred = count = flops = size = 0.0
         for share in shares:
-            total += share.own
-            backward += share.own if share.origin.backward else 0.0
-            inferred += share.own if share.inferred else 0.0
+            total += share.duration
+            backward += share.duration if share.origin.backward else 0.0
+            inferred += share.duration if share.inferred else 0.0
             count += share.times
             flops += share.flops
             size += share.bytes
@@ -263,8 +265,8 @@ def profile(
         >>> import torch
         >>> from jaxtorch.insight.profile import profile
         >>> x = torch.ones(64, 64, device="jax")
-        >>> found = profile(lambda: (x @ x).sum(), warmup=1)
-        >>> sorted(row.name for row in found.operators)
+        >>> result = profile(lambda: (x @ x).sum(), warmup=1)
+        >>> sorted(row.name for row in result.operators)
         ['mm.default', 'sum.default']
     """
     return Profile(record(function, repeat=repeat, warmup=warmup, memory=memory))
@@ -274,6 +276,6 @@ def _sorted(times: dict[Any, Time]) -> list[Row]:
     return sorted((Row(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
 
 
-def _is_magics_own(place: Place) -> bool:
+def _is_magic_expansion(place: Place) -> bool:
     """Whether a line is IPython's expansion of a `%%magic`; the cell itself is shown instead."""
     return linecache.getline(place.file, place.line).startswith("get_ipython().run_cell_magic(")

@@ -23,13 +23,13 @@ def run(source: str, names: dict[str, Any], file: str = CELL) -> dict[str, Any]:
 
 
 def optimized(function: Any, *arguments: Any) -> tuple[Module, Sources, Listing, Any]:
-    """What XLA makes of a JAX function: the module, its lines, its text, and JAX's own object."""
+    """A JAX function compiled by XLA: the module, its source lines, its listing, and JAX's object."""
     # The persistent cache may hold the same program with the lines of an earlier state of a test's file.
     compiled = compile_with_own_lines(jax.jit(function).lower(*arguments))
-    own = compiled.runtime_executable().hlo_modules()[0]  # type: ignore[union-attr]  # XLA's executable
-    module = read_module(own.as_serialized_hlo_module_proto())
+    hlo = compiled.runtime_executable().hlo_modules()[0]  # type: ignore[union-attr]  # XLA's executable
+    module = read_module(hlo.as_serialized_hlo_module_proto())
     sources = Sources(module)
-    return module, sources, list_hlo(module, sources, own.to_string()), compiled
+    return module, sources, list_hlo(module, sources, hlo.to_string()), compiled
 
 
 def of_text(text: str) -> Module:

@@ -1,4 +1,4 @@
-"""Costs of instructions: by formulas of their own, against XLA's totals, and by line."""
+"""Costs of instructions: against formulas, against XLA's totals, and by line."""
 
 from __future__ import annotations
 
@@ -110,19 +110,19 @@ def test_a_slice_reads_what_it_cuts_and_an_update_writes_what_it_changes() -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "kernel", "padding", "places"),
+    ("shape", "kernel", "padding", "positions"),
     [
         ((2, 3, 9, 7), (4, 3, 3, 2), "VALID", 7 * 6 * 3 * 2),
-        # 3 wide over 9 with one row of padding at each end: the outermost places meet 8, the middle one 9
+        # 3 wide over 9 with one row of padding at each end: the outermost positions meet 8, the middle one 9
         ((2, 3, 9, 7), (4, 3, 3, 1), ((1, 1), (0, 0)), (8 + 9 + 8) * 7),
     ],
 )
-def test_a_convolution_counts_the_places_on_the_input(
-    shape: Any, kernel: Any, padding: Any, places: int
+def test_a_convolution_counts_the_positions_on_the_input(
+    shape: Any, kernel: Any, padding: Any, positions: int
 ) -> None:
     costs = costs_of(convolution(padding=padding), array(*shape), array(*kernel))
     batch, features = shape[:2]
-    assert costs.total.flops == 2 * batch * features * kernel[0] * places
+    assert costs.total.flops == 2 * batch * features * kernel[0] * positions
 
 
 def test_a_grouped_convolution_reads_its_group_alone() -> None:
@@ -150,7 +150,7 @@ def test_a_matrix_product_by_a_library() -> None:
 
 
 def network(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
-    """A layer, a normalization, attention of a kind, a loss."""
+    """A layer, a normalization, a simple attention, a loss."""
     h = jnp.maximum(x @ w, 0)
     h = (h - h.mean(axis=1, keepdims=True)) * lax.rsqrt(h.var(axis=1, keepdims=True) + 1e-5)
     a = jax.nn.softmax(h @ h.T, axis=-1) @ h
@@ -177,9 +177,9 @@ ARGUMENTS = {
 def test_without_loops_the_totals_are_xlas(name: str) -> None:
     function, arguments = ARGUMENTS[name]
     module, _, _, compiled = optimized(function, *arguments)
-    total, told = Costs(module).total, compiled.cost_analysis()
-    assert total.flops == told["flops"]
-    assert total.transcendentals == told.get("transcendentals", 0)
+    total, expected = Costs(module).total, compiled.cost_analysis()
+    assert total.flops == expected["flops"]
+    assert total.transcendentals == expected.get("transcendentals", 0)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -201,7 +201,7 @@ def test_the_parts_of_a_fusion_add_up_to_it(name: str) -> None:
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_a_tpus_program_is_read_and_counted_too() -> None:
-    """Of another compiler, with other fusions, copies that run beside the rest, and layouts in tiles."""
+    """The TPU compiler has other fusions, asynchronous copies, and tiled layouts."""
     model = torch.nn.Sequential(
         torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
     ).to("jax")
@@ -210,9 +210,9 @@ def test_a_tpus_program_is_read_and_counted_too() -> None:
     )
     executable = lowered.compile()
     costs = Costs(of_text(executable.hlo))
-    told = executable.cost_analysis()
-    assert costs.total.flops == told["flops"] > 2 * 8 * 32 * 64
-    assert costs.total.transcendentals == told["transcendentals"]
+    expected = executable.cost_analysis()
+    assert costs.total.flops == expected["flops"] > 2 * 8 * 32 * 64
+    assert costs.total.transcendentals == expected["transcendentals"]
     dots = [i for i in costs.module.instructions.values() if i.op_name.endswith("/tanh")]
     lines = {place.line for i in dots for place in Sources(costs.module).spanned(i)}
     assert lines == {_program.__code__.co_firstlineno + 1}

@@ -1,4 +1,4 @@
-"""Comparing programs: what is no difference, what is one, and that nothing is lost."""
+"""Comparing programs: which lines are equal, which differ, and that the hunks cover all lines."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ def common(a: str, b: str) -> int:
 
 @given(st.text("abc", max_size=30), st.text("abc", max_size=30))
 def test_what_is_matched_is_equal_in_order_and_as_much_as_there_is(a: str, b: str) -> None:
-    found = matches(a, b)
-    assert found[-1] == (len(a), len(b), 0)
-    assert all(a[i : i + size] == b[j : j + size] for i, j, size in found)
-    ends = [(i + size, j + size) for i, j, size in found]
-    assert all(i >= e and j >= f for (e, f), (i, j, _) in zip(ends, found[1:], strict=False))
-    assert sum(size for *_, size in found) == common(a, b)
+    ranges = matches(a, b)
+    assert ranges[-1] == (len(a), len(b), 0)
+    assert all(a[i : i + size] == b[j : j + size] for i, j, size in ranges)
+    ends = [(i + size, j + size) for i, j, size in ranges]
+    assert all(i >= e and j >= f for (e, f), (i, j, _) in zip(ends, ranges[1:], strict=False))
+    assert sum(size for *_, size in ranges) == common(a, b)
 
 
 def test_programs_that_share_little_are_compared_too() -> None:
@@ -163,7 +163,7 @@ def test_empty_texts() -> None:
 
 
 def test_a_line_among_thousands_that_are_the_same() -> None:
-    """Thirty thousand lines of few kinds, of which difflib takes none for equal."""
+    """Thirty thousand lines with few distinct ones: difflib finds no equal lines."""
     lines = []
     for i in range(6000):
         lines += [

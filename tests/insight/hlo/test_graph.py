@@ -1,4 +1,4 @@
-"""Graphs around an instruction and of a whole program: what is in them, what leads where, how large they get."""
+"""Graphs around an instruction and of a whole program: their nodes, edges and sizes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From a line to its instructions and back: code whose every line is known to become certain instructions.
 
-Each test says for each line what it must be, and for no other: one that is off by a line fails them all.
+Each test expects certain instructions for each line and no others. So a line number that is off by one fails them all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import lax
 import jaxtorch
 from jaxtorch.insight.hlo.listing import Listing, list_jaxpr, list_stablehlo
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.hlo.source import own_place
+from jaxtorch.insight.hlo.source import place_of_stack
 from jaxtorch.insight.programs import ProgramInfo, programs
 
 from .programs import CELL, array, optimized, run
@@ -57,11 +57,11 @@ def lines_of(reading: Reading, opcode: str) -> set[int]:
     return {p.line for p in places if p is not None}
 
 
-def lines_in(listing: Listing, word: str) -> set[int]:
-    """The lines that all lines of a text with a word come from."""
-    found = listing.grep(word)
-    assert found
-    return {p.line for i in found for p in listing.places[i]}
+def lines_in(listing: Listing, text: str) -> set[int]:
+    """The source lines of all lines of a listing that contain a text."""
+    matches = listing.grep(text)
+    assert matches
+    return {p.line for i in matches for p in listing.places[i]}
 
 
 @pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
@@ -107,16 +107,16 @@ def test_the_texts_before_xla() -> None:
     with torch.no_grad():
         captured(x, w)
     reading = Reading(latest("before"))
-    for stage, words in {
+    for stage, texts in {
         "jaxpr": ("dot_general", "= tanh", "= sin ", "= exp ", "reduce_max"),
         "stablehlo": ("dot_general", "hlo.tanh", "hlo.sine", "hlo.exponential", "hlo.maximum"),
         "hlo": (" dot(", " tanh(", " sine(", " exponential(", " maximum("),
     }.items():
         listing = reading.listing(stage)
-        assert [lines_in(listing, word) for word in words] == [{2}, {4}, {5}, {6}, {7}], stage
+        assert [lines_in(listing, text) for text in texts] == [{2}, {4}, {5}, {6}, {7}], stage
         (of_six,) = {p for places in listing.places for p in places if p.line == 6}
-        assert any(words[3] in listing.lines[i] for i in listing.at(of_six))
-        assert not any(words[0] in listing.lines[i] for i in listing.at(of_six))
+        assert any(texts[3] in listing.lines[i] for i in listing.at(of_six))
+        assert not any(texts[0] in listing.lines[i] for i in listing.at(of_six))
         assert "loc(" not in listing.text
         assert "stack_frame_id" not in listing.text
         assert "FileNames" not in listing.text
@@ -213,16 +213,16 @@ def test_which_frame_is_shown() -> None:
     mine, other = ("/home/me/mine.py", 3, "f"), ("/home/me/main.py", 9, "<module>")
     cell = ("/tmp/ipykernel_77/1234.py", 4, "<module>")
     outer = ("<ipython-input-2-ffff>", 1, "<module>")
-    assert own_place([(library, 5, "relu")]) is None
-    place = own_place([(library, 5, "relu"), mine, other])
+    assert place_of_stack([(library, 5, "relu")]) is None
+    place = place_of_stack([(library, 5, "relu"), mine, other])
     assert place is not None
     assert (place.file, place.line) == mine[:2]
-    place = own_place([(library, 5, "relu"), mine, cell, outer])
+    place = place_of_stack([(library, 5, "relu"), mine, cell, outer])
     assert place is not None
     assert (place.file, place.line) == cell[:2]
     machinery = (jaxtorch.programs.compiled.__file__, 70, "build")
-    assert own_place([machinery, cell]) is None
-    assert own_place([]) is None
+    assert place_of_stack([machinery, cell]) is None
+    assert place_of_stack([]) is None
 
 
 def test_a_text_without_locations_has_no_links() -> None:

@@ -1,4 +1,4 @@
-"""The reader of serialized modules, against XLA's own printer."""
+"""The reader of serialized modules, against XLA's printer."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ _LAYOUT = re.compile(r"\{[\d,:A-Z()]*\}")
 
 def printed(text: str) -> dict[str, tuple[str, str, list[str]]]:
     """Name -> (shape, opcode, operands) of each instruction, taken from the text."""
-    found = {}
+    instructions = {}
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:
-            rest = re.sub(r"/\*.*?\*/", "", match[2])
-            shape, rest = split_shape(rest)
-            opcode, _, rest = rest.partition("(")
-            operands = rest[: rest.index(")")] if opcode != "constant" else ""
+            text = re.sub(r"/\*.*?\*/", "", match[2])
+            shape, text = split_shape(text)
+            opcode, _, text = text.partition("(")
+            operands = text[: text.index(")")] if opcode != "constant" else ""
             names = [o.removeprefix("%") for o in operands.split(", ") if o.startswith("%")]
-            found[match[1]] = (_LAYOUT.sub("", shape), opcode, names)
-    return found
+            instructions[match[1]] = (_LAYOUT.sub("", shape), opcode, names)
+    return instructions
 
 
-def split_shape(rest: str) -> tuple[str, str]:
+def split_shape(text: str) -> tuple[str, str]:
     depth = 0
-    for i, letter in enumerate(rest):
+    for i, letter in enumerate(text):
         depth += (letter in "({") - (letter in ")}")
         if letter == " " and not depth:
-            return rest[:i], rest[i + 1 :]
-    raise AssertionError(rest)
+            return text[:i], text[i + 1 :]
+    raise AssertionError(text)
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
@@ -85,9 +85,9 @@ def test_names_and_frames_are_as_xla_prints_them(number: int) -> None:
     for name, line in re.findall(r"^\s+(?:ROOT )?%(\S+) = (.*)$", text, re.MULTILINE):
         op_name = re.search(r'op_name="([^"]*)"', line)
         frame = re.search(r"stack_frame_id=(\d+)", line)
-        own = module.named(name)
-        assert own.op_name == (op_name[1] if op_name else "")
-        assert own.frame == (int(frame[1]) if frame else 0)
+        instruction = module.named(name)
+        assert instruction.op_name == (op_name[1] if op_name else "")
+        assert instruction.frame == (int(frame[1]) if frame else 0)
 
 
 def test_frames_lead_from_the_innermost_call_outward() -> None:
@@ -164,7 +164,7 @@ def whole() -> bytes:
 
 
 def test_the_wire_format() -> None:
-    # The examples of the format's own documentation: 150 in field 1, "testing" in field 2, packed 3, 270, 86942 in 6.
+    # The examples of the format's documentation: 150 in field 1, "testing" in field 2, packed 3, 270, 86942 in 6.
     assert list(fields(bytes.fromhex("089601"))) == [(1, 150)]
     assert list(fields(bytes.fromhex("120774657374696e67"))) == [(2, b"testing")]
     ((number, packed),) = fields(bytes.fromhex("3206038e029ea705"))

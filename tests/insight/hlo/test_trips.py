@@ -1,4 +1,4 @@
-"""How often loops run: by running their counters, against XLA's own count and by construction."""
+"""Trip counts from simulated counters, against XLA's counts and by construction."""
 
 from __future__ import annotations
 
@@ -202,21 +202,21 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_xla_comes_to_the_same(name: str) -> None:
-    """Where its CPU compiler writes down what it found."""
+def test_the_trip_counts_are_xlas(name: str) -> None:
+    """XLA's CPU compiler records the trip counts that it finds."""
     with jax.enable_x64(True):
         module = optimized(PROGRAMS[name], array(8, 8))[0]
     for loop in loops(module):
         trips = Trips(module)
-        known = trips.of(loop)
-        assert known is not None
-        assert trips._counted(loop) == known
+        recorded = trips.of(loop)
+        assert recorded is not None
+        assert trips._simulate(loop) == recorded
     assert loops(module) or name == "of one round"
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_a_tpus_loops_count_as_often_as_they_run() -> None:
-    """It writes nothing down, and counts in two words."""
+    """The TPU compiler records no trip count, and splits a counter into two 32-bit values."""
     size = 128
     weight = torch.randn(size, size, device="jax")
 

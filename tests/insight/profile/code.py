@@ -1,4 +1,4 @@
-"""Code of a file, profiled: what stands on which line is known by construction."""
+"""Profiles of code in a file, whose lines have known operators."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from jaxtorch.insight.profile.summary import Time
 class Ran:
     """A profile, and its lines by number."""
 
-    def __init__(self, found: Profile, file: str):
-        self.profile = found
+    def __init__(self, profiled: Profile, file: str):
+        self.profile = profiled
         self.by_line: dict[int, Time] = {
             row.place.line: row.time
-            for row in found.lines
+            for row in profiled.lines
             if row.place is not None and row.place.file == file
         }
         self.inclusive: dict[int, Time] = {
             row.place.line: row.inclusive
-            for row in (*found.lines, *found.calling)
+            for row in (*profiled.lines, *profiled.calling)
             if row.place is not None and row.place.file == file
         }
-        self.elsewhere = [r for r in found.lines if r.place is None or r.place.file != file]
+        self.elsewhere = [r for r in profiled.lines if r.place is None or r.place.file != file]
 
     def operators(self, line: int) -> set[str]:
         """What ran for a line, forward or backward."""
@@ -39,33 +39,33 @@ class Ran:
 
 
 def written(folder: Path, code: str, names: dict[str, Any], name: str = "code.py") -> str:
-    """Run code from a file of its own, in these names; returns the file."""
+    """Write code to a file, run it with these names, and return the file."""
     file = folder / name
     file.write_text(textwrap.dedent(code).lstrip("\n"))
     exec(compile(file.read_text(), str(file), "exec"), names)
     return str(file)
 
 
-def ran(folder: Path, code: str, names: dict[str, Any], **how: Any) -> Ran:
+def ran(folder: Path, code: str, names: dict[str, Any], **options: Any) -> Ran:
     """Profile the function `work` that the code defines."""
     file = written(folder, code, names)
-    found = profile(names["work"], **how)
-    assert found.recording.error is None
-    adds_up(found)
-    return Ran(found, file)
+    profiled = profile(names["work"], **options)
+    assert profiled.recording.error is None
+    adds_up(profiled)
+    return Ran(profiled, file)
 
 
-def adds_up(found: Profile) -> None:
-    """Every table is the same time, told apart in another way."""
-    whole = pytest.approx(found.device)
-    assert sum(r.time.total for r in found.lines) + found.unattributed.total == whole
-    assert sum(r.time.total for r in found.operators) == whole
-    assert sum(r.time.total for r in found.instructions) == whole
-    assert sum(r.time.total for r in found.programs) == whole
-    assert found.tree.time.total == whole
-    assert sum(node.own.total for node in _nodes(found.tree)) == whole
-    assert found.busy <= found.device * (1 + 1e-9)
-    assert found.busy <= found.wall
+def adds_up(profiled: Profile) -> None:
+    """Check that every table adds up to the device time."""
+    whole = pytest.approx(profiled.device)
+    assert sum(r.time.total for r in profiled.lines) + profiled.unattributed.total == whole
+    assert sum(r.time.total for r in profiled.operators) == whole
+    assert sum(r.time.total for r in profiled.instructions) == whole
+    assert sum(r.time.total for r in profiled.programs) == whole
+    assert profiled.tree.time.total == whole
+    assert sum(node.self_time.total for node in _nodes(profiled.tree)) == whole
+    assert profiled.busy <= profiled.device * (1 + 1e-9)
+    assert profiled.busy <= profiled.wall
 
 
 def _nodes(node: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The numbers of runs are what XLA says they are."""
+"""The computed run numbers are those that XLA assigns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_a_run_is_its_executables_number_and_its_place_among_the_launches(size: 
     x = jnp.ones((size, size))
     for _ in range(3):
         compiled(x)
-    found = record(lambda: [compiled(x) for _ in range(4)]).events
+    events = record(lambda: [compiled(x) for _ in range(4)]).events
     first = first_run(running.fingerprint)
     assert first is not None
-    nth = {nth_run(run, first) for run in np.unique(found.run[found.on_device]).tolist()}
+    nth = {nth_run(run, first) for run in np.unique(events.run[events.on_device]).tolist()}
     assert nth == {3, 4, 5, 6}
 
 

@@ -1,4 +1,4 @@
-"""A line's inclusive time: of all that was called through it, eagerly and in captured code."""
+"""The inclusive time of a line covers everything that it called, eagerly and in captured code."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_inclusive_is_the_time_of_all_that_was_called_through_a_line(
 ) -> None:
     names["w"] = names["a"].clone().requires_grad_()
     call = "captured" if way == "eager" else "jaxtorch.pure(captured)"
-    found = ran(tmp_path, CALLS.format(call=call), names, warmup=2)
-    flops = {line: time.flops for line, time in found.inclusive.items()}
+    profiled = ran(tmp_path, CALLS.format(call=call), names, warmup=2)
+    flops = {line: time.flops for line, time in profiled.inclusive.items()}
     # Products, and their gradients by one factor. The sums of elements are small beside them.
     near = lambda n: pytest.approx(n * PRODUCT, rel=0.05)  # noqa: E731
     assert flops.keys() == {2, 5, 8, 9, 16, 18, 19}
@@ -50,16 +50,16 @@ def test_inclusive_is_the_time_of_all_that_was_called_through_a_line(
     assert flops[18] == near(4)
     assert flops[18] > flops[8]  # by line 9
     assert flops[19] == near(3)  # waits for the backward pass
-    assert {line for line, time in found.by_line.items() if time.flops} == {2, 9, 16}
-    calling = {row.place.line for row in found.profile.calling if row.place is not None}
+    assert {line for line, time in profiled.by_line.items() if time.flops} == {2, 9, 16}
+    calling = {row.place.line for row in profiled.profile.calling if row.place is not None}
     assert calling == {5, 8, 18}  # line 19 has the gradient's seed itself
-    for line, time in found.by_line.items():
-        assert time.total <= found.inclusive[line].total * (1 + 1e-9)
-    assert max(t.total for t in found.inclusive.values()) <= found.profile.device * (1 + 1e-9)
+    for line, time in profiled.by_line.items():
+        assert time.total <= profiled.inclusive[line].total * (1 + 1e-9)
+    assert max(t.total for t in profiled.inclusive.values()) <= profiled.profile.device * (1 + 1e-9)
 
 
 def test_a_line_that_calls_itself_counts_once(tmp_path: Path, names: dict[str, Any]) -> None:
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def down(n):
@@ -73,7 +73,7 @@ def test_a_line_that_calls_itself_counts_once(tmp_path: Path, names: dict[str, A
         names,
         warmup=1,
     )
-    assert {line: time.flops for line, time in found.inclusive.items()} == dict.fromkeys(
+    assert {line: time.flops for line, time in profiled.inclusive.items()} == dict.fromkeys(
         (3, 4, 7), PRODUCT
     )
 
@@ -82,7 +82,7 @@ def test_the_line_that_calls_captured_code_is_the_one_that_called_it_this_time(
     tmp_path: Path, names: dict[str, Any]
 ) -> None:
     """The frames of the program are those of its trace, which another line called."""
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         @jaxtorch.jit
@@ -103,6 +103,6 @@ def test_the_line_that_calls_captured_code_is_the_one_that_called_it_this_time(
         names,
         warmup=1,
     )
-    flops = {line: time.flops for line, time in found.inclusive.items()}
+    flops = {line: time.flops for line, time in profiled.inclusive.items()}
     assert flops == {3: 4 * PRODUCT, 9: PRODUCT, 12: 3 * PRODUCT}
-    assert found.by_line[3].flops == 4 * PRODUCT
+    assert profiled.by_line[3].flops == 4 * PRODUCT

@@ -1,6 +1,6 @@
-"""Time goes to the line, the module and the direction that it is of.
+"""Device time is attributed to the right line, module and direction.
 
-No test looks at a clock: what ran for a line is known by its operators, how often it ran and its operations.
+No test measures time: the tests compare the operators of a line, how often they ran, and their operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import jaxtorch
-from jaxtorch.insight.profile.executables import _in_order
+from jaxtorch.insight.profile.executables import _pair_with_launches
 from jaxtorch.insight.profile.launches import Launch
 from jaxtorch.programs.stats import ProgramRecord
 
@@ -36,7 +36,7 @@ def names() -> dict[str, Any]:
 
 
 def test_each_line_has_its_own_operators(tmp_path: Path, names: dict[str, Any]) -> None:
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def work():
@@ -51,17 +51,17 @@ def test_each_line_has_its_own_operators(tmp_path: Path, names: dict[str, Any]) 
         repeat=2,
         warmup=1,
     )
-    assert found.by_line.keys() == {2, 3, 6, 7}
-    assert found.operators(2) == found.operators(6) == {"mm.default"}
-    assert found.operators(3) == {"exp.default"}
-    assert found.operators(7) == {"sum.default"}
-    assert found.by_line[2].flops == PRODUCT
-    assert found.by_line[6].flops == 10 * PRODUCT
-    assert found.by_line[3].flops == N * N
-    assert found.by_line[6].count == 10 * found.by_line[2].count
-    assert not found.elsewhere
-    assert found.profile.unattributed.total == 0
-    assert not any(time.backward or time.inferred for time in found.by_line.values())
+    assert profiled.by_line.keys() == {2, 3, 6, 7}
+    assert profiled.operators(2) == profiled.operators(6) == {"mm.default"}
+    assert profiled.operators(3) == {"exp.default"}
+    assert profiled.operators(7) == {"sum.default"}
+    assert profiled.by_line[2].flops == PRODUCT
+    assert profiled.by_line[6].flops == 10 * PRODUCT
+    assert profiled.by_line[3].flops == N * N
+    assert profiled.by_line[6].count == 10 * profiled.by_line[2].count
+    assert not profiled.elsewhere
+    assert profiled.profile.unattributed.total == 0
+    assert not any(time.backward or time.inferred for time in profiled.by_line.values())
 
 
 def test_a_line_that_was_compiled_by_another_has_its_own_time(
@@ -69,7 +69,7 @@ def test_a_line_that_was_compiled_by_another_has_its_own_time(
 ) -> None:
     (a, b), other = (names["a"], names["b"]), []
     other.append(a @ b)  # this line compiles the program
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def work():
@@ -77,15 +77,15 @@ def test_a_line_that_was_compiled_by_another_has_its_own_time(
         """,
         names,
     )
-    assert found.by_line[2].flops == PRODUCT
-    assert not found.elsewhere
+    assert profiled.by_line[2].flops == PRODUCT
+    assert not profiled.elsewhere
 
 
 @pytest.mark.parametrize("launched", [0, 1])
 def test_of_two_executables_of_the_same_code_the_one_that_ran_is_meant(
     tmp_path: Path, names: dict[str, Any], launched: int
 ) -> None:
-    """Another default dtype is another program to torch, and the same to XLA: runs of both have the same numbers."""
+    """Another default dtype gives another program but the same XLA code, so runs of both have the same numbers."""
     x = torch.randn(N, 7, device="jax")
     dtypes = [torch.float32, torch.float64]
 
@@ -98,11 +98,11 @@ def test_of_two_executables_of_the_same_code_the_one_that_ran_is_meant(
             run()
         torch.set_default_dtype(dtypes[launched])
         names["x"] = x
-        found = ran(tmp_path, "def work():\n    return x.erfc()", names)
+        profiled = ran(tmp_path, "def work():\n    return x.erfc()", names)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert found.operators(2) == {"erfc.default"}
-    assert found.profile.attributed == 1.0
+    assert profiled.operators(2) == {"erfc.default"}
+    assert profiled.profile.attributed == 1.0
 
 
 def launch(line: int) -> Launch:
@@ -112,22 +112,27 @@ def launch(line: int) -> Launch:
 
 @pytest.mark.parametrize("first", [10, (1 << 31) - 2, (1 << 32) - 2])
 def test_runs_are_launches_by_their_numbers_and_not_by_when_they_start(first: int) -> None:
-    """XLA starts a run when its inputs are there. Its numbers are of 32 bits, and shown with a sign."""
+    """XLA starts a run when its inputs are ready. Run numbers have 32 bits and are printed as signed."""
     launches = tuple(map(launch, (7, 8, 9)))
     numbers = np.array([first + 2, first, first, first + 1]).astype(np.uint32).astype(np.int32)
-    assert _in_order(numbers.astype(np.int64), [0, 1, 2], launches).tolist() == [2, 0, 0, 1]
+    assert _pair_with_launches(numbers.astype(np.int64), [0, 1, 2], launches).tolist() == [
+        2,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_where_runs_left_no_event_launches_of_one_line_are_told_alone() -> None:
     runs = np.array([5, 7])
-    assert _in_order(runs, [0, 1], (launch(3), launch(3))).tolist() == [0, 0]
-    assert _in_order(runs, [0, 1], (launch(3), launch(4))).tolist() == [-1, -1]
+    assert _pair_with_launches(runs, [0, 1], (launch(3), launch(3))).tolist() == [0, 0]
+    assert _pair_with_launches(runs, [0, 1], (launch(3), launch(4))).tolist() == [-1, -1]
 
 
 def test_what_is_dropped_before_it_is_computed_is_waited_for(
     tmp_path: Path, names: dict[str, Any]
 ) -> None:
-    """Also what was launched before, while warming up: it is no part of the profile."""
+    """The profile waits for the work of the warmup, which is not part of it."""
     names["big"] = torch.randn(512, 512, device="jax")
     code = """
         def work():
@@ -135,17 +140,17 @@ def test_what_is_dropped_before_it_is_computed_is_waited_for(
                 big @ big
             big.exp()
         """
-    found = ran(tmp_path, code, names, warmup=2)
-    assert found.by_line[3].flops == 20 * 2 * 512**3
-    assert found.by_line[4].flops == 512**2
-    assert found.by_line.keys() == {3, 4}
+    profiled = ran(tmp_path, code, names, warmup=2)
+    assert profiled.by_line[3].flops == 20 * 2 * 512**3
+    assert profiled.by_line[4].flops == 512**2
+    assert profiled.by_line.keys() == {3, 4}
 
 
 def test_the_backward_pass_belongs_to_the_lines_of_the_forward_pass(
     tmp_path: Path, names: dict[str, Any]
 ) -> None:
     names["w"] = names["a"].clone().requires_grad_()
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def work():
@@ -158,12 +163,12 @@ def test_the_backward_pass_belongs_to_the_lines_of_the_forward_pass(
         """,
         names,
     )
-    assert found.by_line[2].flops == 2 * PRODUCT  # the product, and its gradient by w
-    assert 0 < found.by_line[2].backward < found.by_line[2].total
-    assert found.operators(3) == {"exp.default", "mul.Tensor"}
-    assert 0 < found.by_line[3].backward < found.by_line[3].total
-    assert found.operators(6) == {"ones_like.default"}  # the gradient's seed
-    assert 5 not in found.by_line
+    assert profiled.by_line[2].flops == 2 * PRODUCT  # the product, and its gradient by w
+    assert 0 < profiled.by_line[2].backward < profiled.by_line[2].total
+    assert profiled.operators(3) == {"exp.default", "mul.Tensor"}
+    assert 0 < profiled.by_line[3].backward < profiled.by_line[3].total
+    assert profiled.operators(6) == {"ones_like.default"}  # the gradient's seed
+    assert 5 not in profiled.by_line
 
 
 def test_the_backward_pass_of_a_forward_pass_before_belongs_to_the_line_that_waits(
@@ -171,7 +176,7 @@ def test_the_backward_pass_of_a_forward_pass_before_belongs_to_the_line_that_wai
 ) -> None:
     w = names["a"].clone().requires_grad_()
     names["loss"] = (w @ names["b"]).sum()
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def work():
@@ -180,13 +185,13 @@ def test_the_backward_pass_of_a_forward_pass_before_belongs_to_the_line_that_wai
         """,
         names,
     )
-    assert found.by_line.keys() == {3}
-    assert found.by_line[3].flops == pytest.approx(PRODUCT, rel=0.01)
+    assert profiled.by_line.keys() == {3}
+    assert profiled.by_line[3].flops == pytest.approx(PRODUCT, rel=0.01)
 
 
 def test_captured_code_has_lines_of_its_own(tmp_path: Path, names: dict[str, Any]) -> None:
     names["w"] = names["a"].clone().requires_grad_()
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         @jaxtorch.pure
@@ -205,14 +210,14 @@ def test_captured_code_has_lines_of_its_own(tmp_path: Path, names: dict[str, Any
         warmup=1,
     )
     for line in (3, 4):  # the product, and its gradient by one factor
-        assert found.by_line[line].flops == pytest.approx(2 * PRODUCT, rel=0.05)
-        assert "dot_general" in found.operators(line)
-        assert 0 < found.by_line[line].backward < found.by_line[line].total
-    assert "sort" in found.operators(6)
-    assert "dot_general" not in found.operators(6) | found.operators(7)
-    assert 5 not in found.by_line
-    kinds = {(e.kind, e.backward) for e in found.profile.attribution.executables}
-    assert {("pure", False), ("pure", True)} <= kinds
+        assert profiled.by_line[line].flops == pytest.approx(2 * PRODUCT, rel=0.05)
+        assert "dot_general" in profiled.operators(line)
+        assert 0 < profiled.by_line[line].backward < profiled.by_line[line].total
+    assert "sort" in profiled.operators(6)
+    assert "dot_general" not in profiled.operators(6) | profiled.operators(7)
+    assert 5 not in profiled.by_line
+    directions = {(e.kind, e.backward) for e in profiled.profile.attribution.executables}
+    assert {("pure", False), ("pure", True)} <= directions
 
 
 def test_the_backward_pass_in_a_step_belongs_to_the_lines_of_the_forward_pass(
@@ -220,7 +225,7 @@ def test_the_backward_pass_in_a_step_belongs_to_the_lines_of_the_forward_pass(
 ) -> None:
     names["w"] = names["a"].clone().requires_grad_()
     names["v"] = names["b"].clone().requires_grad_()
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         @jaxtorch.jit
@@ -235,16 +240,16 @@ def test_the_backward_pass_in_a_step_belongs_to_the_lines_of_the_forward_pass(
         names,
         warmup=2,
     )
-    assert found.by_line[4].flops == pytest.approx(2 * PRODUCT, rel=0.05)
-    assert found.by_line[6].flops == pytest.approx(3 * PRODUCT, rel=0.2)
+    assert profiled.by_line[4].flops == pytest.approx(2 * PRODUCT, rel=0.05)
+    assert profiled.by_line[6].flops == pytest.approx(3 * PRODUCT, rel=0.2)
     for line in (4, 6):
-        assert 0 < found.by_line[line].backward < found.by_line[line].total
-    assert "dot_general" not in found.operators(7) | found.operators(8)
-    assert sum(t.backward for t in found.by_line.values()) > 0
+        assert 0 < profiled.by_line[line].backward < profiled.by_line[line].total
+    assert "dot_general" not in profiled.operators(7) | profiled.operators(8)
+    assert sum(t.backward for t in profiled.by_line.values()) > 0
 
 
 def test_a_fusion_is_shared_by_its_lines_and_says_so(tmp_path: Path, names: dict[str, Any]) -> None:
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         @jaxtorch.pure
@@ -261,17 +266,17 @@ def test_a_fusion_is_shared_by_its_lines_and_says_so(tmp_path: Path, names: dict
         names,
         warmup=1,
     )
-    assert found.by_line.keys() == {3, 5, 7}
-    (fusion,) = found.profile.instructions
+    assert profiled.by_line.keys() == {3, 5, 7}
+    (fusion,) = profiled.profile.instructions
     assert {place.line for place in fusion.places} == {3, 5, 7}
-    for time in found.by_line.values():
+    for time in profiled.by_line.values():
         assert 0 < time.total == time.inferred < fusion.time.total
-    assert found.by_line[3].flops == found.by_line[7].flops == N * N
-    assert found.by_line[5].flops == 2 * N * N
+    assert profiled.by_line[3].flops == profiled.by_line[7].flops == N * N
+    assert profiled.by_line[5].flops == 2 * N * N
 
 
 def test_a_loop_is_counted_by_its_rounds(tmp_path: Path, names: dict[str, Any]) -> None:
-    found = ran(
+    profiled = ran(
         tmp_path,
         """
         def body(x, _):
@@ -288,12 +293,12 @@ def test_a_loop_is_counted_by_its_rounds(tmp_path: Path, names: dict[str, Any]) 
         names,
         warmup=1,
     )
-    assert found.by_line[2].flops == pytest.approx(7 * PRODUCT, rel=0.01)
-    assert "dot_general" not in found.operators(3) | found.operators(7)
+    assert profiled.by_line[2].flops == pytest.approx(7 * PRODUCT, rel=0.01)
+    assert "dot_general" not in profiled.operators(3) | profiled.operators(7)
 
 
 class Net(nn.Module):
-    """Two products of which the second is 16 times the first."""
+    """Two products. The second has 16 times the operations of the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,8 +331,8 @@ def test_module_paths_and_directions(way: str) -> None:
         return loss
 
     work = {"eager": whole, "pure": by_pure, "jit": jaxtorch.jit(whole)}[way]
-    found = profile(lambda: work(x), warmup=2)
-    (top,) = [n for n in found.tree.children if n.name == "Net"]
+    profiled = profile(lambda: work(x), warmup=2)
+    (top,) = [n for n in profiled.tree.children if n.name == "Net"]
     inner = {node.name: node for node in top.children}
     assert inner.keys() == {"small", "big"}
     products = {name: node.time.flops for name, node in inner.items()}
@@ -351,10 +356,10 @@ def test_what_jax_runs_on_its_own_has_its_own_lines() -> None:
     events.start()
     plain = jax.jit(lambda x: x @ x)
     plain(x).block_until_ready()
-    found = profile(lambda: plain(x).block_until_ready())
+    profiled = profile(lambda: plain(x).block_until_ready())
     if not was:
         events.stop()
-    (row,) = found.lines  # this test's lambda, by the HLO
+    (row,) = profiled.lines  # this test's lambda, by the HLO
     assert row.place is not None
     assert row.place.file == __file__
     assert row.time.flops == PRODUCT
@@ -370,16 +375,16 @@ x = torch.randn(64, 64, device="jax")
 def work():
     y = x @ x
     return y.exp().sum()
-found = profile(work)
-assert found.attributed == 1.0, found.lines
-flops = {{row.place.line: row.time.flops for row in found.lines}}
+result = profile(work)
+assert result.attributed == 1.0, result.lines
+flops = {{row.place.line: row.time.flops for row in result.lines}}
 print(flops[9] == 2 * 64**3, sorted(flops))
 """
 
 
-def test_programs_of_the_persistent_cache_are_known(tmp_path: Path) -> None:
-    """They run under the number that they had where they were compiled."""
-    said = []
+def test_programs_of_the_persistent_cache_are_identified(tmp_path: Path) -> None:
+    """They run under the id that they got in the process that compiled them."""
+    outputs = []
     for extra in (0, 5, 2):
         file = tmp_path / "script.py"
         file.write_text(_SCRIPT.format(extra=extra))
@@ -396,5 +401,5 @@ def test_programs_of_the_persistent_cache_are_known(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert said == ["True [9, 10]\n"] * 3
+        outputs.append(done.stdout)
+    assert outputs == ["True [9, 10]\n"] * 3

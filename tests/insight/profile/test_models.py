@@ -31,7 +31,7 @@ def resnet() -> tuple[nn.Module, Callable[[Any], Any]]:
 
 
 def trained(make: Any, way: str) -> tuple[Profile, nn.Module]:
-    """A step of training, by eager code, with the model under `pure`, or the whole under `jit`."""
+    """A training step: eager, with the model under `pure`, or entirely under `jit`."""
     torch.manual_seed(0)
     model, loss_of = make()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -45,18 +45,18 @@ def trained(make: Any, way: str) -> tuple[Profile, nn.Module]:
         return loss
 
     work = jaxtorch.jit(step) if way == "jit" else step
-    found = profile(lambda: work(), warmup=2)
-    assert found.recording.error is None
-    return found, model
+    profiled = profile(lambda: work(), warmup=2)
+    assert profiled.recording.error is None
+    return profiled, model
 
 
 @pytest.mark.parametrize("way", ["eager", "pure", "jit"])
 @pytest.mark.parametrize("make", [gpt, resnet])
 def test_nine_tenths_of_a_step_belong_to_a_line(make: Any, way: str) -> None:
-    found, model = trained(make, way)
-    adds_up(found)
-    assert found.attributed >= 0.9
-    tops = {node.name: node for node in found.tree.children}
+    profiled, model = trained(make, way)
+    adds_up(profiled)
+    assert profiled.attributed >= 0.9
+    tops = {node.name: node for node in profiled.tree.children}
     whole = tops[type(model).__name__]
     assert 0 < whole.time.backward < whole.time.total
     children = {name for name, _ in model.named_children()}

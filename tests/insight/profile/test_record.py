@@ -20,7 +20,7 @@ from jaxtorch.storage.buffer import usage
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """After each test: nobody watches, nothing is traced, and a profile can be taken."""
+    """After each test: there is no watcher and no trace, and a profile can be recorded."""
     depth, hooks = tracing.depth, len(torch.nn.modules.module._global_forward_pre_hooks)
     yield
     assert watching.watcher is None
@@ -31,19 +31,22 @@ def nothing_stays() -> Iterator[None]:
 
 def test_runs_and_results() -> None:
     calls: list[int] = []
-    found = record(lambda: calls.append(1) or len(calls), repeat=3, warmup=2)  # type: ignore[func-returns-value]
-    assert len(calls) == found.result == 5
-    assert len(found.runs) == 3
-    assert all(start < end for start, end in found.runs)
-    assert [a[1] <= b[0] for a, b in zip(found.runs, found.runs[1:], strict=False)] == [True, True]
+    recording = record(lambda: calls.append(1) or len(calls), repeat=3, warmup=2)  # type: ignore[func-returns-value]
+    assert len(calls) == recording.result == 5
+    assert len(recording.runs) == 3
+    assert all(start < end for start, end in recording.runs)
+    assert [a[1] <= b[0] for a, b in zip(recording.runs, recording.runs[1:], strict=False)] == [
+        True,
+        True,
+    ]
 
 
 def test_what_was_compiled_is_known_by_its_phases() -> None:
     x = torch.ones(5, 7, device="jax")
-    found = record(lambda: torch.special.i0e(x), repeat=2)
-    assert {c.phase for c in found.compilations if "i0e" in c.name} == {"trace", "lower", "xla"}
-    start, end = found.runs[0]
-    assert all(start <= c.start < c.end <= end for c in found.compilations)
+    recording = record(lambda: torch.special.i0e(x), repeat=2)
+    assert {c.phase for c in recording.compilations if "i0e" in c.name} == {"trace", "lower", "xla"}
+    start, end = recording.runs[0]
+    assert all(start <= c.start < c.end <= end for c in recording.compilations)
     assert not record(lambda: torch.special.i0e(x)).compilations
 
 
@@ -54,10 +57,10 @@ def test_an_error_is_kept_with_what_was_seen_until_there() -> None:
         x @ x
         raise ValueError("mine")
 
-    found = record(fails, repeat=3)
-    assert str(found.error) == "mine"
-    assert len(found.runs) == 1
-    assert [launch.record.name for launch in found.launches] == ["mm.default"]
+    recording = record(fails, repeat=3)
+    assert str(recording.error) == "mine"
+    assert len(recording.runs) == 1
+    assert [launch.record.name for launch in recording.launches] == ["mm.default"]
 
 
 def test_an_error_while_warming_up_is_the_callers() -> None:
@@ -71,10 +74,10 @@ def test_ctrl_c_ends_it() -> None:
 
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        found = record(stops)
+        recording = record(stops)
     finally:
         signal.signal(signal.SIGINT, old)
-    assert isinstance(found.error, KeyboardInterrupt)
+    assert isinstance(recording.error, KeyboardInterrupt)
 
 
 def test_a_profile_of_the_users_own_goes_on(tmp_path: Path) -> None:
@@ -89,9 +92,9 @@ def test_a_profile_of_the_users_own_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_profile_within_a_profile_is_an_error_of_the_inner_one() -> None:
-    found = record(lambda: record(lambda: None))
-    assert isinstance(found.error, RuntimeError)
-    assert "one profile" in str(found.error)
+    recording = record(lambda: record(lambda: None))
+    assert isinstance(recording.error, RuntimeError)
+    assert "one profile" in str(recording.error)
 
 
 def test_code_that_stops_the_profiler_itself() -> None:
@@ -106,18 +109,18 @@ def test_nothing_to_run(how: dict[str, int]) -> None:
 
 
 def test_an_operator_without_a_lowering_runs_on_the_cpu_as_always() -> None:
-    """Eager calls take the general path meanwhile; that is no trace."""
+    """Eager calls take the general path during a recording, but are not traced."""
     x = torch.tensor([1, 2], dtype=torch.int32, device="jax")
     with jaxtorch.config(fallback="silent"):
-        found = record(lambda: torch.ops.aten._test_optional_floatlist(x.float(), [0.5, 1.0]))
-    assert found.error is None
-    assert found.result.tolist() == [1.5, 3.0]
+        recording = record(lambda: torch.ops.aten._test_optional_floatlist(x.float(), [0.5, 1.0]))
+    assert recording.error is None
+    assert recording.result.tolist() == [1.5, 3.0]
     assert "aten::_test_optional_floatlist" in stats.fallbacks()
 
 
 def test_launches_of_other_threads_are_recorded_with_their_lines() -> None:
     x = torch.ones(16, device="jax")
-    found: Any = None
+    recording: Any = None
 
     def other() -> None:
         x.exp()
@@ -127,8 +130,8 @@ def test_launches_of_other_threads_are_recorded_with_their_lines() -> None:
         thread.start()
         thread.join()
 
-    found = profile(work, warmup=1)
-    (row,) = found.lines
+    recording = profile(work, warmup=1)
+    (row,) = recording.lines
     assert row.place is not None
     assert row.place.line == other.__code__.co_firstlineno + 1
     assert not row.time.backward
@@ -142,11 +145,11 @@ def test_memory_at_most() -> None:
         del kept
 
     usage.peak = session = usage.allocated + 10 * x.numel() * 4
-    found = record(work, memory=True)
-    assert found.memory is not None
-    assert found.memory.before == found.memory.after
-    assert found.memory.peak - found.memory.before >= 4 * x.numel() * 4
-    assert usage.peak == session  # the session's own peak
+    recording = record(work, memory=True)
+    assert recording.memory is not None
+    assert recording.memory.before == recording.memory.after
+    assert recording.memory.peak - recording.memory.before >= 4 * x.numel() * 4
+    assert usage.peak == session  # the session's peak
     assert record(work).memory is None
 
 

@@ -1,4 +1,4 @@
-"""Where work stands under a device's roof."""
+"""The position of work under a device's roof."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def test_the_lower_of_two_limits_is_the_roof() -> None:
 
 
 def shown(lines: list[Row], peak: Peak | None = PEAK) -> Any:
-    """A profile as the views ask it."""
-    found = [] if peak is None else positions(lines, peak)
-    return SimpleNamespace(peak=peak, roofline=found)
+    """The attributes of a profile that the views read."""
+    roofline = [] if peak is None else positions(lines, peak)
+    return SimpleNamespace(peak=peak, roofline=roofline)
 
 
 def test_the_table_says_what_limits() -> None:
-    found = rows(shown(ROWS))
-    columns_of = columns(RoofRow, found)[1:]
-    assert [[cell(row, column) for column in columns_of] for row in found] == [
+    table = rows(shown(ROWS))
+    columns_of = columns(RoofRow, table)[1:]
+    assert [[cell(row, column) for column in columns_of] for row in table] == [
         ["400", "1.00 k", "100.0 %", "arithmetic", "arithmetic"],
         ["5", "25", "50.0 %", "memory", "memory"],
     ]
@@ -56,16 +56,16 @@ def test_the_table_says_what_limits() -> None:
 
 @pytest.mark.parametrize("intensity", [0.5, 5.0, 100.0, 3000.0])
 def test_what_reaches_the_roof_is_drawn_on_it(intensity: float) -> None:
-    """And what does a tenth of that as far below it, wherever it stands."""
+    """A point at a tenth of the roof is always the same distance below it."""
     lines = [
         row("on", PEAK.roof(intensity), PEAK.roof(intensity) / intensity, 1.0),
         row("below", PEAK.roof(intensity) / 10, PEAK.roof(intensity) / intensity / 10, 1.0),
         row("power", 1.0, 1.0, 1.0),
     ]
     page = drawing(shown(lines))
-    found = re.search(r'points="([^"]*)"', page)
-    assert found is not None
-    roof = [tuple(map(float, point.split(","))) for point in found[1].split()]
+    match = re.search(r'points="([^"]*)"', page)
+    assert match is not None
+    roof = [tuple(map(float, point.split(","))) for point in match[1].split()]
     points = re.findall(r'<title>(\d)\. (\w+):.*?cx="([\d.]+)" cy="([\d.]+)"', page)
     at = {name: (float(x), float(y)) for _, name, x, y in points}
 

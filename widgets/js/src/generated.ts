@@ -50,7 +50,7 @@ export interface Peaks {
 
 export interface HloData {
   sources: SourceText[];
-  lines: Place[];
+  lines: SourceLine[];
   page: Page;
   name: string;
   others: Other[];
@@ -91,14 +91,14 @@ export interface File {
   type: "file";
 }
 
-export interface Places {
+export interface SourceLines {
   sources: SourceText[];
-  lines: Place[];
+  lines: SourceLine[];
 }
 
 export interface StageAnswer {
   sources: SourceText[];
-  lines: Place[];
+  lines: SourceLine[];
   stage: string;
   title: string;
   text: string;
@@ -200,7 +200,7 @@ export interface SourceText {
   lines: string[];
 }
 
-export type Place = [source: number, line: number];
+export type SourceLine = [source: number, line: number];
 
 export type Other = [id: number, title: string];
 
@@ -255,7 +255,7 @@ export interface Branch {
   flops: number;
   bytes: number;
   name: string;
-  own: number;
+  self_time: number;
   children: Branch[];
 }
 

@@ -29,7 +29,7 @@ test("a diff leaves out what is the same, but for some lines around each differe
   assert.equal(rowsOf(hunks, new Set([0])).length, 20 + 2 + 2);
 });
 
-const time = { total: 1, backward: 0, inferred: 0, count: 1, flops: 0, bytes: 0, own: 0 };
+const time = { total: 1, backward: 0, inferred: 0, count: 1, flops: 0, bytes: 0, self_time: 0 };
 const branch = (name: string, ...children: Branch[]): Branch => ({ ...time, name, children });
 const data = {
   lines: [5, 6].map((line, id) => ({ ...time, id, file: "f", cell: 1, line, source: `line ${line}` })),

@@ -7,7 +7,7 @@ import { Graph } from "../graph.tsx";
 import { useKept } from "../kept.ts";
 import { instructionOn, instructionsOf, linksOf } from "../linked.ts";
 import { Act, copy, download, Tabs } from "../parts.tsx";
-import type { CostRow, File, GraphAnswer, HloData, InstructionAnswer, Places, StageAnswer } from "../generated.ts";
+import type { CostRow, File, GraphAnswer, HloData, InstructionAnswer, SourceLines, StageAnswer } from "../generated.ts";
 import { FactsView, Heading, SectionView, type Marks } from "../sections.tsx";
 import { AskedDiff } from "./diff.tsx";
 
@@ -46,7 +46,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const [lower, setLower] = useKept<string>(client, "lower", "By line");
   const [chosen, setChosen] = useKept<readonly number[]>(client, "chosen", data.line < 0 ? [] : [data.line]); // Ls
   const [instruction, setInstruction] = useKept<string | null>(client, "instruction", null);
-  const [places, setPlaces] = useKept<Places>(client, "places", data);
+  const [places, setPlaces] = useKept<SourceLines>(client, "places", data);
   const [jump, setJump] = useKept<{ code?: number; line?: number }>(client, "jump", {}); // where a link leads to
   const [search, setSearch] = useState(data.grep ? { query: data.grep, key: 1 } : { query: "", key: 0 });
 
@@ -196,7 +196,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
 function SourcePane({ index, data, places, marks, at, choose, root }: {
   index: number;
   data: HloData;
-  places: Places;
+  places: SourceLines;
   marks: ReadonlySet<number>;
   at: number | undefined;
   choose: (chosen: readonly number[]) => void;

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import jaxtorch
-from jaxtorch.insight.hlo.lost import found_again
+from jaxtorch.insight.hlo.inferred import infer_origins
 from jaxtorch.insight.hlo.module import Instruction, Module
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.hlo.scopes import scope_of
@@ -40,11 +40,11 @@ def convolutions(module: Module) -> list[Instruction]:
     return [i for i in module.instructions.values() if i.opcode == "convolution"]
 
 
-def source_of(module: Module, own: Instruction) -> Instruction:
-    """The convolution that a value is, moved about."""
-    while own.opcode != "convolution":
-        own = module.instructions[own.operands[0]]
-    return own
+def source_of(module: Module, instruction: Instruction) -> Instruction:
+    """The convolution behind copies and transposes."""
+    while instruction.opcode != "convolution":
+        instruction = module.instructions[instruction.operands[0]]
+    return instruction
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,11 @@ def test_the_gradient_of_each_kernel_has_the_line_of_its_convolution(captured: A
     reading = Reading(latest("convolved", "backward"))
     module = reading.module
     assert convolutions(module)
-    assert module.inferred, "XLA keeps the origin of all: `lost.py` may go"
+    assert module.inferred, "XLA keeps the origin of all: `inferred.py` may go"
     before = reading.listing("stablehlo")
     (returned,) = [line for line in before.lines if line.startswith("    return ")]
     expected = []
-    for name in re.findall(
-        r"%\w+", returned
-    ):  # what JAX says of each result; XLA keeps their order
+    for name in re.findall(r"%\w+", returned):  # the names of the results; XLA keeps their order
         (defined,) = [i for i, line in enumerate(before.lines) if line.startswith(f"    {name} = ")]
         (place,) = before.places[defined]
         expected.append(place.line)
@@ -74,13 +72,13 @@ def test_the_gradient_of_each_kernel_has_the_line_of_its_convolution(captured: A
     root = module.instructions[module.entry.root]
     lines = []
     for number in root.operands:
-        own = reading.sources.of(source_of(module, module.instructions[number]))
-        lines.append(None if own is None else own.line)
+        location = reading.sources.of(source_of(module, module.instructions[number]))
+        lines.append(None if location is None else location.line)
     assert lines == expected
 
 
 def test_each_line_has_the_work_of_its_gradients(captured: Any) -> None:
-    """Of the first convolution the kernel's gradient alone, of the others the input's too."""
+    """The first convolution has only the kernel's gradient, the others also have the input's."""
     reading = Reading(latest("convolved", "backward"))
     work = {r.place.line: r.cost.flops for r in reading.lines if r.place is not None}
     products = {line: round(work[line] / ONE) for line in LINES}
@@ -91,8 +89,8 @@ def test_each_line_has_the_work_of_its_gradients(captured: Any) -> None:
 def test_the_forward_pass_is_as_xla_says(captured: Any) -> None:
     reading = Reading(latest("convolved", "saving"))
     module = reading.module
-    found = {p.line for i in convolutions(module) if (p := reading.sources.of(i)) is not None}
-    assert found == set(LINES)
+    lines = {p.line for i in convolutions(module) if (p := reading.sources.of(i)) is not None}
+    assert lines == set(LINES)
     work = {r.place.line: r.cost.flops for r in reading.lines if r.place is not None}
     assert {line: round(work[line] / ONE) for line in LINES} == dict.fromkeys(LINES, 1)
 
@@ -106,10 +104,10 @@ def test_a_network_has_the_work_of_each_layer_by_its_path() -> None:
     function(torch.randn(SIZE, device="jax")).backward()
     reading = Reading(latest("layered", "backward"))
     work: dict[tuple[str, ...], float] = {}
-    for own in convolutions(reading.module):
-        scope = scope_of(own.op_name)
+    for instruction in convolutions(reading.module):
+        scope = scope_of(instruction.op_name)
         assert scope.backward
-        work[scope.path] = work.get(scope.path, 0) + reading.costs.of(own).flops
+        work[scope.path] = work.get(scope.path, 0) + reading.costs.of(instruction).flops
     assert work == {
         ("Sequential", "0"): ONE,
         ("Sequential", "1"): 2 * ONE,
@@ -150,11 +148,12 @@ def test_a_copy_belongs_to_what_reads_it() -> None:
     )
 
     def nothing() -> str:
-        raise AssertionError("no product is lost: the text is not needed")
+        raise AssertionError("no product needs an origin: the text is not needed")
 
-    found = found_again(module, nothing)
+    inferred = infer_origins(module, nothing)
     lines = {
-        i.name: found.stack(i.frame)[0].line if i.frame else None for i in found.entry.instructions
+        i.name: inferred.stack(i.frame)[0].line if i.frame else None
+        for i in inferred.entry.instructions
     }
     assert lines == {
         "p": None,
@@ -165,5 +164,5 @@ def test_a_copy_belongs_to_what_reads_it() -> None:
         "last": 8,
         "out": None,
     }
-    assert {found.instructions[n].name for n in found.inferred} == {"moved", "turned", "last"}
-    assert found_again(found, nothing) is found
+    assert {inferred.instructions[n].name for n in inferred.inferred} == {"moved", "turned", "last"}
+    assert infer_origins(inferred, nothing) is inferred

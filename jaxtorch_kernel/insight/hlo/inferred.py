@@ -24,9 +24,9 @@ from .listing import Locations
 from .module import Frame, Instruction, Module
 from .source import Sources
 
-_PRODUCTS = {"dot": "product", "convolution": "product", "dot_general": "product"}
+_PRODUCT_OPCODES = {"dot": "product", "convolution": "product", "dot_general": "product"}
 _MOVES = frozenset(("transpose", "copy", "reverse", "reshape", "bitcast", "convert", "parameter"))
-_SILENT = frozenset(
+_SKIPPED = frozenset(
     ("parameter", "constant", "tuple", "get-tuple-element", "while", "call", "conditional")
 )
 
@@ -49,47 +49,53 @@ class _Product(NamedTuple):
         return self._replace(arguments=frozenset())
 
 
-def found_again(module: Module, stablehlo: Callable[[], str | None]) -> Module:
+def infer_origins(module: Module, stablehlo: Callable[[], str | None]) -> Module:
     """The module with inferred origins. `stablehlo` is only called if there is a product to match."""
     sources = Sources(module)
-    lost = [
+    unlocated = [
         i
         for c in module.computations.values()
         if not c.fused
         for i in c.instructions
-        if i.opcode not in _SILENT and not i.frame and sources.of(i) is None
+        if i.opcode not in _SKIPPED and not i.frame and sources.of(i) is None
     ]
-    if not lost:
+    if not unlocated:
         return module
-    products = [p for i in lost for p in (i, *module.inside(i)) if p.opcode in _PRODUCTS]
-    found = _products(module, products, stablehlo() or "") if products else {}
-    origins = {number: _Origin(o.op_name, o.stack) for number, o in found.items()}
+    products = [
+        p for i in unlocated for p in (i, *module.inside(i)) if p.opcode in _PRODUCT_OPCODES
+    ]
+    matched = _match_products(module, products, stablehlo() or "") if products else {}
+    origins = {number: _Origin(o.op_name, o.stack) for number, o in matched.items()}
 
-    def of(number: int) -> _Origin | None:
-        own = module.instructions[number]
+    def origin_of(number: int) -> _Origin | None:
+        instruction = module.instructions[number]
         if number in origins:
             return origins[number]
-        if sources.of(own) is None:
-            return next((origins[i.id] for i in module.inside(own) if i.id in origins), None)
-        if own.frame:
-            return _Origin(own.op_name, module.stack(own.frame))
-        inner = next(i for i in module.inside(own) if sources.of(i) is not None)
-        return of(inner.id)
+        if sources.of(instruction) is None:
+            return next(
+                (origins[i.id] for i in module.inside(instruction) if i.id in origins), None
+            )
+        if instruction.frame:
+            return _Origin(instruction.op_name, module.stack(instruction.frame))
+        inner = next(i for i in module.inside(instruction) if sources.of(i) is not None)
+        return origin_of(inner.id)
 
     users = module.users
-    for order, around in (
-        (reversed(lost), lambda i: users.get(i.id, ())),
-        (lost, lambda i: i.operands),
+    for order, neighbours in (
+        (reversed(unlocated), lambda i: users.get(i.id, ())),
+        (unlocated, lambda i: i.operands),
     ):
         for instruction in order:
-            if of(instruction.id) is None:
-                near = next((o for n in around(instruction) if (o := of(n)) is not None), None)
-                if near is not None:
-                    origins[instruction.id] = near
-    return _with(module, origins)
+            if origin_of(instruction.id) is None:
+                origin = next(
+                    (o for n in neighbours(instruction) if (o := origin_of(n)) is not None), None
+                )
+                if origin is not None:
+                    origins[instruction.id] = origin
+    return _replace_origins(module, origins)
 
 
-def _with(module: Module, origins: dict[int, _Origin]) -> Module:
+def _replace_origins(module: Module, origins: dict[int, _Origin]) -> Module:
     """A copy of a module with new origins for some instructions."""
     frames = list(module._frames)
     numbers: dict[tuple[Frame, ...], int] = {(): 0}
@@ -116,59 +122,60 @@ def _with(module: Module, origins: dict[int, _Origin]) -> Module:
 # -- products -----------------------------------------------------------------------------------------------------
 
 
-def _products(module: Module, lost: list[Instruction], text: str) -> dict[int, _Origin]:
-    """The origins of the lost products, by instruction id."""
-    standing: Counter[tuple[str, _Product]] = Counter()
-    for own in module.instructions.values():
-        if own.opcode in _PRODUCTS and own.frame:
-            standing[own.op_name, _product(module, own).size] += 1
-    free: list[tuple[_Product, _Origin]] = []
-    for product, origin in _written(text):
-        if standing[origin.op_name, product.size]:
-            standing[origin.op_name, product.size] -= 1
+def _match_products(module: Module, products: list[Instruction], text: str) -> dict[int, _Origin]:
+    """The origins of products without one, by instruction id."""
+    located: Counter[tuple[str, _Product]] = Counter()
+    for instruction in module.instructions.values():
+        if instruction.opcode in _PRODUCT_OPCODES and instruction.frame:
+            located[instruction.op_name, _product(module, instruction).size] += 1
+    unmatched: list[tuple[_Product, _Origin]] = []
+    for product, origin in _stablehlo_products(text):
+        if located[origin.op_name, product.size]:
+            located[origin.op_name, product.size] -= 1
         else:
-            free.append((product, origin))
-    found: dict[int, _Origin] = {}
-    wanted = {own.id: _product(module, own) for own in lost}
-    # First match the products that read the same arguments, then match the rest by size.
+            unmatched.append((product, origin))
+    origins: dict[int, _Origin] = {}
+    keys = {instruction.id: _product(module, instruction) for instruction in products}
+    # First match the products that read the same arguments, then match the others by size.
     for key in (lambda p: p, lambda p: p.size):
         groups: defaultdict[_Product, list[_Origin]] = defaultdict(list)
-        for product, origin in free:
+        for product, origin in unmatched:
             groups[key(product)].append(origin)
-        for own in lost:
-            fitting = groups[key(wanted[own.id])]
-            if own.id not in found and fitting:
-                found[own.id] = fitting.pop(0)
-        taken = Counter(id(origin) for origin in found.values())
-        free = [(p, o) for p, o in free if id(o) not in taken]
-    return found
+        for instruction in products:
+            candidates = groups[key(keys[instruction.id])]
+            if instruction.id not in origins and candidates:
+                origins[instruction.id] = candidates.pop(0)
+        used = Counter(id(origin) for origin in origins.values())
+        unmatched = [(p, o) for p, o in unmatched if id(o) not in used]
+    return origins
 
 
-def _product(module: Module, own: Instruction) -> _Product:
-    operands = [module.instructions[n] for n in own.operands[:2]]
+def _product(module: Module, instruction: Instruction) -> _Product:
+    operands = [module.instructions[n] for n in instruction.operands[:2]]
     sizes = tuple(sorted(o.shape.elements for o in operands))
     arguments = frozenset(n for o in operands for n in _arguments(module, o))
-    return _Product(own.shape.elements, sizes, arguments)
+    return _Product(instruction.shape.elements, sizes, arguments)
 
 
-def _arguments(module: Module, own: Instruction) -> Iterator[int]:
+def _arguments(module: Module, instruction: Instruction) -> Iterator[int]:
     """Yield the number of the program argument if the value is a moved or converted copy of one."""
     while True:
-        if own.opcode == "parameter":
-            if own.computation == module.entry.id:
-                yield own.fields.get(9, 0)
+        if instruction.opcode == "parameter":
+            if instruction.computation == module.entry.id:
+                yield instruction.fields.get(9, 0)
                 return
-            callers = module.callers.get(own.computation, ())
-            if len(callers) != 1 or not module.computations[own.computation].fused:
+            callers = module.callers.get(instruction.computation, ())
+            if len(callers) != 1 or not module.computations[instruction.computation].fused:
                 return
             caller = module.instructions[callers[0]]
-            own = module.instructions[caller.operands[own.fields.get(9, 0)]]
-        elif own.opcode in _MOVES or (
-            own.opcode == "fusion" and all(i.opcode in _MOVES for i in module.inside(own))
+            instruction = module.instructions[caller.operands[instruction.fields.get(9, 0)]]
+        elif instruction.opcode in _MOVES or (
+            instruction.opcode == "fusion"
+            and all(i.opcode in _MOVES for i in module.inside(instruction))
         ):
-            if not own.operands:
+            if not instruction.operands:
                 return
-            own = module.instructions[own.operands[0]]
+            instruction = module.instructions[instruction.operands[0]]
         else:
             return
 
@@ -178,27 +185,27 @@ _NAME = re.compile(r"%\w+")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+(?:<\w+>)?>")
 
 
-def _written(text: str) -> Iterator[tuple[_Product, _Origin]]:
+def _stablehlo_products(text: str) -> Iterator[tuple[_Product, _Origin]]:
     """The products in StableHLO, in order, with their origins."""
     lines, locations = Locations.of_text(text)
-    from_argument: dict[str, str] = {}
+    copied_from: dict[str, str] = {}
     for line in lines:
         if "func.func" in line:
-            from_argument = {}
+            copied_from = {}
             main = "@main" in line
         match = _OPERATION.match(line)
         if match is None:
             continue
-        name, opcode, rest = match.groups()
-        names = _NAME.findall(rest)[:2]
+        name, opcode, signature = match.groups()
+        names = _NAME.findall(signature)[:2]
         if opcode in _MOVES and names:
-            from_argument[name] = from_argument.get(names[0], names[0])
-        if opcode not in _PRODUCTS:
+            copied_from[name] = copied_from.get(names[0], names[0])
+        if opcode not in _PRODUCT_OPCODES:
             continue
-        types = _TENSOR.findall(rest[rest.rindex(" : ") :])
+        types = _TENSOR.findall(signature[signature.rindex(" : ") :])
         sizes = [math.prod(map(int, sizes.split("x")[:-1])) for sizes in types]
-        ends = [from_argument.get(n, n) for n in names]
-        arguments = frozenset(int(e[4:]) for e in ends if main and re.fullmatch(r"%arg\d+", e))
+        inputs = [copied_from.get(n, n) for n in names]
+        arguments = frozenset(int(e[4:]) for e in inputs if main and re.fullmatch(r"%arg\d+", e))
         product = _Product(sizes[-1], tuple(sorted(sizes[:2])), arguments)
-        op_name, stack = locations.at_end(line)
+        op_name, stack = locations.origin(line)
         yield product, _Origin(op_name, tuple(Frame(*frame) for frame in stack))

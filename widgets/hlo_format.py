@@ -1,4 +1,4 @@
-"""Wording and figures of a program, shared by its text and HTML forms."""
+"""Formats a program: titles, figures and lines, shared by its text and HTML forms."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ COLUMNS = ("instr.", "FLOPs", "%", "transc.", "bytes")
 def program_title(info: ProgramInfo) -> str:
     """A short title of a program."""
     part = f", {info.part}" if info.part else ""
-    place = f", {info.place}" if info.place is not None else ""
-    return f"#{info.id} {info.name} ({info.kind}{part}{place})"
+    location = f", {info.place}" if info.place is not None else ""
+    return f"#{info.id} {info.name} ({info.kind}{part}{location})"
 
 
 def heading(reading: Reading) -> Page:
-    """The heading: the title of the program, its totals, its memory, and what is unknown about it."""
+    """The heading: the title of the program, its totals, its memory, and its warnings."""
     info, total = reading.program, reading.costs.total
     fused = sum(sum(f.parts.values()) for f in reading.fusions)
     facts = [
@@ -87,7 +87,7 @@ def parts_of(parts: dict[str, int]) -> str:
     """The instructions inside a fusion, as text.
 
     Example:
-        >>> from jaxtorch.widgets.hlo_words import parts_of
+        >>> from jaxtorch.widgets.hlo_format import parts_of
         >>> parts_of({"add": 2, "broadcast": 3, "dot": 1})
         '2 add, 1 dot'
     """
@@ -106,8 +106,8 @@ def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[in
         chosen = [i for i in chosen if any(p.line == line for p in listing.places[i])]
         why.append(f"come from line {line}")
     if grep:
-        found = set(listing.grep(grep))
-        chosen = [i for i in chosen if i in found]
+        matching = set(listing.grep(grep))
+        chosen = [i for i in chosen if i in matching]
         why.append(f"contain {grep!r}")
     if not why:
         entry = next((i for i in chosen if listing.lines[i].startswith("ENTRY ")), 0)
