@@ -113,23 +113,13 @@ def record(
         _synchronize(watcher)
     launches = Launches()
     compilations: list[tuple[str, str, float, float]] = []
-    result, error = None, None
     before = usage.allocated
     with _profiler() as profile, ExitStack() as scope:
         scope.enter_context(_compilations(compilations))
         watcher = scope.enter_context(watching(launches.add))
         scope.enter_context(launches.track_scopes())
         scope.enter_context(_peak(memory))
-        try:
-            for i in range(repeat):
-                with jax.profiler.TraceAnnotation(f"{RUN} {i + 1}"):
-                    result = function()
-                    with jax.profiler.TraceAnnotation(WAITING):
-                        _synchronize(watcher)
-        except BaseException as caught:
-            error = caught
-            with suppress(Exception):  # the first error is the one to report
-                _synchronize(watcher)
+        result, error = _run(function, repeat, watcher)
         peak = usage.peak
     data = profile()
     events, zero = read_events(data), _start_time(data)
@@ -147,6 +137,24 @@ def record(
         lane,
         Memory(before, peak, usage.allocated) if memory else None,
     )
+
+
+def _run(
+    function: Callable[[], Any], repeat: int, watcher: Watcher
+) -> tuple[Any, BaseException | None]:
+    """Run a function and wait for the device, `repeat` times. Returns the last result and the error, if any."""
+    result = None
+    try:
+        for i in range(repeat):
+            with jax.profiler.TraceAnnotation(f"{RUN} {i + 1}"):
+                result = function()
+                with jax.profiler.TraceAnnotation(WAITING):
+                    _synchronize(watcher)
+    except BaseException as error:
+        with suppress(Exception):  # the first error is the one to report
+            _synchronize(watcher)
+        return result, error
+    return result, None
 
 
 @contextmanager
