@@ -201,7 +201,9 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
             Table("lines", columns(CostRow, costs), costs, "By line", "Cost by line", selects=True)
         )
     sections.append(
-        Table("kinds", columns(OpcodeRow, opcodes), opcodes, "By kind", "Instructions by kind")
+        Table(
+            "opcodes", columns(OpcodeRow, opcodes), opcodes, "By opcode", "Instructions by opcode"
+        )
     )
     if fusions:
         title = f"Fusions ({len(reading.fusions)})"

@@ -131,7 +131,7 @@ def heading(profile: Profile, title: str) -> Page:
     facts = [
         f"{runs} {duration(profile.wall)}",
         f"{duration(profile.device)} of work on the device",
-        f"{written(profile.attributed, 'share')} of it known by line",
+        f"{written(profile.attributed, 'share')} of it attributed to lines",
     ]
     memory = profile.recording.memory
     if memory is not None:
