@@ -31,14 +31,12 @@ class Inputs(NamedTuple):
     """The operands of one run, as the lowering needs them.
 
     Attributes:
-        key: the random key, if the lowering draws random numbers.
         bases: the array of each tensor's buffer.
         arrays: the values of each tensor.
         starts: of each tensor's view; None for a tensor that is its buffer's array.
         numbers: the numbers of each kind.
     """
 
-    key: Any
     bases: list[jax.Array]
     arrays: list[jax.Array]
     starts: list[Starts | None]
@@ -46,10 +44,10 @@ class Inputs(NamedTuple):
 
 
 class Operands:
-    """What a program takes, in this order: random key, buffers, starts of the views, numbers.
+    """What a program takes, in this order: random key or blocks of random bits, buffers, starts of the views, numbers.
 
     Attributes:
-        random: whether there is a random key.
+        leading: the avals of the key or the blocks; empty if the lowering draws no random numbers.
         specs: the spec of each tensor's buffer.
         sharding: of everything except the buffers.
         unique: the first tensor of each distinct buffer. If the program writes, each buffer is one operand, because a
@@ -70,9 +68,10 @@ class Operands:
         random: bool,
         gather: bool,
     ):
-        self.random = random
         self.specs = [b.spec for b in buffers]
         self.sharding: Sharding = self.specs[0].placement if self.specs else placement.current()
+        key = jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.sharding)
+        self.leading = [key] if random else []
         first = first_positions(buffers) if written else list(range(len(buffers)))
         self.unique = sorted(set(first))
         position = {tensor: i for i, tensor in enumerate(self.unique)}
@@ -94,9 +93,7 @@ class Operands:
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of each operand."""
-        avals = []
-        if self.random:
-            avals.append(jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.sharding))
+        avals = list(self.leading)
         for i in self.unique:
             spec = self.specs[i]
             avals.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement))
@@ -109,7 +106,7 @@ class Operands:
 
     def donated(self) -> tuple[int, ...]:
         """The operands whose memory the program may reuse: the buffers that it writes."""
-        return tuple(i + int(self.random) for i in self._written_operands())
+        return tuple(i + len(self.leading) for i in self._written_operands())
 
     def targets(self) -> list[int]:
         """The first tensor of each buffer that the program writes."""
@@ -119,9 +116,8 @@ class Operands:
         return sorted({self.operand_of[i] for i in self.written})
 
     def read(self, operands: Sequence[Any]) -> Inputs:
-        """Take the operands apart and read the views."""
+        """Take the operands after `leading` apart and read the views."""
         rest = iter(operands)
-        key = next(rest) if self.random else None
         buffers = [next(rest) for _ in self.unique]
         all_starts: Starts = next(rest) if self.views else ()
         numbers = {kind: next(rest) for kind in self.number_kinds}
@@ -138,7 +134,7 @@ class Operands:
             position += p.count
             starts.append(of_view)
             arrays.append(p.read(base, of_view))
-        return Inputs(key, bases, arrays, starts, numbers)
+        return Inputs(bases, arrays, starts, numbers)
 
     def write(self, inputs: Inputs, values: Iterable[Any]) -> list[jax.Array]:
         """The array of each written buffer after `values` are written, one for each index in `written`."""

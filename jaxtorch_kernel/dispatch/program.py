@@ -5,7 +5,8 @@ An `Operation` turns a call into a key, and builds a `Program` for each key. A P
     (random key, buffers..., starts of the views, numbers) -> (results and written buffers..., next random key)
 
 that reads the views, runs the lowering, casts its results and writes views back. Inside a trace the same function is
-inlined, uncompiled, so everything that works eagerly can be captured.
+inlined, uncompiled, so everything that works eagerly can be captured. The compiled form mostly takes blocks of random
+bits in place of the key (`noise.py`).
 
 What a Program returns is fixed when it is built. torch's Meta kernel determines sizes, strides and dtypes of the
 results and raises torch's own errors for bad input; the lowering must agree on the sizes.
@@ -22,14 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
 from ..programs import program_cache
 from ..programs.compiling import phase
+from ..programs.rng import split_key
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
 from .executable import Executable, Run, build_lock
+from .noise import Noise, noise_of
 from .operands import Operand, Operands
 from .results import Fresh, Results, Structure, Written, flatten
 from .template import Template
@@ -49,6 +53,7 @@ class Program:
         plain: it is quick, and takes neither starts nor numbers.
         only: the one result of a quick program.
         by_hot_path: no check of values has to run before it.
+        noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         origin: recorded in the buffers that it writes.
         nbytes: its estimated size (`programs/program_cache.py`).
         round: when it was last set aside (`programs/program_cache.py`).
@@ -77,6 +82,7 @@ class Program:
         self.by_hot_path = True
         self.origin = Written(name)
         self.nbytes, self.round = program_cache.TRACED_BYTES, 0
+        self.noise: Noise | None = None
         self._precision = precision
         self._metas = None if metas is None else flatten(metas)
         self.executable = self._traced()
@@ -85,13 +91,22 @@ class Program:
 
     def function(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """The whole call as a function of arrays."""
+        if not self.lowering.random:
+            return self._outputs(None, operands)
+        next_key, key = split_key(operands[0])
+        return (*self._outputs(draws_from_key(key), operands[1:]), next_key)
+
+    def _from_blocks(self, *operands: Operand) -> tuple[jax.Array, ...]:
+        """As `function`, with blocks of random bits in place of the key, and without a next key."""
+        assert self.noise is not None
+        count = len(self.noise.avals)
+        return self._outputs(self.noise.draws(operands[:count]), operands[count:])
+
+    def _outputs(self, draws: Draws | None, operands: Sequence[Operand]) -> tuple[jax.Array, ...]:
         inputs = self.operands.read(operands)
         arguments = self.template.fill(inputs.arrays, inputs.numbers)
-        next_key = None
-        if self.lowering.random:
-            next_key, key = jax.random.split(jax.random.wrap_key_data(inputs.key))
-            next_key = jax.random.key_data(next_key)
-            arguments.insert(0, key)
+        if draws is not None:
+            arguments.insert(0, draws)
         returned = self._lowered(arguments)
         values = list(returned) if isinstance(returned, list | tuple) else [returned]
         # New results come first, then the new values of what is written, as in the schema.
@@ -100,8 +115,7 @@ class Program:
             leaves = flatten(values)
             split = len(leaves) - len(self.operands.written)
             values, written = leaves[:split], leaves[split:]
-        outputs = self._fresh(values) + self.operands.write(inputs, written)
-        return tuple(outputs) if next_key is None else (*outputs, next_key)
+        return tuple(self._fresh(values) + self.operands.write(inputs, written))
 
     def _lowered(self, arguments: list[Any]) -> Any:
         if self._precision is None:
@@ -155,8 +169,13 @@ class Program:
         """Trace once. This finds the results, and every error of the lowering before anything is cached."""
         started = time.perf_counter()
         operands = self.operands
+        function = self.function
+        if self.lowering.random:
+            self.noise = self._noise()
+            if self.noise is not None:
+                operands.leading, function = self.noise.avals, self._from_blocks
         jitted = jax.jit(
-            _named(self.function, self.name),
+            _named(function, self.name),
             donate_argnums=operands.donated(),
             # A factory has no operands that determine the sharding of its result.
             out_shardings=None if operands.specs else operands.sharding,
@@ -166,8 +185,8 @@ class Program:
             traced = jitted.trace(*avals)
         seconds = time.perf_counter() - started
         outs = list(traced.out_info)
-        if operands.random:
-            outs.pop()
+        if self.takes_key:
+            outs.pop()  # the next key
         specs = iter([spec_of(np.dtype(o.dtype), tuple(o.shape), operands.sharding) for o in outs])
         for leaf in self.results.leaves:
             if leaf is not None:
@@ -176,6 +195,22 @@ class Program:
         return Executable(
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)
         )
+
+    def _noise(self) -> Noise | None:
+        """The random bits that the program can take as operands instead of computing them."""
+        operands = self.operands
+
+        def run(draws: Draws) -> None:
+            avals = operands.avals()[len(operands.leading) :]
+            jax.eval_shape(lambda *arrays: self._outputs(draws, arrays), *avals)
+
+        with phase(self.name), jax.enable_x64(True):
+            return noise_of(run, operands.sharding)
+
+    @property
+    def takes_key(self) -> bool:
+        """Whether the compiled program takes a random key, and returns the next one."""
+        return self.lowering.random and self.noise is None
 
     def compiled(self) -> Run:
         """What runs the program. The first call that is not inside a trace compiles it."""

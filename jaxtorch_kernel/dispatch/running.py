@@ -50,7 +50,8 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
     try:
         if program.lowering.random:
             with random_key(operation.kinds, call, program).drawing() as key:
-                outputs = _run_into(program, call, [key, *operands], targets)
+                leading = [key] if program.noise is None else program.noise.blocks(key)
+                outputs = _run_into(program, call, [*leading, *operands], targets)
         else:
             outputs = _run_into(program, call, operands, targets)
     except DONATED_ERRORS:
@@ -100,7 +101,7 @@ def _run_into(
     watching.launching(record)
     fresh = [receiver() for leaf in program.results.leaves if leaf is not None]
     # The next random key comes last. It is dropped: it is lost if the program fails (`rng.RandomKey.drawing`).
-    dropped = [receiver()] if program.lowering.random else []
+    dropped = [receiver()] if program.takes_key else []
     old = [(b, b.array, b.spec) for b in targets]
     try:
         for buffer, spec in zip(targets, program.new_specs, strict=True):

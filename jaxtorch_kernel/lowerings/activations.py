@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from .draws import Draws
 from .nondifferentiable import with_derivatives
 from .promote import cast, in_opmath, promote
 from .registry import lower
@@ -70,7 +71,7 @@ def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Arra
     "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", random=True, meta=False
 )
 def rrelu_with_noise(
-    key: Array,
+    draws: Draws,
     self: Array,
     noise: Array,
     lower: Operand = 0.125,
@@ -80,7 +81,7 @@ def rrelu_with_noise(
     lower, upper = cast(lower, self.dtype), cast(upper, self.dtype)
     if not training:
         return jnp.where(self <= 0, self * ((lower + upper) / 2), self), noise
-    drawn = jax.random.uniform(key, self.shape, self.dtype, lower, upper)
+    drawn = draws.uniform(self.shape, self.dtype) * (upper - lower) + lower
     noise = jnp.where(self <= 0, drawn, 1)
     return self * noise, noise
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 
+from .draws import Draws
 from .promote import cast, in_opmath
 from .registry import lower
 from .types import Array, Operand, Scalar
 
 
 @lower("native_dropout", random=True)
-def dropout(key: Array, input: Array, p: Operand, train: bool | None) -> tuple[Array, Array]:
+def dropout(draws: Draws, input: Array, p: Operand, train: bool | None) -> tuple[Array, Array]:
     if train is False:
         return input, jnp.ones(input.shape, bool)
     keep = 1 - cast(p, jnp.float32)
-    mask = jax.random.uniform(key, input.shape, jnp.float32) < keep
+    mask = draws.uniform(input.shape, jnp.float32) < keep
     # At p = 1 all elements are dropped, and 1 / keep would be infinite.
     scale = jnp.where(keep > 0, 1 / keep, 0)
     return _masked(input, mask, scale), mask
@@ -32,9 +32,9 @@ def dropout_backward(grad_output: Array, mask: Array, scale: Scalar) -> Array:
 
 
 @lower("_fused_dropout", random=True)
-def fused_dropout(key: Array, self: Array, p: Scalar) -> tuple[Array, Array]:
+def fused_dropout(draws: Draws, self: Array, p: Scalar) -> tuple[Array, Array]:
     """Dropout where `p` is the probability to keep an element, unlike in torch's other operators."""
-    result, mask = dropout(key, self, 1 - cast(p, jnp.float32), True)
+    result, mask = dropout(draws, self, 1 - cast(p, jnp.float32), True)
     return result, mask.astype(jnp.uint8)
 
 

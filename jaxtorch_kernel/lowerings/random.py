@@ -1,4 +1,4 @@
-"""Samplers. The dispatch passes a JAX key as the first argument, so that random numbers are not constants of a program.
+"""Samplers. The dispatch passes `Draws` as the first argument, so that random numbers are not constants of a program.
 
 Samples are drawn in the opmath dtype and rounded once. Distributions that take the logarithm of a uniform number
 draw it from (0, 1].
@@ -6,6 +6,7 @@ draw it from (0, 1].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -13,26 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from .draws import Draws
 from .factories import factory
 from .promote import cast, default_dtype, kind_of, opmath, widen
 from .registry import lower
 from .types import Array, Operand, Scalar
-
-
-def _uniform(key: Array, shape: Sequence[int], dtype: DTypeLike) -> Array:
-    """Numbers in [0, 1), for complex dtypes in both parts.
-
-    They are drawn in `dtype` itself, because rounding from a wider dtype could give 1.
-    """
-    if kind_of(dtype) == "c":
-        real = np.zeros((), dtype).real.dtype
-        return jax.lax.complex(*jax.random.uniform(key, (2, *shape), real))
-    return jax.random.uniform(key, shape, dtype)
-
-
-def _positive(key: Array, shape: Sequence[int], dtype: DTypeLike) -> Array:
-    """Numbers in (0, 1]."""
-    return 1 - jax.random.uniform(key, shape, dtype)
 
 
 def _float_for(dtype: DTypeLike) -> np.dtype:
@@ -41,79 +27,81 @@ def _float_for(dtype: DTypeLike) -> np.dtype:
 
 
 def _normal(
-    key: Array, shape: Sequence[int], dtype: DTypeLike, mean: Operand, std: Operand
+    draws: Draws, shape: Sequence[int], dtype: DTypeLike, mean: Operand, std: Operand
 ) -> Array:
     wide = opmath(dtype)
-    return jax.random.normal(key, shape, wide) * cast(std, wide) + cast(mean, wide)
+    return draws.normal(shape, wide) * cast(std, wide) + cast(mean, wide)
 
 
 # -- uniform and normal ----------------------------------------------------------------------------
 
 
 @lower("uniform", random=True)
-def uniform(key: Array, self: Array, low: Operand = 0.0, high: Operand = 1.0) -> Array:
+def uniform(draws: Draws, self: Array, low: Operand = 0.0, high: Operand = 1.0) -> Array:
     wide = opmath(self.dtype)
     low, high = cast(low, wide), cast(high, wide)
-    return _uniform(key, self.shape, self.dtype).astype(wide) * (high - low) + low
+    return draws.uniform(self.shape, self.dtype).astype(wide) * (high - low) + low
 
 
 @factory("rand", "rand.generator", random=True)
-def rand(key: Array, size: Sequence[int], dtype: np.dtype | None) -> Array:
-    return _uniform(key, size, dtype or default_dtype())
+def rand(draws: Draws, size: Sequence[int], dtype: np.dtype | None) -> Array:
+    return draws.uniform(size, dtype or default_dtype())
 
 
 @factory("rand_like", "rand_like.generator", random=True)
-def rand_like(key: Array, self: Array, dtype: np.dtype | None) -> Array:
-    return _uniform(key, self.shape, dtype or self.dtype)
+def rand_like(draws: Draws, self: Array, dtype: np.dtype | None) -> Array:
+    return draws.uniform(self.shape, dtype or self.dtype)
 
 
 @lower("normal_", "normal_functional", random=True)
-def normal(key: Array, self: Array, mean: Scalar = 0.0, std: Scalar = 1.0) -> Array:
-    return _normal(key, self.shape, self.dtype, mean, std)
+def normal(draws: Draws, self: Array, mean: Scalar = 0.0, std: Scalar = 1.0) -> Array:
+    return _normal(draws, self.shape, self.dtype, mean, std)
 
 
 @lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", random=True)
-def normal_of(key: Array, mean: Operand, std: Operand = 1.0) -> Array:
+def normal_of(draws: Draws, mean: Operand, std: Operand = 1.0) -> Array:
     arrays = [x for x in (mean, std) if isinstance(x, Array)]
     shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
-    return _normal(key, shape, arrays[0].dtype, mean, std)
+    return _normal(draws, shape, arrays[0].dtype, mean, std)
 
 
 @factory("normal.float_float", random=True)
 def normal_sized(
-    key: Array, mean: Scalar, std: Scalar, size: Sequence[int], dtype: np.dtype | None
+    draws: Draws, mean: Scalar, std: Scalar, size: Sequence[int], dtype: np.dtype | None
 ) -> Array:
-    return _normal(key, size, dtype or default_dtype(), mean, std)
+    return _normal(draws, size, dtype or default_dtype(), mean, std)
 
 
 @factory("randn", "randn.generator", random=True)
-def randn(key: Array, size: Sequence[int], dtype: np.dtype | None) -> Array:
-    return jax.random.normal(key, size, opmath(dtype or default_dtype()))
+def randn(draws: Draws, size: Sequence[int], dtype: np.dtype | None) -> Array:
+    return draws.normal(size, opmath(dtype or default_dtype()))
 
 
 @factory("randn_like", "randn_like.generator", random=True)
-def randn_like(key: Array, self: Array, dtype: np.dtype | None) -> Array:
-    return jax.random.normal(key, self.shape, opmath(dtype or self.dtype))
+def randn_like(draws: Draws, self: Array, dtype: np.dtype | None) -> Array:
+    return draws.normal(self.shape, opmath(dtype or self.dtype))
 
 
 @lower("log_normal", random=True)
-def log_normal(key: Array, self: Array, mean: Scalar = 1.0, std: Scalar = 2.0) -> Array:
-    return jnp.exp(_normal(key, self.shape, self.dtype, mean, std))
+def log_normal(draws: Draws, self: Array, mean: Scalar = 1.0, std: Scalar = 2.0) -> Array:
+    return jnp.exp(_normal(draws, self.shape, self.dtype, mean, std))
 
 
 # -- integers --------------------------------------------------------------------------------------
 
 
-def _integers(key: Array, shape: Sequence[int], low: int, last: int) -> Array:
+def _integers(draws: Draws, shape: Sequence[int], low: int, last: int) -> Array:
     """Integers from `low` to `last`, both included; 32 bits wide where the range allows."""
     info = np.iinfo(np.int64)
     if low == info.min and last == info.max:
-        return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, np.uint64), np.int64)
+        return jax.lax.bitcast_convert_type(draws.bits(shape, 64), np.int64)
     if last == info.max:  # last + 1 would overflow
-        return _integers(key, shape, low - 1, last - 1) + 1
+        return _integers(draws, shape, low - 1, last - 1) + 1
     narrow = np.iinfo(np.int32)
     dtype = np.int32 if low >= narrow.min and last < narrow.max else np.int64
-    return jax.random.randint(key, shape, low, last + 1, dtype)
+    # As one row, which compiles faster (`draws.py`).
+    row = jax.random.randint(draws.key, (math.prod(shape),), low, last + 1, dtype)
+    return row.reshape(shape)
 
 
 def _largest(dtype: DTypeLike) -> int:
@@ -128,20 +116,20 @@ def _largest(dtype: DTypeLike) -> int:
 
 
 @lower("random", random=True)
-def random(key: Array, self: Array) -> Array:
-    return _integers(key, self.shape, 0, _largest(self.dtype))
+def random(draws: Draws, self: Array) -> Array:
+    return _integers(draws, self.shape, 0, _largest(self.dtype))
 
 
 @lower("random.from", random=True)
-def random_from(key: Array, self: Array, low: int, high: int | None) -> Array:
+def random_from(draws: Draws, self: Array, low: int, high: int | None) -> Array:
     return _integers(
-        key, self.shape, low, _largest(self.dtype) if high is None else _last(low, high)
+        draws, self.shape, low, _largest(self.dtype) if high is None else _last(low, high)
     )
 
 
 @lower("random.to", random=True)
-def random_to(key: Array, self: Array, high: int) -> Array:
-    return _integers(key, self.shape, 0, _last(0, high))
+def random_to(draws: Draws, self: Array, high: int) -> Array:
+    return _integers(draws, self.shape, 0, _last(0, high))
 
 
 def _last(low: int, high: int) -> int:
@@ -153,63 +141,65 @@ def _last(low: int, high: int) -> int:
 
 
 @factory("randint", "randint.generator", random=True)
-def randint(key: Array, high: int, size: Sequence[int], dtype: np.dtype | None) -> Array:
-    return _integers(key, size, 0, _last(0, high))
+def randint(draws: Draws, high: int, size: Sequence[int], dtype: np.dtype | None) -> Array:
+    return _integers(draws, size, 0, _last(0, high))
 
 
 @factory("randint.low", "randint.low_generator", random=True)
 def randint_low(
-    key: Array, low: int, high: int, size: Sequence[int], dtype: np.dtype | None
+    draws: Draws, low: int, high: int, size: Sequence[int], dtype: np.dtype | None
 ) -> Array:
-    return _integers(key, size, low, _last(low, high))
+    return _integers(draws, size, low, _last(low, high))
 
 
 @factory("randint_like", "randint_like.generator", random=True)
-def randint_like(key: Array, self: Array, high: int, dtype: np.dtype | None) -> Array:
-    return _integers(key, self.shape, 0, _last(0, high))
+def randint_like(draws: Draws, self: Array, high: int, dtype: np.dtype | None) -> Array:
+    return _integers(draws, self.shape, 0, _last(0, high))
 
 
 @factory("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
-def randint_like_low(key: Array, self: Array, low: int, high: int, dtype: np.dtype | None) -> Array:
-    return _integers(key, self.shape, low, _last(low, high))
+def randint_like_low(
+    draws: Draws, self: Array, low: int, high: int, dtype: np.dtype | None
+) -> Array:
+    return _integers(draws, self.shape, low, _last(low, high))
 
 
 @factory("randperm", "randperm.generator", random=True)
-def randperm(key: Array, n: int, dtype: np.dtype | None) -> Array:
-    return jax.random.permutation(key, jnp.arange(n, dtype=np.int32))
+def randperm(draws: Draws, n: int, dtype: np.dtype | None) -> Array:
+    return jax.random.permutation(draws.key, jnp.arange(n, dtype=np.int32))
 
 
 # -- choices ---------------------------------------------------------------------------------------
 
 
 @lower("bernoulli", random=True)
-def bernoulli(key: Array, self: Array) -> Array:
-    return _flips(key, self.shape, self)
+def bernoulli(draws: Draws, self: Array) -> Array:
+    return _flips(draws, self.shape, self)
 
 
 @lower("bernoulli.p", "bernoulli.Tensor", random=True)
-def bernoulli_with(key: Array, self: Array, p: Operand = 0.5) -> Array:
-    return _flips(key, self.shape, p)
+def bernoulli_with(draws: Draws, self: Array, p: Operand = 0.5) -> Array:
+    return _flips(draws, self.shape, p)
 
 
-def _flips(key: Array, shape: Sequence[int], p: Operand) -> Array:
+def _flips(draws: Draws, shape: Sequence[int], p: Operand) -> Array:
     dtype = _float_for(p.dtype) if isinstance(p, Array) else np.dtype(np.float32)
-    return jax.random.uniform(key, shape, dtype) < cast(p, dtype)
+    return draws.uniform(shape, dtype) < cast(p, dtype)
 
 
 @lower("multinomial", random=True)
-def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
+def multinomial(draws: Draws, self: Array, num_samples: int, replacement: bool = False) -> Array:
     if num_samples < 1 or self.shape[-1] > 1 << 24:
         raise ValueError("torch refuses this sample")
     (weights,) = widen(self)
     if not replacement:
         # The indices of the largest log(weight) + Gumbel noise are a sample without replacement.
-        scores = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype)
+        scores = jnp.log(weights) + draws.gumbel(weights.shape, weights.dtype)
         return jax.lax.top_k(scores, num_samples)[1]
     # Invert the distribution function. The bound excludes trailing categories of weight 0 if a point is rounded up.
     sums = jnp.cumsum(weights, -1)
     total = sums[..., -1:]
-    points = jax.random.uniform(key, (*self.shape[:-1], num_samples), weights.dtype) * total
+    points = draws.uniform((*self.shape[:-1], num_samples), weights.dtype) * total
 
     def invert(row: Array, point: Array, total: Array) -> Array:
         return jnp.minimum(jnp.searchsorted(row, point, side="right"), jnp.searchsorted(row, total))
@@ -223,39 +213,40 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
 
 
 @lower("exponential", random=True)
-def exponential(key: Array, self: Array, lambd: Scalar = 1.0) -> Array:
+def exponential(draws: Draws, self: Array, lambd: Scalar = 1.0) -> Array:
     wide = _float_for(self.dtype)
-    return -jnp.log(_positive(key, self.shape, wide)) / cast(lambd, wide)
+    return -jnp.log(draws.positive(self.shape, wide)) / cast(lambd, wide)
 
 
 @lower("geometric", random=True)
-def geometric(key: Array, self: Array, p: Scalar) -> Array:
+def geometric(draws: Draws, self: Array, p: Scalar) -> Array:
     wide = _float_for(self.dtype)
-    trials = jnp.log(_positive(key, self.shape, wide)) / jnp.log1p(-cast(p, wide))
+    trials = jnp.log(draws.positive(self.shape, wide)) / jnp.log1p(-cast(p, wide))
     return jnp.maximum(jnp.ceil(trials), 1)
 
 
 @lower("cauchy", random=True)
-def cauchy(key: Array, self: Array, median: Scalar = 0.0, sigma: Scalar = 1.0) -> Array:
+def cauchy(draws: Draws, self: Array, median: Scalar = 0.0, sigma: Scalar = 1.0) -> Array:
     wide = opmath(self.dtype)
-    return cast(median, wide) + cast(sigma, wide) * jax.random.cauchy(key, self.shape, wide)
+    points = jnp.maximum(draws.uniform(self.shape, wide), jnp.finfo(wide).eps)
+    return cast(median, wide) + cast(sigma, wide) * jnp.tan(math.pi * (points - 0.5))
 
 
 @lower("poisson", random=True, meta=False)
-def poisson(key: Array, self: Array) -> Array:
-    return jax.random.poisson(key, widen(self)[0], dtype=np.int32).astype(self.dtype)
+def poisson(draws: Draws, self: Array) -> Array:
+    return jax.random.poisson(draws.key, widen(self)[0], dtype=np.int32).astype(self.dtype)
 
 
 @lower("binomial", random=True, meta=False)
-def binomial(key: Array, count: Array, prob: Array) -> Array:
+def binomial(draws: Draws, count: Array, prob: Array) -> Array:
     n, p = widen(count, prob)
-    return jax.random.binomial(key, n, p).astype(count.dtype)
+    return jax.random.binomial(draws.key, n, p).astype(count.dtype)
 
 
 @lower("_standard_gamma", random=True, meta=False)
-def standard_gamma(key: Array, self: Array) -> Array:
+def standard_gamma(draws: Draws, self: Array) -> Array:
     (alpha,) = widen(self)
-    return jax.random.gamma(key, alpha).astype(self.dtype)
+    return jax.random.gamma(draws.key, alpha).astype(self.dtype)
 
 
 @lower("_standard_gamma_grad")
@@ -265,6 +256,6 @@ def standard_gamma_grad(self: Array, output: Array) -> Array:
 
 
 @lower("_sample_dirichlet", random=True, meta=False)
-def sample_dirichlet(key: Array, self: Array) -> Array:
+def sample_dirichlet(draws: Draws, self: Array) -> Array:
     (alpha,) = widen(self)
-    return jax.random.dirichlet(key, alpha).astype(self.dtype)
+    return jax.random.dirichlet(draws.key, alpha).astype(self.dtype)

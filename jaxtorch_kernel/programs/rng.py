@@ -158,6 +158,15 @@ class RandomKey(Buffer):
             yield
 
 
+def split_key(data: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
+    """The next key and the key of one call, both raw, from a raw key."""
+    import jax
+
+    keys = jax.random.split(jax.random.wrap_key_data(jax.numpy.asarray(data), impl="threefry2x32"))
+    following, current = jax.random.key_data(keys)
+    return following, current
+
+
 @functools.cache
 def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
     """A program that computes the next key from a key, as every random program does."""
@@ -166,7 +175,7 @@ def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
     from ..base.jax_private import fast_call
 
     def next_key(key: jax.Array) -> tuple[jax.Array]:
-        return (jax.random.key_data(jax.random.split(jax.random.wrap_key_data(key))[0]),)
+        return (split_key(key)[0],)
 
     with jax.enable_x64(True):
         aval = jax.ShapeDtypeStruct((2,), np.uint32, sharding=where)
