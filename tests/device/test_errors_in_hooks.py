@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_an_exception_in_a_hook_is_an_exception() -> None:
-    """Without `guard.stop_asking_python` the process ends in the first case: `terminate called`."""
+    """Without `guard.switch_streams_in_cpp` the process ends in the first case: `terminate called`."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.device.faults"],
         capture_output=True,
@@ -35,7 +35,7 @@ def test_an_exception_in_a_hook_is_an_exception() -> None:
 
 def test_streams_are_those_of_the_device_still() -> None:
     torch.ones(1, device="jax")
-    assert guard.stop_asking_python(), "torch's header or its registry of guards has changed"
+    assert guard.switch_streams_in_cpp(), "torch's header or its registry of guards has changed"
     stream = torch.Stream(device="jax")
     with stream:
         assert torch.accelerator.current_stream().device == torch.device("jax:0")
