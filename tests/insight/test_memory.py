@@ -13,7 +13,7 @@ import torch
 import jaxtorch
 from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
 from jaxtorch.insight.programs import Place
-from jaxtorch.insight.retainers import NOBODY, retainers
+from jaxtorch.insight.retainers import NO_NAME, retainers
 
 SIZE = (97, 101)  # of no other tensor
 BYTES = 97 * 101 * 4
@@ -155,7 +155,7 @@ def test_what_only_a_graph_holds_is_said() -> None:
     gc.collect()
     held = [a for a in ours() if a.made_by.startswith("mul")]
     assert len(held) == 1
-    assert retainers(held[0].id, {}) == [NOBODY]
+    assert retainers(held[0].id, {}) == [NO_NAME]
     del kept
 
 

@@ -90,9 +90,9 @@ def test_devices_are_those_of_jax() -> None:
 
 
 def test_a_device_says_what_arrays_hold_of_it() -> None:
-    before = devices()[0].held
+    before = devices()[0].allocated
     kept = torch.ones(1000, dtype=torch.float64, device="jax")
-    assert devices()[0].held == before + kept.numel() * 8
+    assert devices()[0].allocated == before + kept.numel() * 8
 
 
 def test_it_is_drawn_as_boxes_and_as_cells() -> None:
