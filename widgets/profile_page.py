@@ -72,7 +72,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
     rest = profile.unattributed.total
     if rest:
         lines = replace(
-            lines, rest=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
+            lines, omitted=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
         )
     modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
     return replace(
@@ -92,7 +92,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
                 operators,
                 "Operators",
                 empty="",
-                rest=_more(len(profile.operators)),
+                omitted=_more(len(profile.operators)),
                 text_rows=_TEXT_ROWS,
             ),
             Table(
@@ -101,7 +101,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
                 kernels,
                 "Instructions",
                 empty="",
-                rest=_more(len(profile.instructions)),
+                omitted=_more(len(profile.instructions)),
                 text_rows=_TEXT_ROWS // 2,
             ),
             *_roofline(profile),

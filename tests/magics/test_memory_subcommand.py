@@ -25,7 +25,7 @@ def test_a_tensor_is_listed_by_the_line_of_its_cell(shell: Any) -> None:
         for r in shell.run_line_magic("jax", "memory").data()["arrays"]
         if r["shape"] == "[83, 107]"
     ]
-    assert (row["name"], row["place"]) == ("x", f"[{number}]:2")
+    assert (row["name"], row["location"]) == ("x", f"[{number}]:2")
     assert (cells()[-1].cell, cells()[-1].after - cells()[-1].before) == (number, 83 * 107 * 4)
 
 

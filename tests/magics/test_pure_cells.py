@@ -395,7 +395,7 @@ MISTAKES = [
     ("--stattic x", "The nearest is --static."),
     ("images", "not 'images'"),
     ("--static imagse", "The nearest is images."),
-    ("--donate model", "`model` is no tensor"),
+    ("--donate model", "`model` is not a tensor"),
     ("--precision hi", "'default', 'high', 'highest'"),
 ]
 

@@ -72,7 +72,7 @@ def test_lines_of_two_files_of_one_name_are_two(evil: Any, monkeypatch: pytest.M
 
     of("/one/twin_file.py")(21)
     of("/two/twin_file.py")(22)
-    sites = [s for s in CacheView().data()["sites"] if s["place"] == "twin_file.py:2"]
+    sites = [s for s in CacheView().data()["sites"] if s["location"] == "twin_file.py:2"]
     assert {s["id"] for s in sites} == {"/one/twin_file.py:2", "/two/twin_file.py:2"}
 
 
@@ -147,7 +147,7 @@ def test_many_programs_of_one_function_stay_readable(
     monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
     found = row(CacheView())
     programs = found["detail"][1]
-    assert (len(programs["rows"]), programs["rest"]) == (1, "1 earlier ones are not shown.")
+    assert (len(programs["rows"]), programs["omitted"]) == (1, "1 earlier ones are not shown.")
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()
 
 
