@@ -1,6 +1,6 @@
 """The private hooks of JAX that jaxtorch uses: their table, and the functions through which the code uses them.
 
-`tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
+`tests/device/test_private_hooks_of_jax.py` fails with a clear message when a new jax changes one.
 """
 
 from __future__ import annotations

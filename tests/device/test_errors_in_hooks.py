@@ -27,9 +27,9 @@ def test_an_exception_in_a_hook_is_an_exception() -> None:
         cwd=_ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])},
     )
-    found = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
     expected = [f"{case.__name__}-{raises.__name__}: same" for case, raises in CASES]
-    assert found == expected * 2, done.stderr[-2000:]
+    assert lines == expected * 2, done.stderr[-2000:]
     assert done.returncode == 0
 
 

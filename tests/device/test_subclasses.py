@@ -69,10 +69,10 @@ def test_an_operator_as_on_the_cpu(operator: Callable[[Any], Any], capture: Any)
     x = torch.arange(3.0).as_subclass(Named)
     ours = operator if capture is None else capture(lambda s: operator(s.clone()))
     for _ in range(2):
-        expected, found = operator(x.clone()), ours(x.to("jax"))
-        assert type(found) is type(expected) is Named
+        expected, result = operator(x.clone()), ours(x.to("jax"))
+        assert type(result) is type(expected) is Named
         torch.testing.assert_close(
-            found.cpu().as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor)
+            result.cpu().as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor)
         )
 
 

@@ -32,14 +32,14 @@ class FakeSharding:
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, tuple[slice, ...]]:
         counts = [count for _, count in self.cuts] + [self.replicas]
-        found = {}
-        for i, place in enumerate(np.ndindex(*counts)):
+        indices = {}
+        for i, coordinates in enumerate(np.ndindex(*counts)):
             index = [slice(None)] * len(shape)
-            for (axis, count), at in zip(self.cuts, place, strict=False):
+            for (axis, count), at in zip(self.cuts, coordinates, strict=False):
                 step = shape[axis] // count
                 index[axis] = slice(at * step, (at + 1) * step)
-            found[FakeDevice(i)] = tuple(index)
-        return found
+            indices[FakeDevice(i)] = tuple(index)
+        return indices
 
 
 def test_a_matrix_cut_both_ways() -> None:

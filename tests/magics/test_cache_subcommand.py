@@ -83,7 +83,7 @@ def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("cache --sort tim", "nearest to 'tim' is `time`"),
         ("cache --keep nosuchprogram", "--keep"),
@@ -92,11 +92,11 @@ def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
         ("cache --nosuch", "no option '--nosuch'"),
     ],
 )
-def test_a_mistake_is_one_line(shell: Any, line: str, says: str) -> None:
+def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
     run(shell, "import torch\ntorch.ones(3, device='jax').sinc().sum().item()")
     with pytest.raises(UsageError) as caught:
         shell.run_line_magic("jax", line)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -106,8 +106,8 @@ def test_the_data_has_the_rows_under_the_key_of_their_table() -> None:
     data = json.loads(json.dumps(Shown().data()))
     assert [row["name"] for row in data["items"]] == ["conv", EVIL, "last"]
     assert data["items"] == data["code"]
-    kinds = [section["type"] for section in data["page"]["sections"]]
-    assert kinds == ["facts", "table", "code", "chart"]
+    types = [section["type"] for section in data["page"]["sections"]]
+    assert types == ["facts", "table", "code", "chart"]
     assert data["page"]["sections"][1]["rows"] == []
 
 
