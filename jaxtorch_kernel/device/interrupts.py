@@ -106,11 +106,11 @@ def _give_hook_back() -> None:
         sys.unraisablehook = _report
 
 
-def _press_again(lost: Any) -> None:
-    if issubclass(lost.exc_type, KeyboardInterrupt):
+def _press_again(unraisable: Any) -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
         _presses.put(_mark)
     else:
-        _report(lost)
+        _report(unraisable)
 
 
 def _arrive(*_signal: object) -> None:

@@ -209,12 +209,12 @@ def _tensors_over(array: Any) -> list[tuple[Any, str]]:
     """The tensors that have this array as data or gradient, each with the path from the tensor to the array."""
     is_tensor: dict[type, bool] = {}
     tensors = []
-    for each in gc.get_objects():
-        kind = type(each)
+    for value in gc.get_objects():
+        kind = type(value)
         if kind not in is_tensor:
             is_tensor[kind] = issubclass(kind, torch.Tensor)
-        if is_tensor[kind] and each.device.type == "jax":
-            tensors.append(each)
+        if is_tensor[kind] and value.device.type == "jax":
+            tensors.append(value)
     paths = []
     for tensor in tensors:
         buffer = getattr(tensor.untyped_storage(), "buffer", None)

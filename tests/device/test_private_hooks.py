@@ -143,11 +143,11 @@ def test_a_hook_may_have_other_paths_in_other_versions() -> None:
         "torch._no._such | torch._C._set_conj": hooks.Hook("does something"),
         "torch._no._such | torch._C._neither": hooks.Hook("does something else", without="nothing"),
     }
-    found = hooks.Hooks("torch", table)
-    found.check()
-    assert found.find("torch._no._such | torch._C._set_conj") is torch._C._set_conj
+    table_hooks = hooks.Hooks("torch", table)
+    table_hooks.check()
+    assert table_hooks.find("torch._no._such | torch._C._set_conj") is torch._C._set_conj
     with pytest.warns(UserWarning, match="does something else.*: nothing"):
-        assert found.find("torch._no._such | torch._C._neither", instead=7) == 7
+        assert table_hooks.find("torch._no._such | torch._C._neither", instead=7) == 7
 
 
 OPERATORS = [
@@ -260,8 +260,8 @@ def test_a_batch_is_what_vmap_makes_of_it() -> None:
 
     x, w = torch.arange(6.0).reshape(3, 2), torch.tensor([2.0, 3.0])
     expected = torch.vmap(lambda x: (x @ w, w.sum(), torch.vmap(lambda e: e * w)(x)))(x)
-    found = torch_private.over_batch(f, 3, [x, w], [True, False])
-    for ours, theirs in zip(found, expected, strict=True):
+    result = torch_private.over_batch(f, 3, [x, w], [True, False])
+    for ours, theirs in zip(result, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     (numbers,) = torch_private.over_batch(lambda ts: [ts[0] + torch.rand(())], 3, [x], [True])
     assert len((numbers - x)[:, 0].unique()) == 3

@@ -122,11 +122,11 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
     fingerprint, (aval,) = jax_private.newest_executable("found_again") or (None, [None])
     assert aval is not None
     assert (aval.shape, aval.dtype) == ((2, 5), jnp.float32)
-    found = jax_private.find_executable(fingerprint)
-    assert found is not None
-    assert found.memory_analysis().argument_size_in_bytes == 40
-    assert found.cost_analysis()["flops"] == 10
-    assert b"found_again" in (jax_private.hlo_proto(found) or b"")  # type: ignore[arg-type]
+    executable = jax_private.find_executable(fingerprint)
+    assert executable is not None
+    assert executable.memory_analysis().argument_size_in_bytes == 40
+    assert executable.cost_analysis()["flops"] == 10
+    assert b"found_again" in (jax_private.hlo_proto(executable) or b"")  # type: ignore[arg-type]
     for name in ("<lambda>", "ends_", "with <a> blank"):
         function = lambda x: x * 5  # noqa: E731
         function.__name__ = name
@@ -138,25 +138,25 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
 
 
 def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered_again() -> None:
-    found: list[Any] = []
+    jaxprs: list[Any] = []
 
-    def heard(event: str, _: float, **details: Any) -> None:
+    def listen(event: str, _: float, **details: Any) -> None:
         if (
             event.endswith("jaxpr_to_mlir_module_duration")
             and "lowered_here" in details["fun_name"]
         ):
-            found.append(jax_private.lowered_jaxpr())
+            jaxprs.append(jax_private.lowered_jaxpr())
 
     @jax.jit
     def lowered_here(x: jax.Array) -> jax.Array:
         return jnp.tanh(x) * 17.25
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         lowered_here(jnp.ones((3, 2)))
     finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
-    (jaxpr,) = found
+        jax.monitoring.unregister_event_duration_listener(listen)
+    (jaxpr,) = jaxprs
     assert [e.primitive.name for e in jaxpr.eqns] == ["tanh", "mul"]
     assert weakref.ref(jaxpr)() is jaxpr, "insight/ keeps no more than that"
     assert jax_private.lowered_jaxpr() is None
@@ -170,15 +170,15 @@ def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered
 def test_a_stack_says_what_jax_does_to_a_program() -> None:
     steps: list[Any] = []
 
-    def heard(event: str, _: float, **details: Any) -> None:
+    def listen(event: str, _: float, **details: Any) -> None:
         if event.endswith("jaxpr_to_mlir_module_duration"):
             steps.append(jax_private.step_of(sys._getframe()))
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         jax.jit(lambda x: x - 23.75)(jnp.ones(5))
     finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
+        jax.monitoring.unregister_event_duration_listener(listen)
     assert "lowering" in steps
     assert jax_private.step_of(sys._getframe()) is None
     assert callable(compiler.compile_or_get_cached), "by this name a stack says that XLA compiles"
@@ -201,11 +201,11 @@ def test_what_is_the_same_on_all_devices_varies_with_the_rest() -> None:
     calls = []
 
     def f(a: Any, w: Any) -> Any:
-        own = jax_private.equally_varying([a, w])
-        calls.extend(jax.typeof(x).mat.varying for x in (a, w, *own))
-        like = jax_private.aval_like([jax.typeof(x) for x in own], (2, 1), jnp.float32)
+        varying = jax_private.equally_varying([a, w])
+        calls.extend(jax.typeof(x).mat.varying for x in (a, w, *varying))
+        like = jax_private.aval_like([jax.typeof(x) for x in varying], (2, 1), jnp.float32)
         calls.append(like.mat.varying)
-        return own[0] * own[1]
+        return varying[0] * varying[1]
 
     jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(spec("i"), spec()), out_specs=spec("i")))(
         jnp.ones(2), jnp.ones(())

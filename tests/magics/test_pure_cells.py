@@ -41,8 +41,8 @@ def test_values_and_gradients_are_those_of_the_cell_without_the_magic(
         run(shell, "model.zero_grad()")
         run(shell, LOSS)
         run(shell, "loss.backward()")
-    found = [shell.user_ns["loss"], *(p.grad for p in shell.user_ns["model"].parameters())]
-    for one, other in zip(found, shell.user_ns["expected"], strict=True):
+    results = [shell.user_ns["loss"], *(p.grad for p in shell.user_ns["model"].parameters())]
+    for one, other in zip(results, shell.user_ns["expected"], strict=True):
         same(one, other)
 
 

@@ -107,8 +107,8 @@ def test_a_mistake_gets_one_line(shell: Any, capsys: Any, line: str, hint: str) 
 def test_help_and_completion(shell: Any) -> None:
     def completions(shell: Any, line: str, body: str = "") -> list[str]:
         with provisionalcompleter():
-            found = shell.Completer.completions(f"{line}\n{body}", len(line))
-            return [completion.text for completion in found]
+            matches = shell.Completer.completions(f"{line}\n{body}", len(line))
+            return [completion.text for completion in matches]
 
     text = shell.object_inspect_text("%%pure")
     for part in ("--static", "--no-grad", "loss.backward()", "%%jit"):
