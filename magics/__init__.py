@@ -100,7 +100,7 @@ def _count_memory(result: Any) -> None:
     """Record the cell's peak memory. Drop the entries of cells that Ctrl-C stopped before they began."""
     info = None if result is None else result.info
     while _memory:
-        own, started = _memory.pop()
-        if own is info or info is None:
+        cell, started = _memory.pop()
+        if cell is info or info is None:
             memory.end(started, None if result is None else result.execution_count)
             return

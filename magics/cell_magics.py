@@ -80,7 +80,7 @@ class CellMagics(Magics):
 
         The cell is traced once for each shape, dtype and state of its inputs; after that, running the cell runs the
         compiled program. Names are assigned as usual, and `loss.backward()` in the next cell fills `.grad`. If a
-        function is redefined, or a constant or a module changes, the cell is retraced and says why.
+        function is redefined, or a constant or a module changes, the cell is retraced, and the reason is printed.
 
         Its only side effects may be writes to module buffers (running statistics) and random numbers. For a
         training step with its optimizer, use %%jit.
@@ -154,7 +154,7 @@ class CellMagics(Magics):
                         f"%%{magic} --{option} {name}: the cell does not read `{name}`.{hint}"
                     )
                 if option == "donate" and not isinstance(names.get(name), torch.Tensor):
-                    raise UsageError(f"%%{magic} --donate {name}: `{name}` is no tensor.")
+                    raise UsageError(f"%%{magic} --donate {name}: `{name}` is not a tensor.")
 
     def _program(self, cell: str, options: Options, names: dict[str, Any]) -> CellProgram:
         key = cell, options
@@ -168,18 +168,18 @@ class CellMagics(Magics):
 def _parsed(magic: Any, line: str) -> Any:
     """The options on a magic's line. An unknown option raises an error that names the nearest one."""
     name = f"%%{magic.__name__}"
-    known, rest = magic.parser.parse_argstring(uncommented(line), partial=True)
-    for word in rest:
-        if word.startswith("-"):
-            raise UsageError(f"{name} has no option {word}.{_hint(word, list(OPTIONS))}")
+    parsed, unparsed = magic.parser.parse_argstring(uncommented(line), partial=True)
+    for text in unparsed:
+        if text.startswith("-"):
+            raise UsageError(f"{name} has no option {text}.{_hint(text, list(OPTIONS))}")
         raise UsageError(
-            f"{name} takes only options on its line, not {word!r}; the code goes on the lines below."
+            f"{name} takes only options on its line, not {text!r}; the code goes on the lines below."
         )
-    return known
+    return parsed
 
 
-def _hint(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1, 0.3)
+def _hint(given: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(given, choices, 1, 0.3)
     return f" The nearest is {near[0]}." if near else ""
 
 

@@ -25,25 +25,25 @@ _CELL = re.compile(r"^%%(?:pure|jit)\s+(?P<before>(?:\S+\s+)*)(?P<word>\S*)$")
 def complete_jax(context: CompletionContext) -> SimpleMatcherResult:
     """The completions for a `%jax` line or the line of a cell magic. They suppress all other completions."""
     line = context.line_with_cursor[: context.cursor_position]
-    found = _LINE.search(line)
-    if found is not None:
-        return _result(_after(found["before"].split()), found["word"])
-    found = _CELL.search(line) if context.cursor_line == 0 else None
-    if found is None:
+    match = _LINE.search(line)
+    if match is not None:
+        return _result(_after(match["before"].split()), match["word"])
+    match = _CELL.search(line) if context.cursor_line == 0 else None
+    if match is None:
         return {"completions": []}
-    option = next((w for w in reversed(found["before"].split()) if w.startswith("-")), None)
-    if option == "--precision" and found["before"].split()[-1] == option:
-        return _result(PRECISIONS, found["word"])
+    option = next((w for w in reversed(match["before"].split()) if w.startswith("-")), None)
+    if option == "--precision" and match["before"].split()[-1] == option:
+        return _result(PRECISIONS, match["word"])
     names = _names(context.full_text) if option in ("--static", "--donate") else ()
-    return _result((*names, *OPTIONS), found["word"])
+    return _result((*names, *OPTIONS), match["word"])
 
 
 def _after(before: list[str]) -> Iterable[str]:
     """The words that may come next on a `%jax` line."""
     if not before:
         return SUBCOMMANDS
-    found = SUBCOMMANDS.get(before[0])
-    return () if found is None else (*found.names(), *found.options)
+    subcommand = SUBCOMMANDS.get(before[0])
+    return () if subcommand is None else (*subcommand.names(), *subcommand.options)
 
 
 def _names(cell: str) -> tuple[str, ...]:
@@ -55,10 +55,10 @@ def _names(cell: str) -> tuple[str, ...]:
     return names_read(code).globals
 
 
-def _result(words: Iterable[str], start: str) -> SimpleMatcherResult:
+def _result(choices: Iterable[str], start: str) -> SimpleMatcherResult:
     return {
         "completions": [
-            SimpleCompletion(text=w, type="magic") for w in words if w.startswith(start)
+            SimpleCompletion(text=w, type="magic") for w in choices if w.startswith(start)
         ],
         "matched_fragment": start,
         "suppress": True,

@@ -17,11 +17,11 @@ class JaxMagics(Magics):
     @line_cell_magic
     def jax(self, line: str, cell: str | None = None) -> Any:
         """Run PyTorch through XLA on the `jax` device, and inspect what it does."""
-        name, _, rest = line.strip().partition(" ")
-        found = _subcommand(name, cell)
+        name, _, arguments = line.strip().partition(" ")
+        subcommand = _subcommand(name, cell)
         shell = self.shell
         assert shell is not None
-        return found.run(Call(shell, parse(found, rest.strip()), cell, line))
+        return subcommand.run(Call(shell, parse(subcommand, arguments.strip()), cell, line))
 
     jax.__doc__ = f"""{jax.__doc__}
 
@@ -35,17 +35,17 @@ def _subcommand(name: str, cell: str | None) -> Subcommand:
     """The subcommand with this name. An unknown name raises an error that suggests the nearest one."""
     sign = "%jax" if cell is None else "%%jax"
     fitting = [w.name for w in SUBCOMMANDS.values() if (w.line if cell is None else w.cell)]
-    found = SUBCOMMANDS.get(name or "status")
-    if found is None:
+    subcommand = SUBCOMMANDS.get(name or "status")
+    if subcommand is None:
         raise UsageError(
             f"{sign} has no subcommand {name!r}. The nearest is `{sign} {nearest(name, fitting)}`."
         )
-    if cell is not None and not found.cell:
+    if cell is not None and not subcommand.cell:
         raise UsageError(
-            f"`%jax {found.name}` is a line magic: write it on its own line, without a cell."
+            f"`%jax {subcommand.name}` is a line magic: write it on its own line, without a cell."
         )
-    if cell is None and not found.line:
+    if cell is None and not subcommand.line:
         raise UsageError(
-            f"`%%jax {found.name}` is a cell magic: write it as the first line of a cell."
+            f"`%%jax {subcommand.name}` is a cell magic: write it as the first line of a cell."
         )
-    return found
+    return subcommand

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.5  # seconds of compilation before a line is shown
 PAUSE = 0.3  # seconds without compilation after which the line is removed
-LOOK = 0.1
+POLL_INTERVAL = 0.1
 OFF = "JAXTORCH_PROGRESS"  # an environment variable; the value 0 turns the progress line off
 
 _STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
@@ -110,19 +110,19 @@ class Progress:
 
     def _run(self) -> None:
         try:
-            started = seen = time.monotonic()
+            started = last_compiling = time.monotonic()
             done: set[int] = set()
             while True:
                 now = time.monotonic()
                 phase = outermost_phase()
                 if phase is not None:
-                    seen = now
+                    last_compiling = now
                     done.add(id(phase))
                     if now - started > PATIENCE:
                         self._show(phase, line_of(phase, len(done), now - started))
-                if now - seen > PAUSE:
+                if now - last_compiling > PAUSE:
                     return
-                time.sleep(LOOK)
+                time.sleep(POLL_INTERVAL)
         finally:
             with self._lock:
                 self._thread = None
@@ -170,7 +170,7 @@ def stop() -> None:
 def _sink(shell: InteractiveShell) -> Sink | None:
     if os.environ.get(OFF) == "0":
         return None
-    found = host(shell)
-    if found.name == "terminal":
+    front_end = host(shell)
+    if front_end.name == "terminal":
         return Terminal() if sys.__stderr__ is not None and sys.__stderr__.isatty() else None
-    return None if found.flush else Output()
+    return None if front_end.flush else Output()

@@ -101,37 +101,37 @@ def read_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCode:
 def _syntax_error(error: SyntaxError, lines: list[str]) -> CellError:
     line = error.lineno or 1
     source = lines[line - 1].strip() if line <= len(lines) else ""
-    found = CellError(f"the cell is not valid Python: {error.msg}", "", None, line)
-    found.args = (f"{found.what}\n    line {line}: {source}",)
-    return found
+    result = CellError(f"the cell is not valid Python: {error.msg}", "", None, line)
+    result.args = (f"{result.what}\n    line {line}: {source}",)
+    return result
 
 
 def cell_error(error: CaptureError, code: CellCode) -> CellError:
     """The error that the user sees: what happened, where in the cell, and what to write instead."""
     lines = []
     source = ""
-    own = _line_in_cell(error, code)
-    if own is not None:
-        source = code.lines[own - 1].strip() if own <= len(code.lines) else ""
-        lines.append(f"    line {own}: {source}")
+    line = _line_in_cell(error, code)
+    if line is not None:
+        source = code.lines[line - 1].strip() if line <= len(code.lines) else ""
+        lines.append(f"    line {line}: {source}")
     if error.file is not None and error.line is not None and error.file != code.file:
         source = linecache.getline(error.file, error.line).strip()
         lines.append(f"    in a function called from there, line {error.line}: {source}")
     text = "\n".join([error.what, *lines, _advice(error, source)])
-    found = CellError(error.what, error.advice, error.file, own)
-    found.args = (text,)
-    return found
+    result = CellError(error.what, error.advice, error.file, line)
+    result.args = (text,)
+    return result
 
 
 def _line_in_cell(error: CaptureError, code: CellCode) -> int | None:
     if error.file == code.file:
         return error.line
-    one: BaseException | None = error
-    while one is not None:
-        found = [n for f, n in traceback.walk_tb(one.__traceback__) if f.f_code is code.code]
-        if found:
-            return found[-1]
-        one = one.__context__
+    current: BaseException | None = error
+    while current is not None:
+        lines = [n for f, n in traceback.walk_tb(current.__traceback__) if f.f_code is code.code]
+        if lines:
+            return lines[-1]
+        current = current.__context__
     return None
 
 

@@ -81,7 +81,11 @@ FOLDERS = {
     "conformance": ["tests/conformance/test_sample.py"],
 }
 SAMPLES = {
-    "device": ["tests/device/test_private_hooks.py", "tests/device/test_module.py"],
+    "device": [
+        "tests/device/test_private_hooks.py",
+        "tests/device/test_private_hooks_of_jax.py",
+        "tests/device/test_module.py",
+    ],
     "dispatch": ["tests/dispatch/test_hot_path.py", "tests/dispatch/test_whole.py"],
     "capture": [
         "tests/capture/test_pure.py",

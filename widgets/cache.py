@@ -37,7 +37,7 @@ class FunctionRow(Row):
 
     name: Annotated[str, Column("name", "code", most=20)]
     kind: Annotated[str, Column("kind")]
-    place: Annotated[str, Column("where", most=14)]
+    location: Annotated[str, Column("where", most=14)]
     programs: Annotated[int, Column("programs", "count", wide=True, text=False)]
     calls: Annotated[int | None, Column("calls", "count")]
     hits: Annotated[int | None, Column("hits", "count", "calls that found a program", wide=True)]
@@ -57,7 +57,7 @@ class ProgramRow(Row):
 
     program: Annotated[str, Column("program", "code")]
     inputs: Annotated[str, Column("inputs", "code")]
-    place: Annotated[str, Column("where", wide=True)]
+    location: Annotated[str, Column("where", wide=True)]
     calls: Annotated[int | None, Column("calls", "count", wide=True)]
     trace: Annotated[float, Column("trace", "seconds", wide=True)]
     lowering: Annotated[float, Column("lower", "seconds", wide=True)]
@@ -66,8 +66,8 @@ class ProgramRow(Row):
     code: Annotated[int | None, Column("code", "bytes", wide=True)]
     memory: Annotated[int | None, Column("memory", "bytes", wide=True)]
     flops: Annotated[int | None, Column("FLOPs", "amount", wide=True)]
-    cached: Annotated[str, Column("cache", says="whether the persistent cache had it", wide=True)]
-    hlo: Annotated[str, Column("HLO", says="whether its text is kept, or gone with its function")]
+    cached: Annotated[str, Column("cache", help="whether the persistent cache had it", wide=True)]
+    hlo: Annotated[str, Column("HLO", help="whether its text is kept, or gone with its function")]
     keepable: bool
 
 
@@ -75,7 +75,7 @@ class ProgramRow(Row):
 class TotalRow(Row):
     """The compile time of one line, or of one cell."""
 
-    place: Annotated[str, Column("where")]
+    location: Annotated[str, Column("where")]
     programs: Annotated[int, Column("programs", "count")]
     seconds: Annotated[float, Column("compile time", "seconds")]
 
@@ -105,29 +105,35 @@ class CacheView(PageView):
 
     def __init__(self, sort: str = "order", filter: str = "", all_of_them: bool = False):
         self.sort, self.filter, self.all_of_them = sort, filter, all_of_them
-        self._looked = 0.0
+        self._counted_at = 0.0
         self._counts: object = None
 
     def revision(self) -> object:
-        known = list(stats.compiled)
+        records = list(stats.compiled)
         now = time.monotonic()
         # Drawing takes milliseconds. So new programs are shown at once, but call counts only once a second.
-        if now - self._looked > _PERIOD:
-            sources = {id(r.cause.function): r.cause.function for r in known}
+        if now - self._counted_at > _PERIOD:
+            sources = {id(r.cause.function): r.cause.function for r in records}
             hits = sum(source.hits for source in sources.values())
-            self._looked, self._counts = now, (sum(r.calls for r in known), hits)
-        return len(known), sum(r.cleared for r in known), kept_count(), stats.evicted, self._counts
+            self._counted_at, self._counts = now, (sum(r.calls for r in records), hits)
+        return (
+            len(records),
+            sum(r.cleared for r in records),
+            kept_count(),
+            stats.evicted,
+            self._counts,
+        )
 
     def page(self) -> Page:
         key, greatest_first = SORTS[self.sort]
-        found = sorted(functions(self.all_of_them), key=key, reverse=greatest_first)
-        known = [p for f in found for p in f.programs]
-        rows = [_row(f) for f in found]
-        cells = [_total_row(t, by_cell=True) for t in totals(known, by_cell=True)]
-        lines = [_total_row(t) for t in totals(known)[:_MOST_SITES]]
+        selected = sorted(functions(self.all_of_them), key=key, reverse=greatest_first)
+        programs = [p for f in selected for p in f.programs]
+        rows = [_row(f) for f in selected]
+        cells = [_total_row(t, by_cell=True) for t in totals(programs, by_cell=True)]
+        lines = [_total_row(t) for t in totals(programs)[:_MOST_SITES]]
         return Page(
-            counted(len(known), "program"),
-            tuple(_facts(found, known)),
+            counted(len(programs), "program"),
+            tuple(_facts(selected, programs)),
             sections=(
                 Table(
                     "rows",
@@ -171,44 +177,44 @@ class CacheView(PageView):
         return super().answer(ask, arguments)
 
 
-def _facts(found: list[FunctionInfo], known: list[ProgramInfo]) -> list[str]:
+def _facts(selected: list[FunctionInfo], programs: list[ProgramInfo]) -> list[str]:
     steps = {
-        "trace": sum(p.trace_seconds for p in known),
-        "lowering": sum(p.lowering_seconds for p in known),
-        "XLA": sum(p.xla_seconds for p in known),
+        "trace": sum(p.trace_seconds for p in programs),
+        "lowering": sum(p.lowering_seconds for p in programs),
+        "XLA": sum(p.xla_seconds for p in programs),
     }
     facts = [f"{name} {written(seconds, 'seconds')}" for name, seconds in steps.items()]
-    again = sum(len(f.retraces) for f in found)
-    if again:
-        facts.append("retraced once" if again == 1 else f"retraced {again} times")
-    hits = sum(p.persistent_hit is True for p in known)
+    retraces = sum(len(f.retraces) for f in selected)
+    if retraces:
+        facts.append("retraced once" if retraces == 1 else f"retraced {retraces} times")
+    hits = sum(p.persistent_hit is True for p in programs)
     if hits:
         facts.append(f"{hits} found in the persistent cache")
     if stats.evicted:
         facts.append(f"{stats.evicted} evicted (`program_memory`)")
-    if any(f.kind == "jax.jit" for f in found):
+    if any(f.kind == "jax.jit" for f in selected):
         facts.append("JAX does not report how often a jax.jit runs")
     return facts
 
 
 def _row(function: FunctionInfo) -> FunctionRow:
-    known = function.programs
+    programs = function.programs
     captured = function.kind not in ("eager", "jax.jit", "engine")
-    signatures = [", ".join(p.signature) for p in known[-_MOST_PROGRAMS:]]
+    signatures = [", ".join(p.signature) for p in programs[-_MOST_PROGRAMS:]]
     return FunctionRow(
         id=function.id,
-        words=" ".join(dict.fromkeys([*(p.name for p in known), *signatures])),
+        search_text=" ".join(dict.fromkeys([*(p.name for p in programs), *signatures])),
         detail=_detail(function),
         name=function.name,
         kind=function.kind,
-        place=where(function.place),
-        programs=len(known),
+        location=where(function.place),
+        programs=len(programs),
         calls=function.calls if captured or function.calls else None,
         hits=function.hits if captured else None,
         traced=function.traces or None,
-        trace=sum(p.trace_seconds for p in known),
-        lowering=sum(p.lowering_seconds for p in known),
-        xla=sum(p.xla_seconds for p in known),
+        trace=sum(p.trace_seconds for p in programs),
+        lowering=sum(p.lowering_seconds for p in programs),
+        xla=sum(p.xla_seconds for p in programs),
         seconds=function.seconds,
         code=_most(function, _code) or None,
         memory=_most(function, _peak),
@@ -232,7 +238,7 @@ def _detail(function: FunctionInfo) -> tuple[Section, ...]:
             columns(ProgramRow, rows),
             rows,
             f"Programs of {function.name}",
-            rest=f"{left} earlier ones are not shown." if left else "",
+            omitted=f"{left} earlier ones are not shown." if left else "",
             actions=(Action("keep", "keep", when="keepable"),),
         )
     )
@@ -241,14 +247,14 @@ def _detail(function: FunctionInfo) -> tuple[Section, ...]:
 
 def _advised(retraces: Iterable[Retrace]) -> list[Note]:
     """A note for each retrace. Each piece of advice appears once, under the latest retrace that it applies to."""
-    said = {""}
+    advised = {""}
     notes = []
     for retrace in reversed(list(retraces)):
-        new = tuple(advice for advice in dict.fromkeys(retrace.advice) if advice not in said)
-        said.update(new)
-        at = f" ({where(retrace.place)})" if retrace.place is not None else ""
+        new = tuple(advice for advice in dict.fromkeys(retrace.advice) if advice not in advised)
+        advised.update(new)
+        location = f" ({where(retrace.place)})" if retrace.place is not None else ""
         what = ", ".join(retrace.what) or "for an unknown reason"
-        notes.append(Note(f"retraced: {what}{at}", new))
+        notes.append(Note(f"retraced: {what}{location}", new))
     return notes[::-1]
 
 
@@ -260,7 +266,7 @@ def _program_row(info: ProgramInfo) -> ProgramRow:
         id=info.id,
         program=f"#{info.id}{name}{part}",
         inputs=", ".join(info.signature) or "none",
-        place=where(info.place),
+        location=where(info.place),
         calls=info.calls if info.calls or info.kind not in ("eager", "jax.jit") else None,
         trace=info.trace_seconds,
         lowering=info.lowering_seconds,
@@ -278,7 +284,7 @@ def _program_row(info: ProgramInfo) -> ProgramRow:
 def _total_row(total: Total, by_cell: bool = False) -> TotalRow:
     return TotalRow(
         id=place_id(total.place, by_cell),
-        place=where(total.place, by_cell) or "elsewhere",
+        location=where(total.place, by_cell) or "elsewhere",
         programs=total.programs,
         seconds=total.seconds,
     )

@@ -24,7 +24,7 @@ class DeviceRow(Row):
     number: Annotated[int, Column("#", "count")]
     kind: Annotated[str, Column("chip")]
     process: Annotated[str | None, Column("process", wide=True)]
-    held: Annotated[int, Column("held", "bytes", "by the arrays on it")]
+    allocated: Annotated[int, Column("allocated", "bytes", "by the arrays on it")]
     used: Annotated[int | None, Column("used", "bytes", "as XLA reports it")]
     limit: Annotated[int | None, Column("limit", "bytes")]
     share: Annotated[float | None, Column("share", "share", "the used part of the limit")]
@@ -55,10 +55,10 @@ class DevicesView(PageView):
         """`look` returns the current sharding of the array `name`. An error in the first call is raised here."""
         self._look, self.name = look, name
         self.drawing: Drawing | None = None
-        self._looked = 0.0
-        self._see()
+        self._refreshed_at = 0.0
+        self._refresh()
 
-    def _see(self) -> None:
+    def _refresh(self) -> None:
         self.devices = devices()
         self.gone = ""
         if self._look is None:
@@ -73,13 +73,13 @@ class DevicesView(PageView):
     def revision(self) -> object:
         # `_see` walks all arrays of the session, which is too slow for ten times a second.
         now = time.monotonic()
-        if now - self._looked > _PERIOD:
-            self._see()
-            self._looked = now
+        if now - self._refreshed_at > _PERIOD:
+            self._refresh()
+            self._refreshed_at = now
         return tuple(self.devices), self.drawing, self.gone
 
     def page(self) -> Page:
-        self._see()
+        self._refresh()
         drawn = self.drawing
         several = len({d.process for d in self.devices}) > 1
         rows = [_row(device, several) for device in self.devices]
@@ -100,14 +100,14 @@ _PERIOD = 1.0  # seconds
 
 
 def _row(device: DeviceInfo, several: bool) -> DeviceRow:
-    where = f"{device.process}{'' if device.here else ' (another)'}"
+    process = f"{device.process}{'' if device.here else ' (another)'}"
     return DeviceRow(
         id=device.id,
         name=device.name,
         number=device.id,
         kind=device.kind,
-        process=where if several else None,
-        held=device.held,
+        process=process if several else None,
+        allocated=device.allocated,
         used=device.used,
         limit=device.limit,
         share=device.used / device.limit if device.used is not None and device.limit else None,
@@ -116,8 +116,8 @@ def _row(device: DeviceInfo, several: bool) -> DeviceRow:
 
 def sharding(drawn: Drawing) -> Sharding:
     """The parts of a drawing as cells of a table."""
-    known = list(dict.fromkeys(part for row in drawn.parts for part in row))
-    hues = {part: round(360 * i / len(known)) for i, part in enumerate(known)}
+    distinct = list(dict.fromkeys(part for row in drawn.parts for part in row))
+    hues = {part: round(360 * i / len(distinct)) for i, part in enumerate(distinct)}
     return Sharding(
         _ranges(drawn.columns, drawn.axes[1]),
         _ranges(drawn.rows, drawn.axes[0]),

@@ -71,7 +71,7 @@ class DiffView(View):
             f"+++ {program_title(self.second.program)}",
             self._summary(),
         ]
-        for hunk in self._near():
+        for hunk in self._hunks_in_context():
             if hunk is None:
                 out.append("    ⋯")
                 continue
@@ -84,7 +84,7 @@ class DiffView(View):
 
     def html(self) -> str:
         rows: list[str] = []
-        for hunk in self._near():
+        for hunk in self._hunks_in_context():
             if hunk is None:
                 rows.append('<tr><td colspan="2" style="opacity:.6;padding:0 6px">⋯</td></tr>')
                 continue
@@ -134,16 +134,16 @@ class DiffView(View):
             f"{amount(one.flops)} -> {amount(two.flops)} FLOPs, {size(one.bytes)} -> {size(two.bytes)} moved"
         )
 
-    def _near(self) -> list[Hunk | None]:
+    def _hunks_in_context(self) -> list[Hunk | None]:
         """The hunks that differ, each with some context. None replaces lines that are left out."""
         out: list[Hunk | None] = []
         hunks = self.diff.hunks
-        for place, hunk in enumerate(hunks):
+        for index, hunk in enumerate(hunks):
             if not hunk.same:
                 out.append(hunk)
                 continue
-            before = _CONTEXT if place else 0
-            after = _CONTEXT if place + 1 < len(hunks) else 0
+            before = _CONTEXT if index else 0
+            after = _CONTEXT if index + 1 < len(hunks) else 0
             if len(hunk.first) <= before + after:
                 out.append(hunk)
                 continue

@@ -1,7 +1,7 @@
 """Live views: they follow the session while a cell runs, and answer requests from the page.
 
 When a view is shown, a widget (`anywidget`) is created beside its HTML. The state of the widget holds no data, only its
-place and the name of the drawing code. Everything else is sent as messages (`protocol.py`), and only while a page shows
+id and the name of the drawing code. Everything else is sent as messages (`protocol.py`), and only while a page shows
 the view:
 
     page                          kernel
@@ -51,16 +51,16 @@ def bundle(view: View) -> Data | tuple[Data, Data]:
     if not (view.kind and host.live):
         return data | {"text/html": page}
     connection = connect(view)
-    data["text/html"] = placed(page, connection.place)
+    data["text/html"] = mark_page(page, connection.view_id)
     if host.in_place:
         return data
     more, metadata = hosts.widget_bundle(connection.widget.model_id)
     return data | more, metadata
 
 
-def placed(page: str, place: str) -> str:
-    """HTML that the widget of this place can find in the page. The mark is a class, because all sanitizers keep it."""
-    return f'<div class="jaxtorch-view jaxtorch-view-{escape(place)}">{page}</div>'
+def mark_page(page: str, view_id: str) -> str:
+    """HTML that the widget with this id can find in the page. The mark is a class, because all sanitizers keep it."""
+    return f'<div class="jaxtorch-view jaxtorch-view-{escape(view_id)}">{page}</div>'
 
 
 @cache
@@ -76,17 +76,17 @@ class Connection:
     def __init__(self, view: View, widget: Any):
         self.view = view
         self.widget = widget
-        self.place: str = widget.place  # a copy, because the page can change that of the widget
+        self.view_id: str = widget.view_id  # a copy, because the page can change that of the widget
         self._lock = threading.RLock()  # requests may come from another thread (a subshell)
         self._sent: Data | None = None
-        self._seen: object = None
+        self._sent_revision: object = None
         self._failed = ""  # the error of the last poll
         self._number = 0
 
     def receive(self, widget: object, content: Json, buffers: object) -> None:
         """Handle a message from the page. A bad message must not raise into the kernel."""
         if not isinstance(content, dict) or content.get("v") != VERSION:
-            self._send("error", id=None, message=_other_version(content))
+            self._send("error", id=None, message=_version_error(content))
             return
         kind = content.get("type")
         if kind == "bundle":
@@ -105,7 +105,7 @@ class Connection:
             arguments = content.get("arguments") or {}
             value = plain(self.view.answer(str(content.get("ask")), arguments))
         except Exception as error:
-            self._send("error", id=content.get("id"), message=_said(error))
+            self._send("error", id=content.get("id"), message=_error_text(error))
         else:
             self._send("answer", id=content.get("id"), value=value)
         self.look()  # an answer may have changed what is shown (`clear`, `keep`)
@@ -114,10 +114,10 @@ class Connection:
         """Send the full state."""
         with self._lock:
             try:
-                self._seen = self.view.revision()
+                self._sent_revision = self.view.revision()
                 self._sent = plain(self.view.data())
             except Exception as error:
-                self._send("error", id=None, message=_said(error))
+                self._send("error", id=None, message=_error_text(error))
                 return
             self._number += 1
             self._send("state", revision=self._number, kind=self.view.kind, data=self._sent)
@@ -129,16 +129,16 @@ class Connection:
                 return
             try:
                 revision = self.view.revision()
-                if revision is None or (revision == self._seen and not self._failed):
+                if revision is None or (revision == self._sent_revision and not self._failed):
                     return
                 data = plain(self.view.data())
             except Exception as error:  # the session may be changing: try again at the next poll
-                if _said(error) != self._failed:
-                    self._failed = _said(error)
+                if _error_text(error) != self._failed:
+                    self._failed = _error_text(error)
                     self._send("error", id=None, message=self._failed)
                 return
             changes = difference(self._sent, data)
-            self._seen, self._sent = revision, data
+            self._sent_revision, self._sent = revision, data
             if changes or self._failed:
                 self._failed = ""
                 self._number += 1
@@ -147,7 +147,7 @@ class Connection:
     def end(self) -> None:
         """Stop updates. The page keeps its last state."""
         _ticker.forget(self)
-        _connections.pop(self.place, None)
+        _connections.pop(self.view_id, None)
         self._send("end")
         self.widget.close()
 
@@ -155,11 +155,11 @@ class Connection:
         self.widget.send(message(type, **fields))
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _other_version(content: Json) -> str:
+def _version_error(content: Json) -> str:
     theirs = content.get("v") if isinstance(content, dict) else None
     return f"the page uses version {theirs} of the view protocol, the kernel version {VERSION}: reload the page"
 
@@ -220,7 +220,7 @@ def connect(view: View) -> Connection:
         next(iter(_connections.values())).end()
     connection = Connection(view, _widget_class()())
     connection.widget.on_msg(connection.receive)
-    _connections[connection.place] = connection
+    _connections[connection.view_id] = connection
     return connection
 
 
@@ -244,10 +244,10 @@ def _widget_class() -> Any:
     class Live(anywidget.AnyWidget):
         _esm = (_STATIC / "shell.js").read_text()
         bundle = traitlets.Unicode(_drawing()[0]).tag(sync=True)
-        place = traitlets.Unicode().tag(sync=True)
+        view_id = traitlets.Unicode().tag(sync=True)
 
-        @traitlets.default("place")
-        def _new_place(self) -> str:
+        @traitlets.default("view_id")
+        def _new_view_id(self) -> str:
             return uuid.uuid4().hex
 
     return Live

@@ -33,7 +33,7 @@ class ArrayRow(Row):
     name: Annotated[str, Column("name", "code", "the path from a variable", most=40)]
     shape: Annotated[str, Column("shape", "code")]
     dtype: Annotated[str, Column("dtype", "code")]
-    place: Annotated[str, Column("made at", wide=True)]
+    location: Annotated[str, Column("made at", wide=True)]
     by: Annotated[str, Column("by", wide=True, most=20)]
     bytes: Annotated[int, Column("size", "bytes")]
     share: Annotated[float | None, Column("share", "share", wide=True, text=False)]
@@ -43,7 +43,7 @@ class ArrayRow(Row):
 class LineRow(Row):
     """The arrays that one line created."""
 
-    place: Annotated[str, Column("made at")]
+    location: Annotated[str, Column("made at")]
     arrays: Annotated[int, Column("arrays", "count")]
     bytes: Annotated[int, Column("size", "bytes")]
 
@@ -71,32 +71,34 @@ class MemoryView(PageView):
 
     def __init__(self, namespace: Mapping[str, Any] | None = None):
         self.namespace = namespace or {}
-        self._looked = 0.0
-        self._seen: object = None
+        self._counted_at = 0.0
+        self._revision: object = None
 
     def revision(self) -> object:
         # Drawing the page walks every object of the session, which is too slow for ten times a second.
         now = time.monotonic()
-        if now - self._looked > _PERIOD:
-            self._looked, self._seen = now, (usage.allocated, len(cells()))
-        return self._seen
+        if now - self._counted_at > _PERIOD:
+            self._counted_at, self._revision = now, (usage.allocated, len(cells()))
+        return self._revision
 
     def page(self) -> Page:
-        found = live_arrays(self.namespace)
-        total = sum(a.nbytes for a in found)
+        live = live_arrays(self.namespace)
+        total = sum(a.nbytes for a in live)
         free, limit = mem_get_info()
-        nameless = [a for a in found if a.name is None and a.tensor]
+        nameless = [a for a in live if a.name is None and a.tensor]
         facts = [f"peak {size(max_memory_allocated())}", f"{size(free)} free of {size(limit)}"]
         if nameless:
             facts.append(f"{len(nameless)} without a name: {size(sum(a.nbytes for a in nameless))}")
-        rest = found[_MOST:]
-        more = f"{len(rest)} smaller arrays, {size(sum(a.nbytes for a in rest))}, are not shown."
-        arrays = [_array_row(a, total) for a in found[:_MOST]]
-        lines = _by_line(found)
+        omitted = live[_MOST:]
+        more = (
+            f"{len(omitted)} smaller arrays, {size(sum(a.nbytes for a in omitted))}, are not shown."
+        )
+        arrays = [_array_row(a, total) for a in live[:_MOST]]
+        lines = _by_line(live)
         by_cell = list(reversed([_cell_row(i, c) for i, c in enumerate(cells())]))  # newest first
         peaks = Peaks(by_cell[:_MOST_BARS][::-1])
         return Page(
-            f"{size(total)} in {counted(len(found), 'array')}",
+            f"{size(total)} in {counted(len(live), 'array')}",
             tuple(facts),
             sections=(
                 Table(
@@ -105,7 +107,7 @@ class MemoryView(PageView):
                     arrays,
                     "Arrays",
                     name="Live arrays",
-                    rest=more if rest else "",
+                    omitted=more if omitted else "",
                     numbered=True,
                     actions=(Action("what keeps it alive", "why"),),
                     text_rows=20,
@@ -147,7 +149,7 @@ class KeptView(PageView):
         self.array, self.ways = array, list(ways)
 
     def page(self) -> Page:
-        return Page(f"{_look(self.array)} is kept alive by", sections=(kept_by(self.ways),))
+        return Page(f"{_describe(self.array)} is kept alive by", sections=(kept_by(self.ways),))
 
 
 def kept_by(ways: Sequence[str]) -> Notes:
@@ -187,31 +189,36 @@ class ProgramMemoryView(PageView):
 
 def memory_facts(memory: Memory, title: str = "") -> Facts:
     """The memory that XLA allocates for one run of a program."""
-    known = {
+    sizes = {
         "arguments": memory.arguments,
         "results": memory.outputs,
         "of these, in donated arguments": memory.alias,
         "intermediate values": memory.temporary,
         "program code": memory.code,
     }
-    return Facts(tuple(Fact(name, (size(count),)) for name, count in known.items()), title)
+    return Facts(tuple(Fact(name, (size(count),)) for name, count in sizes.items()), title)
 
 
 def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
     """The buffers of a program, the largest first."""
     rows = []
     for buffer in buffers:
+<<<<<<< HEAD
         held = [h.instruction for h in buffer.values]
         more = len(held) - 20
+=======
+        instructions = [h.instruction for h in buffer.held]
+        more = len(instructions) - 20
+>>>>>>> nameB
         rows.append(
             BufferRow(
                 id=buffer.index,
-                words=" ".join(held),
-                detail=(_values(buffer),) if len(held) > 1 else (),
+                search_text=" ".join(instructions),
+                detail=(_values(buffer),) if len(instructions) > 1 else (),
                 number=str(buffer.index),
                 kind=buffer.kind,
                 bytes=buffer.size,
-                holds=", ".join(held[:20]) + (f", {more} more" if more > 0 else ""),
+                holds=", ".join(instructions[:20]) + (f", {more} more" if more > 0 else ""),
             )
         )
     return rows
@@ -219,9 +226,13 @@ def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
 
 def _values(buffer: Allocation) -> Notes:
     """The values that occupy a buffer, and where in it."""
+<<<<<<< HEAD
     held = buffer.values[:_MOST_VALUES]
+=======
+    values = buffer.held[:_MOST_VALUES]
+>>>>>>> nameB
     return Notes(
-        tuple(Note(f"{h.instruction}: {size(h.size)} at {h.offset}") for h in held), text_most=0
+        tuple(Note(f"{h.instruction}: {size(h.size)} at {h.offset}") for h in values), text_most=0
     )
 
 
@@ -231,22 +242,22 @@ def _array_row(array: LiveArray, total: int) -> ArrayRow:
         name=array.name or ("(no name)" if array.tensor else "(not a tensor)"),
         shape=f"[{', '.join(map(str, array.shape))}]",
         dtype=array.dtype,
-        place=where(array.place),
+        location=where(array.place),
         by=array.made_by.split(".")[0],
         bytes=array.nbytes,
         share=array.nbytes / total if total else None,
     )
 
 
-def _by_line(found: Sequence[LiveArray]) -> list[LineRow]:
+def _by_line(arrays: Sequence[LiveArray]) -> list[LineRow]:
     """The arrays by line, the largest first."""
     groups: dict[Place | None, list[int]] = {}
-    for array in found:
+    for array in arrays:
         groups.setdefault(array.place, []).append(array.nbytes)
     rows = [
         LineRow(
             id=place_id(place),
-            place=where(place) or "(backward pass or JAX)",
+            location=where(place) or "(backward pass or JAX)",
             arrays=len(sizes),
             bytes=sum(sizes),
         )
@@ -287,14 +298,14 @@ def _bars(peaks: Peaks) -> str:
                 f'<rect x="{i * width}" y="{height - tall:.1f}" width="{width - 1}" height="{tall:.1f}" '
                 f'fill="currentColor" opacity="{opacity}"><title>cell {c.cell}: {size(value)}</title></rect>'
             )
-    said = f"memory of the last {len(peaks.cells)} cells, at most {size(most)}"
+    label = f"memory of the last {len(peaks.cells)} cells, at most {size(most)}"
     return (
-        f'<svg role="img" aria-label="{said}" width="{len(peaks.cells) * width}" height="{height}" '
+        f'<svg role="img" aria-label="{label}" width="{len(peaks.cells) * width}" height="{height}" '
         f'style="display:block;margin:4px 0">{"".join(bars)}</svg>'
     )
 
 
-def _look(array: LiveArray) -> str:
+def _describe(array: LiveArray) -> str:
     name = f"`{array.name}` " if array.name else ""
     made = f", made at {where(array.place)}" if array.place is not None else ""
     return f"{name}{array.dtype}[{','.join(map(str, array.shape))}] ({size(array.nbytes)}{made})"

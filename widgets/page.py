@@ -6,7 +6,7 @@ dataclasses. Each field with a `Column` is shown, and all forms take the label a
 
     @dataclass(frozen=True)
     class LineRow(Row):
-        place: Annotated[str, Column("made at")]
+        location: Annotated[str, Column("made at")]
         arrays: Annotated[int, Column("arrays", "count")]
         bytes: Annotated[int, Column("size", "bytes")]
 
@@ -39,7 +39,7 @@ class Column:
     Attributes:
         label: the heading, the same in every form.
         unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
-        says: an explanation of the column, for the tooltip of the heading.
+        help: an explanation of the column, for the tooltip of the heading.
         wide: whether a narrow notebook cell leaves the column out.
         mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
@@ -49,7 +49,7 @@ class Column:
 
     label: str
     unit: Unit = "text"
-    says: str = ""
+    help: str = ""
     wide: bool = False
     mark: str = ""
     key: str = ""
@@ -63,12 +63,12 @@ class Row:
 
     Attributes:
         id: unique in its table; for a line of code, the line number.
-        words: more text that a filter searches.
+        search_text: more text that a filter searches.
         detail: the sections that open below the row. A terminal only shows the notes among them.
     """
 
     id: int | str
-    words: str = ""
+    search_text: str = ""
     detail: tuple[Section, ...] = ()
 
 
@@ -143,7 +143,7 @@ class Table:
     Attributes:
         key: unique on the page. The rows are sent under this key, so that a changed row is sent without the others.
         name: the name for a screen reader; the title by default.
-        rest: a sentence about rows that are left out.
+        omitted: a sentence about rows that are left out.
         empty: the text that is shown if there are no rows.
         numbered: whether a first column numbers the rows.
         selects: whether a click on a row marks everything that belongs to it.
@@ -156,7 +156,7 @@ class Table:
     rows: Sequence[Row]
     title: str = ""
     name: str = ""
-    rest: str = ""
+    omitted: str = ""
     empty: str = "Nothing yet."
     numbered: bool = False
     selects: bool = False
@@ -243,26 +243,26 @@ def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:
         >>> [c.key for c in columns(Named, [Named(id=1, name="x", size=None)])]
         ['name']
     """
-    found = _declared(row)
+    declared = _declared(row)
     if not rows:
-        return found
-    return tuple(c for c in found if any(getattr(r, c.key) not in (None, "") for r in rows))
+        return declared
+    return tuple(c for c in declared if any(getattr(r, c.key) not in (None, "") for r in rows))
 
 
-_known: dict[type[Row], tuple[Column, ...]] = {}
+_declared_columns: dict[type[Row], tuple[Column, ...]] = {}
 
 
 def _declared(row: type[Row]) -> tuple[Column, ...]:
-    if row not in _known:
+    if row not in _declared_columns:
         hints = get_type_hints(row, include_extras=True)
         parts = {k: get_args(hint) for k, hint in hints.items() if get_origin(hint) is Annotated}
-        _known[row] = tuple(
+        _declared_columns[row] = tuple(
             replace(column, key=key)
             for key, (_, *others) in parts.items()
             for column in others
             if isinstance(column, Column)
         )
-    return _known[row]
+    return _declared_columns[row]
 
 
 def cell(row: Row, column: Column) -> str:
@@ -272,16 +272,16 @@ def cell(row: Row, column: Column) -> str:
     return f"~{text}" if marked else text
 
 
-def filtered(table: Table, words: str) -> list[Row]:
+def filtered(table: Table, query: str) -> list[Row]:
     """The rows that contain every word. A word that follows a "-" must be missing. `js/src/table.tsx` does the same."""
-    wanted = words.lower().split()
+    terms = query.lower().split()
 
     def fits(row: Row) -> bool:
         values = (getattr(row, column.key) for column in table.columns)
-        text = " ".join([*(str(v) for v in values if v is not None), row.words]).lower()
+        text = " ".join([*(str(v) for v in values if v is not None), row.search_text]).lower()
         return all(
-            word[1:] not in text if word.startswith("-") and len(word) > 1 else word in text
-            for word in wanted
+            term[1:] not in text if term.startswith("-") and len(term) > 1 else term in text
+            for term in terms
         )
 
     return [row for row in table.rows if fits(row)]

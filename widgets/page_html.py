@@ -52,28 +52,28 @@ def page_html(page: Page) -> str:
     return "".join(parts) + sections_html(page.sections, page.filter or "", opened=True)
 
 
-def sections_html(sections: Sequence[Section], words: str = "", opened: bool = False) -> str:
+def sections_html(sections: Sequence[Section], query: str = "", opened: bool = False) -> str:
     """Sections, one after the other. Sections with the same title are one part that folds."""
     parts: list[str] = []
     titles: dict[str, str] = {}
     for section in sections:
         if section.title:
-            titles[section.title] = titles.get(section.title, "") + _section(section, words)
+            titles[section.title] = titles.get(section.title, "") + _section(section, query)
         else:
-            parts.append(_section(section, words))
+            parts.append(_section(section, query))
     drawn = {s.title for s in sections if isinstance(s, Chart) and s.opened}
     for i, (title, inner) in enumerate(titles.items()):
         parts.append(details(title, inner, (opened and i == 0) or title in drawn) if inner else "")
     return "".join(parts)
 
 
-def _section(section: Section, words: str) -> str:
+def _section(section: Section, query: str) -> str:
     if isinstance(section, Facts):
         return _facts(section)
     if isinstance(section, Notes):
         return f"<ul>{''.join(map(_note, section.notes))}</ul>"
     if isinstance(section, Table):
-        return _table(section, words)
+        return _table(section, query)
     if isinstance(section, Code):
         return _code(section)
     return section.html()
@@ -93,19 +93,19 @@ def _note(note: Note) -> str:
     return f"<li>{escape(note.text)}{more}</li>"
 
 
-def _table(table: Table, words: str) -> str:
-    found = filtered(table, words)
-    if not found and not table.empty:
+def _table(table: Table, query: str) -> str:
+    matching = filtered(table, query)
+    if not matching and not table.empty:
         return ""
-    if not found:
-        said = f"No row contains {words!r}." if table.rows else table.empty
-        return f'<p style="margin:4px 0;{_DIM}">{escape(said)}</p>'
-    rows = enumerate(found[:ROWS], 1)
+    if not matching:
+        message = f"No row contains {query!r}." if table.rows else table.empty
+        return f'<p style="margin:4px 0;{_DIM}">{escape(message)}</p>'
+    rows = enumerate(matching[:ROWS], 1)
     body = "".join(_row(row, table.columns, str(i) if table.numbered else "") for i, row in rows)
-    left = len(found) - ROWS
-    rest = [f"and {left} more"] if left > 0 else []
-    rest += [table.rest] if table.rest else []
-    below = "".join(f'<p style="margin:4px 0;{_DIM}">{escape(text)}</p>' for text in rest)
+    more = len(matching) - ROWS
+    notes = [f"and {more} more"] if more > 0 else []
+    notes += [table.omitted] if table.omitted else []
+    below = "".join(f'<p style="margin:4px 0;{_DIM}">{escape(text)}</p>' for text in notes)
     number = (Column("#", "count"),) if table.numbered else ()
     return _framed((*number, *table.columns), body) + below
 

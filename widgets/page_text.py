@@ -37,13 +37,13 @@ def page_text(page: Page) -> str:
     return "\n".join(shortened(line, WIDTH) for line in lines)
 
 
-def _section(section: Section, titled: bool, words: str) -> list[str]:
+def _section(section: Section, titled: bool, query: str) -> list[str]:
     if isinstance(section, Facts):
         lines = _facts(section)
     elif isinstance(section, Notes):
         return _notes(section, "")
     elif isinstance(section, Table):
-        lines = _table(section, words, not titled)
+        lines = _table(section, query, not titled)
     elif isinstance(section, Code):
         return _code(section) if section.in_text else []
     elif isinstance(section, Chart):
@@ -75,15 +75,15 @@ def _notes(section: Notes, indent: str) -> list[str]:
     return lines
 
 
-def _table(table: Table, words: str, first: bool) -> list[str]:
+def _table(table: Table, query: str, first: bool) -> list[str]:
     if not table.text_rows:
         return []
-    found = filtered(table, words)
+    matching = filtered(table, query)
     if not table.rows and table.title and not first:
         return []
-    if not found:
-        return [f"No row contains {words!r}." if table.rows else table.empty]
-    rows = found[: table.text_rows]
+    if not matching:
+        return [f"No row contains {query!r}." if table.rows else table.empty]
+    rows = matching[: table.text_rows]
     head, *lines = _aligned(table, rows, table.numbered)
     shown = [head]
     for row, line in zip(rows, lines, strict=True):
@@ -91,9 +91,9 @@ def _table(table: Table, words: str, first: bool) -> list[str]:
         for section in row.detail:
             if isinstance(section, Notes):
                 shown += _notes(section, "    ")
-    left = len(found) - len(rows)
+    left = len(matching) - len(rows)
     more = [f"and {left} more"] if left else []
-    return [*shown, *more, *([table.rest] if table.rest else [])]
+    return [*shown, *more, *([table.omitted] if table.omitted else [])]
 
 
 def _code(code: Code) -> list[str]:

@@ -72,8 +72,12 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
     unattributed = profile.unattributed.total
     if unattributed:
         lines = replace(
+<<<<<<< HEAD
             lines,
             rest=f"{duration(unattributed)} ({share(unattributed, profile.device)}) belong to no line.",
+=======
+            lines, omitted=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
+>>>>>>> nameB
         )
     modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
     return replace(
@@ -93,7 +97,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
                 operators,
                 "Operators",
                 empty="",
-                rest=_more(len(profile.operators)),
+                omitted=_more(len(profile.operators)),
                 text_rows=_TEXT_ROWS,
             ),
             Table(
@@ -102,7 +106,7 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
                 kernels,
                 "Instructions",
                 empty="",
-                rest=_more(len(profile.instructions)),
+                omitted=_more(len(profile.instructions)),
                 text_rows=_TEXT_ROWS // 2,
             ),
             *_roofline(profile),

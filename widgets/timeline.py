@@ -21,7 +21,7 @@ _WIDTH, _ROW, _NAMES = 1000, 14, 150
 _MOST = 300  # pieces drawn
 _LANES = 12
 _COLOURS = ("#3b82f6", "#10b981", "#f59e0b", "#ec4899", "#8b5cf6", "#06b6d4", "#ef4444", "#84cc16")
-_OWN = "jaxtorch: run"
+_RUN = "jaxtorch: run"
 
 
 def timeline(profile: Profile) -> str:
@@ -63,10 +63,10 @@ def _busiest(events: Events) -> list[int]:
 
 def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
     """The rectangles of a lane, and the number of rows that they take."""
-    named = np.array([not name.startswith(_OWN) for name in events.names])
+    named = np.array([not name.startswith(_RUN) for name in events.names])
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]
-    drawn, rest = np.sort(rows[:most]), rows[most:]
+    drawn, omitted = np.sort(rows[:most]), rows[most:]
     least = int(events.depth[rows].min(initial=4))
     depths = 1 + int(events.depth[drawn].max(initial=least)) - least
     pieces = []
@@ -82,10 +82,10 @@ def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tup
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colour}" fill-opacity=".55">'
             f"<title>{escape(name)}: {duration(events.duration[i])}</title></rect>{label}"
         )
-    if len(rest):
+    if len(omitted):
         pieces.append(
-            f'<text x="0" y="{depths * _ROW + 9}" font-size="9" fill="currentColor" opacity=".7">and {len(rest)} '
-            f"shorter events, {duration(float(events.self_time[rest].sum()))} in all</text>"
+            f'<text x="0" y="{depths * _ROW + 9}" font-size="9" fill="currentColor" opacity=".7">and {len(omitted)} '
+            f"shorter events, {duration(float(events.self_time[omitted].sum()))} in all</text>"
         )
         depths += 1
     return "".join(pieces), depths

@@ -107,12 +107,12 @@ def _scaled(number: float, scale: str) -> str:
         if abs(number) >= start:
             unit, step = larger, start
     value = number / step
-    places = 0 if unit == steps[0][0] or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
-    return f"{_rounded(value, places)} {unit}".rstrip()
+    decimals = 0 if unit == steps[0][0] or abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{_rounded(value, decimals)} {unit}".rstrip()
 
 
-def _rounded(value: float, places: int) -> str:
+def _rounded(value: float, decimals: int) -> str:
     """A number with this many decimals. A tie rounds away from zero, as in JavaScript's `toFixed`."""
     if not math.isfinite(value):
         return str(value)
-    return str(Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP))
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))

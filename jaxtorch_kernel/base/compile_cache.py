@@ -91,10 +91,10 @@ class CompileCache:
 
 def _limit(jax: Any) -> int | None:
     """The size limit in bytes: the user's setting in JAX (-1: no limit), or jaxtorch's default."""
-    told = jax.config.jax_compilation_cache_max_size
-    if told == -1 and "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
+    limit = jax.config.jax_compilation_cache_max_size
+    if limit == -1 and "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
         return DEFAULT_LIMIT
-    return None if told == -1 else int(told)
+    return None if limit == -1 else int(limit)
 
 
 compile_cache = CompileCache()

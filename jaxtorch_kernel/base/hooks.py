@@ -84,15 +84,15 @@ def _is_for_later(path: str) -> bool:
 
 def resolve(path: str) -> Any:
     """The object at a dotted path. Imports the modules on the path."""
-    first, *rest = path.split(".")
-    found: Any = importlib.import_module(first)
+    first, *names = path.split(".")
+    target: Any = importlib.import_module(first)
     name = first
-    for part in rest:
+    for part in names:
         name = f"{name}.{part}"
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError:
-            if not isinstance(found, ModuleType):
+            if not isinstance(target, ModuleType):
                 raise
-            found = importlib.import_module(name)
-    return found
+            target = importlib.import_module(name)
+    return target

@@ -1,6 +1,6 @@
 """The private hooks of JAX that jaxtorch uses: their table, and the functions through which the code uses them.
 
-`tests/device/test_private_hooks.py` fails with a clear message when a new jax changes one.
+`tests/device/test_private_hooks_of_jax.py` fails with a clear message when a new jax changes one.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def equally_varying(operands: Sequence[Any]) -> list[Any]:
     every = frozenset().union(*varying)
     if not every:
         return list(operands)
-    missing = [tuple(sorted(every - own)) for own in varying]
+    missing = [tuple(sorted(every - axes)) for axes in varying]
     return [
         jax.lax.pcast(x, axes, to="varying") if axes else x
         for x, axes in zip(operands, missing, strict=True)
@@ -163,13 +163,19 @@ def respect_checkpoints_within(policy: Callable[..., bool]) -> None:
     def nested(saveable: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
         if saveable is not policy:
             return rule(saveable, unknown, instantiated, equation)
-        own = equation.params["policy"] or jax.checkpoint_policies.nothing_saveable
-        known, again, unknown, instantiated, kept = rule(own, unknown, instantiated, equation)
-        places = zip(equation.outvars, unknown, instantiated, strict=True)
-        outputs = [v if late else core.Var(v.aval) for v, late, made in places if made]
-        if again is not None:
-            again = again.replace(outvars=outputs)
-        return known, again, unknown, unknown, kept
+        inner_policy = equation.params["policy"] or jax.checkpoint_policies.nothing_saveable
+        known_equation, staged_equation, unknown, instantiated, residuals = rule(
+            inner_policy, unknown, instantiated, equation
+        )
+        results = zip(equation.outvars, unknown, instantiated, strict=True)
+        outputs = [
+            v if is_unknown else core.Var(v.aval)
+            for v, is_unknown, is_instantiated in results
+            if is_instantiated
+        ]
+        if staged_equation is not None:
+            staged_equation = staged_equation.replace(outvars=outputs)
+        return known_equation, staged_equation, unknown, unknown, residuals
 
     rules[checkpoint] = nested
 
@@ -180,13 +186,13 @@ def without_lowering(traced: Any) -> Any:
     JAX caches the lowering of a trace (1.3 MB for an addition) as long as the jaxpr lives, keyed by the jaxpr's
     identity. Code that keeps a trace to show it later keeps this copy, so that the lowering is freed.
     """
-    known = getattr(traced, "_params", {}).get("jaxpr")
-    if known is None:  # a new jax, or a `LiveTrace`
+    jaxpr = getattr(traced, "_params", {}).get("jaxpr")
+    if jaxpr is None:  # a new jax, or a `LiveTrace`
         return traced
-    twin = copy.copy(traced)
-    twin._params = traced._params | {"jaxpr": core.ClosedJaxpr(known.jaxpr, known.consts)}
-    twin._lojax = None
-    return twin
+    copied = copy.copy(traced)
+    copied._params = traced._params | {"jaxpr": core.ClosedJaxpr(jaxpr.jaxpr, jaxpr.consts)}
+    copied._lojax = None
+    return copied
 
 
 def use_program_files(files: Any) -> None:
@@ -215,17 +221,17 @@ def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
 class LiveExecutable:
     """An executable that only JAX holds, with the methods of `jax.stages.Compiled` that views call."""
 
-    def __init__(self, found: Any):
-        self._found = found
+    def __init__(self, executable: Any):
+        self._executable = executable
 
     def runtime_executable(self) -> Any:
-        return self._found
+        return self._executable
 
     def memory_analysis(self) -> Any:
-        return self._found.get_compiled_memory_stats()
+        return self._executable.get_compiled_memory_stats()
 
     def cost_analysis(self) -> Any:
-        return self._found.cost_analysis()
+        return self._executable.cost_analysis()
 
 
 def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | None:
@@ -235,12 +241,12 @@ def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | Non
     weak references to executables are not possible.
     """
     wanted = re.sub(r"[^\w.-]", "_", f"jit({name})").rstrip("_")
-    for found in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
-        modules = found.hlo_modules()
+    for executable in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
+        modules = executable.hlo_modules()
         if modules and modules[0].name == wanted:
             proto = modules[0].as_serialized_hlo_module_proto()
             shapes = xla_client.XlaComputation(proto).program_shape().parameter_shapes()
-            return found.fingerprint, [
+            return executable.fingerprint, [
                 jax.ShapeDtypeStruct(s.dimensions(), s.numpy_dtype()) for s in shapes
             ]
     return None
@@ -249,8 +255,8 @@ def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | Non
 def find_executable(fingerprint: Any) -> LiveExecutable | None:
     """The executable that `newest_executable` identified, while it is alive."""
     live = jax.devices()[0].client.live_executables()
-    found = next((e for e in live if e.fingerprint == fingerprint), None)
-    return None if found is None else LiveExecutable(found)
+    executable = next((e for e in live if e.fingerprint == fingerprint), None)
+    return None if executable is None else LiveExecutable(executable)
 
 
 def lowered_jaxpr() -> Any:

@@ -23,15 +23,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "jaxtorch.config"
 
 
-def _option(default: Any, allowed: str, holds: Callable[[Any], bool], help: str) -> Any:
+def _option(default: Any, allowed: str, is_allowed: Callable[[Any], bool], help: str) -> Any:
     """A field of the table of options: its default, the allowed values (in words and as a check), and its meaning."""
-    return field(default=default, metadata={"allowed": allowed, "holds": holds, "help": help})
+    return field(
+        default=default, metadata={"allowed": allowed, "is_allowed": is_allowed, "help": help}
+    )
 
 
 def _one_of(*values: Any, help: str) -> Any:
     """An option with one of `values`; the first is the default."""
-    words = f"one of {', '.join(map(repr, values))}"
-    return _option(values[0], words, lambda v: v in values, help)
+    allowed = f"one of {', '.join(map(repr, values))}"
+    return _option(values[0], allowed, lambda v: v in values, help)
 
 
 def _positive(value: Any) -> bool:
@@ -256,22 +258,22 @@ class Config:
     def __repr__(self) -> str:
         return f"jaxtorch.config({self.options()})"
 
-    def _check(self, changes: dict[str, Any], known: Collection[str]) -> None:
-        self._check_names(changes, known)
+    def _check(self, changes: dict[str, Any], valid: Collection[str]) -> None:
+        self._check_names(changes, valid)
         for name, value in changes.items():
             metadata = OPTIONS[name].metadata
-            if not metadata["holds"](value):
+            if not metadata["is_allowed"](value):
                 raise ValueError(
                     f"jaxtorch.config: {name} must be {metadata['allowed']}, not {value!r}."
                 )
 
-    def _check_names(self, names: Iterable[str], known: Collection[str]) -> None:
+    def _check_names(self, names: Iterable[str], valid: Collection[str]) -> None:
         for name in names:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1, 0.4)
+            if name not in valid:
+                near = difflib.get_close_matches(name, valid, 1, 0.4)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
                 raise AttributeError(
-                    f"jaxtorch.config has no `{name}`.{hint} Its options: {', '.join(sorted(known))}."
+                    f"jaxtorch.config has no `{name}`.{hint} Its options: {', '.join(sorted(valid))}."
                 )
 
     # The open scopes of a thread are an immutable tuple: autograd's threads get a snapshot of it.

@@ -121,10 +121,10 @@ class ProgramFiles:
         if self._limit is None:
             return
         if self._size is None or self._size + count > self._limit:
-            found = sorted(self._files())
-            self._size = sum(size for _, size, _ in found)
+            files = sorted(self._files())
+            self._size = sum(size for _, size, _ in files)
             goal = self._limit - self._limit // 10
-            for _, size, path in found if self._size + count > self._limit else ():
+            for _, size, path in files if self._size + count > self._limit else ():
                 if self._size + count <= goal:
                     break
                 with suppress(FileNotFoundError):  # another process deleted it

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Replaced:
-    """Attributes that have other values while at least one thread is inside `held()`.
+    """Attributes that have other values while at least one thread is inside `applied()`.
 
     All threads share the attributes, and may enter and leave at the same time. So the entries are counted: the first
     one sets the new values, and the last one to leave restores the old ones.
@@ -18,7 +18,7 @@ class Replaced:
         >>> class Switch:
         ...     on = False
         >>> replaced = Replaced((Switch, "on", True))
-        >>> with replaced.held(), replaced.held():
+        >>> with replaced.applied(), replaced.applied():
         ...     Switch.on
         True
         >>> Switch.on
@@ -32,11 +32,11 @@ class Replaced:
         self._lock = threading.Lock()
 
     def add(self, *attributes: tuple[Any, str, Any]) -> None:
-        """Replace these attributes too, from the next `held()` on."""
+        """Replace these attributes too, from the next `applied()` on."""
         self._attributes += attributes
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Replace the attributes inside the block."""
         with self._lock:
             if not self._count:

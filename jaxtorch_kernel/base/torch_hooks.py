@@ -21,8 +21,8 @@ TABLE = {
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": Hook(
         "names the device"
     ),
-    "torch._C._get_privateuse1_backend_name": Hook("tells whether another package has named it"),
-    "torch._C._acc.PrivateUse1Hooks": Hook("says that the device is available"),
+    "torch._C._get_privateuse1_backend_name": Hook("reports whether another package has named it"),
+    "torch._C._acc.PrivateUse1Hooks": Hook("reports that the device is available"),
     "torch._C._acc.DeviceGuard": Hook("is the guard that switches devices"),
     "torch._C._autograd.DeviceType": Hook("numbers the types of devices"),
     "torch._C._acc.create_empty_tensor": Hook("creates a tensor on the device"),
@@ -35,14 +35,14 @@ TABLE = {
     "torch._C.Generator._cdata": Hook("identifies a generator"),
     "torch.Tensor._version": Hook("counts the writes to a tensor"),
     "torch.Tensor._base": Hook("is the tensor that a view is of"),
-    "torch.Tensor._is_view": Hook("tells views from other tensors"),
+    "torch.Tensor._is_view": Hook("recognizes views"),
     "torch.Tensor._backward_hooks": Hook("lists the hooks of a tensor"),
     "torch.Tensor._post_accumulate_grad_hooks": Hook(
         "lists the hooks that run after a gradient is added"
     ),
     "torch.Tensor._make_subclass": Hook("makes a tensor of a subclass"),
     "torch._prims_common.suggest_memory_format": Hook(
-        "tells whether a tensor is in channels-last format"
+        "reports whether a tensor is in channels-last format"
     ),
     # Operators and the dispatcher.
     "torch._C.DispatchKey": Hook("names the dispatch keys"),
@@ -95,7 +95,7 @@ TABLE = {
         "reports whether saved-tensor hooks are active"
     ),
     "torch._C._current_autograd_node": Hook("returns the node that a backward pass is running"),
-    "torch._C._is_key_in_tls": Hook("tells whether a thread has options of its own"),
+    "torch._C._is_key_in_tls": Hook("reports whether a thread has options of its own"),
     "torch._C._get_obj_in_tls": Hook("reads a thread's options, also in autograd's threads"),
     "torch._C._stash_obj_in_tls": Hook("keeps a thread's options"),
     # `torch.func` and captured code.
@@ -140,7 +140,7 @@ TABLE = {
     # Defaults of a session.
     "torch._GLOBAL_DEVICE_CONTEXT": Hook("holds what `torch.set_default_device` set"),
     "torch.overrides._get_current_function_mode_stack": Hook(
-        "tells whether a `with torch.device` block is open"
+        "reports whether a `with torch.device` block is open"
     ),
     "torch.utils._device.DeviceContext": Hook("is the mode of a `with torch.device` block"),
     "torch.serialization._get_restore_location": Hook(

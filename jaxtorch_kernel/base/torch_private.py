@@ -312,10 +312,10 @@ function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 def is_refused_write(error: RuntimeError) -> bool:
     """Whether an error is due to `refuse_writes`, or is autograd's for a write to a leaf, which is raised earlier."""
-    words = str(error)
+    message = str(error)
     return (
-        "Cannot access data pointer of Tensor" in words
-        or "a leaf Variable that requires grad" in words
+        "Cannot access data pointer of Tensor" in message
+        or "a leaf Variable that requires grad" in message
     )
 
 

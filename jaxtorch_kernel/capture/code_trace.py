@@ -33,9 +33,9 @@ class CodeTrace(Trace):
             yield saving.open_trace()
             # torch's autograd must run in this thread: the trace belongs to it.
             yield torch.autograd.set_multithreading_enabled(False)
-            yield private.compiling.held()
+            yield private.compiling.applied()
         if self.differentiable:
-            yield intercepted.held()
+            yield intercepted.applied()
 
     def input_over(self, array: jax.Array) -> Tensor:
         """A tensor over an argument of the traced function.

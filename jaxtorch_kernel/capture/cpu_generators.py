@@ -17,9 +17,8 @@ from contextlib import contextmanager
 import torch
 
 from ..base import torch_private as private
-from .dependencies.record import warn_of_a_constant
 from .dependencies.recorder import Recorder
-from .errors import CaptureError
+from .errors import CaptureError, warn_of_constant
 
 _ADVICE = (
     'Draw on the device (device="jax"), which takes a new key from the CPU generator at each run. Seed it outside, or '
@@ -61,7 +60,7 @@ def untouched(values: Iterable[object], recorder: Recorder) -> Iterator[None]:
                 draw.line,
             )
         what = f"draws random numbers on the CPU ({draw.name})"
-        warn_of_a_constant(what, draw.file, draw.line)
+        warn_of_constant(what, draw.file, draw.line)
 
 
 def _is_as_before(generator: torch.Generator, state: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -105,4 +106,14 @@ def write_refused(what: str) -> CaptureError:
     return CaptureError(
         f"pure code writes to {what}, which existed before the call",
         "Return the new value instead, or use jit (%%jit), which writes it back.",
+    )
+
+
+def warn_of_constant(what: str, file: str, line: int) -> None:
+    """Warn that the code does something that a program cannot repeat."""
+    warnings.warn_explicit(
+        f"captured code {what}: the current value becomes a constant of the program. Pass it as an argument.",
+        UserWarning,
+        file,
+        line,
     )

@@ -38,7 +38,12 @@ def arguments_first(
     created = list(map(is_created, buffers))
 
     def position(i: int) -> tuple[bool, bool, int, bool]:
-        return created[i], argument[i] is None, argument[i] or 0, not record.is_named(buffers[i])
+        return (
+            created[i],
+            argument[i] is None,
+            argument[i] or 0,
+            not record.buffers.is_named(buffers[i]),
+        )
 
     order = sorted(range(len(buffers)), key=position)
     indices = [index for i in order if (index := argument[i]) is not None and not created[i]]

@@ -82,7 +82,7 @@ class Replay(ABC):
         self.again = record.repeats
         self.undo = record.undo
         self.paths = record.paths
-        references = record.references(captured.buffers[len(indices) : count])
+        references = record.buffers.split(captured.buffers[len(indices) : count])
         self.tensors, self.references, self._first = references
         self.flags = [
             t().requires_grad if (flag := record.flags.get(id(t()))) is None else flag  # type: ignore[union-attr]  # alive

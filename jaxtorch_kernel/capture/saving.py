@@ -37,10 +37,10 @@ def check_none(name: str) -> None:
 def open_trace() -> Iterator[None]:
     """Context of a trace: hooks around the call do not receive what torch saves in it, and none may be entered."""
     if private.saving_hooks() is None:
-        with _replaced.held():
+        with _replaced.applied():
             yield
         return
-    with saved_tensors_hooks(lambda t: t.detach(), lambda t: t), _replaced.held():
+    with saved_tensors_hooks(lambda t: t.detach(), lambda t: t), _replaced.applied():
         yield
 
 

@@ -189,7 +189,7 @@ def _following(scopes: Scopes) -> Iterator[None]:
         hooks.register_module_forward_hook(done, always_call=True),
     )
     try:
-        with _traced_functions.held():
+        with _traced_functions.applied():
             yield
     finally:
         for handle in handles:

@@ -40,12 +40,12 @@ class Sharing:
         self._named = [
             (i, reference)
             for i, buffer in enumerate(buffers[:count])
-            for reference in record.all_of(buffer)
+            for reference in record.buffers.all_of(buffer)
         ]
         self._other_names = [
             (i, reference)
             for i, buffer in enumerate(buffers[count:])
-            for reference in record.all_of(buffer)[1:]
+            for reference in record.buffers.all_of(buffer)[1:]
         ]
         self.written = list(written)
         self._tied, self._bare = record.tied, record.bare

@@ -38,16 +38,16 @@ def install() -> bool:
     get, give = getattr(library, _GET), getattr(library, _SET)
     get.restype = ctypes.c_void_p
     give.argtypes, give.restype = [ctypes.c_int8, ctypes.c_void_p, ctypes.c_uint8], None
-    meta, own = (int(getattr(private.DeviceType, n)) for n in ("Meta", "PrivateUse1"))
-    found = get(ctypes.byref(ctypes.c_int8(meta)))
+    meta, private_use = (int(getattr(private.DeviceType, n)) for n in ("Meta", "PrivateUse1"))
+    meta_allocator = get(ctypes.byref(ctypes.c_int8(meta)))
     refuse = ctypes.cast(getattr(library, _RAISE), ctypes.c_void_p).value
     # An object begins with the address of its table's first function. Two words precede that function: an offset, and
     # the type's description.
     word = ctypes.sizeof(ctypes.c_void_p)
-    functions = ctypes.c_void_p.from_address(found).value or 0
+    functions = ctypes.c_void_p.from_address(meta_allocator).value or 0
     before = (ctypes.c_void_p * 2).from_address(functions - 2 * word)
     table = (ctypes.c_void_p * (2 + _FUNCTIONS))(*before, *[refuse] * _FUNCTIONS)
     allocator = ctypes.c_void_p(ctypes.addressof(table) + 2 * word)
-    give(own, ctypes.addressof(allocator), 0)
+    give(private_use, ctypes.addressof(allocator), 0)
     _made.extend([table, allocator])
     return True

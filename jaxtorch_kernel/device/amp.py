@@ -122,16 +122,16 @@ def _set_dtype(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _norm(self: torch.Tensor, p: Any = 2, *rest: Any) -> Any:
+def _norm(self: torch.Tensor, p: Any = 2, *dims: Any) -> Any:
     """`norm` takes a `dtype` only in other overloads, so call those."""
     dtype = {"dtype": torch.float32} if _eligible(self) else {}
-    if not rest:
+    if not dims:
         op = torch.ops.aten.norm.ScalarOpt_dtype if dtype else torch.ops.aten.norm.Scalar
         return _below(op, (self, p), dtype)
-    if len(rest) == 1:
-        rest = (*rest, False)
+    if len(dims) == 1:
+        dims = (*dims, False)
     op = torch.ops.aten.norm.ScalarOpt_dim_dtype if dtype else torch.ops.aten.norm.ScalarOpt_dim
-    return _below(op, (self, p, *rest), dtype)
+    return _below(op, (self, p, *dims), dtype)
 
 
 def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ torch implements the guard of a Python backend in C++ and calls one Python metho
 streams around every node. If a hook raises, C++ unwinds past that switch while Python's error is still set; the call
 of `type_` then fails inside a function that may not throw, and the process terminates. So switching streams, which
 does nothing on this device, must not call Python. torch already has a C++ guard that does nothing, that of the meta
-device: `stop_asking_python` copies its `exchangeStream` into the virtual function table of this device's guard.
+device: `switch_streams_in_cpp` copies its `exchangeStream` into the virtual function table of this device's guard.
 
 The position in that table is found by counting the virtual functions in the header that torch ships. If the header is
 missing, or the tables have a different layout (Windows), the guard is left unchanged.
@@ -52,7 +52,7 @@ def virtual_functions(header: str) -> list[str]:
     return re.findall(r"\bvirtual\b[^;{(]*?(~?\w+)\s*\(", code)
 
 
-def _place() -> tuple[int, int] | None:
+def _find_position() -> tuple[int, int] | None:
     """The position of `exchangeStream` in the table, and the number of functions in the table."""
     header = Path(torch.__path__[0], "include/c10/core/impl/DeviceGuardImplInterface.h")
     try:
@@ -61,19 +61,19 @@ def _place() -> tuple[int, int] | None:
         return None
     if functions.count(_FUNCTION) != 1 or not functions[-1].startswith("~"):
         return None
-    return functions.index(_FUNCTION), len(functions) + 1  # a destructor takes two places
+    return functions.index(_FUNCTION), len(functions) + 1  # a destructor takes two entries
 
 
-def stop_asking_python() -> bool:
+def switch_streams_in_cpp() -> bool:
     """Make the guard switch streams in C++. Call once, before the first tensor. Returns whether it does."""
     global _table
     if _table is not None:
         return True
     name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform)
-    place = _place()
-    if name is None or place is None:
+    position = _find_position()
+    if name is None or position is None:
         return False
-    at, length = place
+    index, length = position
     library = ctypes.CDLL(str(Path(torch.__path__[0], "lib", name)))
     number = int(cast(Any, _DEVICES.PrivateUse1))
     guards = (ctypes.c_void_p * (number + 1)).in_dll(library, _REGISTRY)
@@ -85,8 +85,8 @@ def stop_asking_python() -> bool:
     functions_of_meta = ctypes.c_void_p.from_address(meta).value
     assert pointer.value is not None
     assert functions_of_meta is not None
-    words = ctypes.c_void_p * (_BEFORE + length)
-    _table = words.from_buffer_copy(words.from_address(pointer.value - _BEFORE * _WORD))
-    _table[_BEFORE + at] = (ctypes.c_void_p * length).from_address(functions_of_meta)[at]
+    table_type = ctypes.c_void_p * (_BEFORE + length)
+    _table = table_type.from_buffer_copy(table_type.from_address(pointer.value - _BEFORE * _WORD))
+    _table[_BEFORE + index] = (ctypes.c_void_p * length).from_address(functions_of_meta)[index]
     pointer.value = ctypes.addressof(_table) + _BEFORE * _WORD
     return True

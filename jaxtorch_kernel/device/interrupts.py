@@ -43,8 +43,8 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 PATIENCE = 2.0  # seconds
-_STILL = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
-_LOOK = 0.0005  # seconds between two looks at the main thread
+_WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
+_POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
@@ -106,11 +106,11 @@ def _give_hook_back() -> None:
         sys.unraisablehook = _report
 
 
-def _press_again(lost: Any) -> None:
-    if issubclass(lost.exc_type, KeyboardInterrupt):
+def _press_again(unraisable: Any) -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
         _presses.put(_mark)
     else:
-        _report(lost)
+        _report(unraisable)
 
 
 def _arrive(*_signal: object) -> None:
@@ -149,35 +149,35 @@ def _give_back_in_child() -> None:
 def _deliver() -> None:
     while True:
         mark = _presses.get()
-        place = _request_at_good_moment(mark)
-        if place is not None and _stays(place):
+        position = _request_interrupt(mark)
+        if position is not None and _is_unchanged(position):
             _raise_in_c(mark)
-        del place  # the frame keeps its variables alive
+        del position  # the frame keeps its variables alive
 
 
-def _request_at_good_moment(mark: object) -> tuple[FrameType | None, int] | None:
+def _request_interrupt(mark: object) -> tuple[FrameType | None, int] | None:
     """Returns the main thread's position at the request; None if SIGINT has been given back since the press."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with _lock:
             if mark is not _mark:
                 return None
-            if _is_good(_main_frame()) or time.monotonic() > deadline:
-                place = _place()
+            if _may_interrupt(_main_frame()) or time.monotonic() > deadline:
+                position = _position()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(_main()), _INTERRUPT)
-                return place
-        time.sleep(_LOOK)
+                return position
+        time.sleep(_POLL_INTERVAL)
 
 
-def _stays(place: tuple[FrameType | None, int]) -> bool:
+def _is_unchanged(position: tuple[FrameType | None, int]) -> bool:
     for _ in range(10):
-        time.sleep(_STILL / 10)
-        if _place() != place:
+        time.sleep(_WAIT_IN_C / 10)
+        if _position() != position:
             return False
     return True
 
 
-def _is_good(frame: FrameType | None) -> bool:
+def _may_interrupt(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
         if code is uninterrupted.__code__ or code.co_name in ("__enter__", "__exit__", "__del__"):
@@ -202,7 +202,7 @@ def _main_frame() -> FrameType | None:
     return sys._current_frames().get(_main())
 
 
-def _place() -> tuple[FrameType | None, int]:
+def _position() -> tuple[FrameType | None, int]:
     """The main thread's position: its frame and instruction.
 
     Not the frame's `id`, which the frame of the next call may have too.

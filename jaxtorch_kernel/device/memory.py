@@ -42,14 +42,14 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
 
     from ..storage.transfer import has_failed  # imports jax too
 
-    found: Counter[Any] = Counter()
+    allocated: Counter[Any] = Counter()
     for array in jax.live_arrays(platform):
         if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
         part = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
         for device in array.sharding.device_set:
-            found[device] += part
-    return found
+            allocated[device] += part
+    return allocated
 
 
 def max_memory_allocated(device: Device = None) -> int:

@@ -52,12 +52,12 @@ class Session:
         compile_cache.off("session")
 
 
-def _check_no_block(word: str) -> None:
+def _check_no_block(command: str) -> None:
     block = private.device_block()
     if block is not None:
         raise RuntimeError(
-            f"a `with torch.device({str(block)!r})` block is open and would undo `{word}` when it ends: "
-            f"use `{word}` outside the block"
+            f"a `with torch.device({str(block)!r})` block is open and would undo `{command}` when it ends: "
+            f"use `{command}` outside the block"
         )
 
 

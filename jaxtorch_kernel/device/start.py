@@ -56,7 +56,7 @@ def first_use() -> Callable[..., Any]:
             placement.devices()
             run = install_operators()
             fork.start()
-            guard.stop_asking_python()
+            guard.switch_streams_in_cpp()
             allocator.install()
             extensions.extend_torch()
             amp.install()

@@ -50,7 +50,7 @@ class _Pending(threading.local):
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[str, str], float] = {}  # (step, name) -> seconds
-        self.found: bool | None = None  # in the persistent cache
+        self.persistent_hit: bool | None = None  # in the persistent cache
         self.jaxpr: tuple[str, weakref.ref[Any]] | None = None  # the last one lowered, and its name
 
 
@@ -75,13 +75,13 @@ def stop() -> None:
         if _running:
             _running = False
             executable.count_calls(False)
-            with _if_somebody_cleared_them():
+            with _ignore_unregistered():
                 monitoring.unregister_event_listener(_event)
-            with _if_somebody_cleared_them():
+            with _ignore_unregistered():
                 monitoring.unregister_event_duration_listener(_duration)
 
 
-def _if_somebody_cleared_them() -> AbstractContextManager[None]:
+def _ignore_unregistered() -> AbstractContextManager[None]:
     return suppress(AssertionError, ValueError)
 
 
@@ -95,10 +95,10 @@ def _event(event: str, **_: Any) -> None:
         _safely(_cached, event == _HIT)
 
 
-def _duration(event: str, duration_secs: float, **said: Any) -> None:
+def _duration(event: str, duration_secs: float, **details: Any) -> None:
     step = _STEPS.get(event)
     if step is not None:
-        _safely(_compiled, step, duration_secs, str(said.get("fun_name", "")))
+        _safely(_compiled, step, duration_secs, str(details.get("fun_name", "")))
 
 
 def _safely(listener: Callable[..., None], *arguments: Any) -> None:
@@ -109,12 +109,12 @@ def _safely(listener: Callable[..., None], *arguments: Any) -> None:
         del errors[:-10]
 
 
-def _cached(found: bool) -> None:
+def _cached(hit: bool) -> None:
     phase = compiling.current_phase()
     if phase is None:
-        _pending.found = found
+        _pending.persistent_hit = hit
     elif phase.step == "XLA":
-        phase.cached = found
+        phase.cached = hit
 
 
 def _compiled(step: str, seconds: float, name: str) -> None:
@@ -129,24 +129,28 @@ def _compiled(step: str, seconds: float, name: str) -> None:
     if step != "XLA":
         return
     # All other pending entries are traces of functions that this one calls.
-    known, found, lowered = _pending.seconds, _pending.found, _pending.jaxpr
-    _pending.seconds, _pending.found, _pending.jaxpr = {}, None, None
-    place = origin(None)
+    seconds_by_step, persistent_hit, lowered = (
+        _pending.seconds,
+        _pending.persistent_hit,
+        _pending.jaxpr,
+    )
+    _pending.seconds, _pending.persistent_hit, _pending.jaxpr = {}, None, None
+    caller = origin(None)
     kind = "engine" if called_by_engine() else "jax.jit"
-    site = None if place is None else site_of(place)
+    site = None if caller is None else site_of(caller)
     source = _source(name, kind, site)
-    source.traces += ("trace", name) in known
+    source.traces += ("trace", name) in seconds_by_step
     fingerprint, avals = newest_executable(name) or (None, [])
     stats.compiled.append(
         stats.ProgramRecord(
             name,
-            known.get(("trace", name), 0.0),
+            seconds_by_step.get(("trace", name), 0.0),
             seconds,
-            known.get(("lowering", name), 0.0),
+            seconds_by_step.get(("lowering", name), 0.0),
             stats.TraceRecord(source, site),
             site=site,
             avals=avals,
-            persistent_hit=found,
+            persistent_hit=persistent_hit,
             handle=partial(
                 _handle, fingerprint, name, lowered[1] if lowered and lowered[0] == name else None
             ),
@@ -156,11 +160,11 @@ def _compiled(step: str, seconds: float, name: str) -> None:
 
 def _handle(fingerprint: Any, name: str, jaxpr: weakref.ref[Any] | None) -> Handle | None:
     """The executable if it is still alive, with its trace if JAX still keeps it."""
-    found: Any = None if fingerprint is None else find_executable(fingerprint)
-    if found is None:
+    executable: Any = None if fingerprint is None else find_executable(fingerprint)
+    if executable is None:
         return None
     traced = None if jaxpr is None else jaxpr()
-    return Handle(found, None if traced is None else LiveTrace(traced, name))
+    return Handle(executable, None if traced is None else LiveTrace(traced, name))
 
 
 _sources: dict[tuple[str, str, Any], stats.FunctionRecord] = {}

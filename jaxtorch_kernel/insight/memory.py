@@ -84,13 +84,13 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
     """
     named = names(namespace or {})
     buffers = _buffers()
-    found = []
+    arrays = []
     for array in jax.live_arrays():
         if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
         buffer = buffers.get(id(array))
         origin = None if buffer is None else buffer.origin
-        found.append(
+        arrays.append(
             LiveArray(
                 id(array),
                 array.nbytes,
@@ -103,14 +103,14 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
                 buffer is not None,
             )
         )
-    return sorted(found, key=lambda a: (-a.nbytes, a.id))
+    return sorted(arrays, key=lambda a: (-a.nbytes, a.id))
 
 
 def _buffers() -> dict[int, Buffer]:
     """`id` of an array -> its Buffer."""
-    kinds = {Buffer, *Buffer.__subclasses__()}
-    found = [each for each in gc.get_objects() if type(each) in kinds]
-    return {id(b.array): b for b in found if isinstance(b.array, jax.Array)}
+    buffer_types = {Buffer, *Buffer.__subclasses__()}
+    buffers = [value for value in gc.get_objects() if type(value) in buffer_types]
+    return {id(b.array): b for b in buffers if isinstance(b.array, jax.Array)}
 
 
 # -- names --------------------------------------------------------------------------------------------------------
@@ -118,30 +118,32 @@ def _buffers() -> dict[int, Buffer]:
 
 def names(namespace: Mapping[str, Any]) -> dict[int, str]:
     """`id` of an array -> its path from a variable. The user's names take precedence over IPython's (`Out[3]`)."""
-    found: dict[int, str] = {}
-    own = [name for name in namespace if not name.startswith("_") and name not in ("In", "Out")]
-    for name in [*own, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
+    paths: dict[int, str] = {}
+    user_names = [
+        name for name in namespace if not name.startswith("_") and name not in ("In", "Out")
+    ]
+    for name in [*user_names, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
         for array, path in _walk(name, namespace[name], _DEPTH, set()):
-            found.setdefault(id(array), path)
-    return found
+            paths.setdefault(id(array), path)
+    return paths
 
 
-def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[Any, str]]:
+def _walk(path: str, value: Any, depth: int, visited: set[int]) -> Iterator[tuple[Any, str]]:
     if isinstance(value, torch.Tensor):
         buffer = getattr(value.untyped_storage(), "buffer", None)
         if buffer is not None:
             yield buffer.array, path
         if value.is_leaf and value.grad is not None:
-            yield from _walk(f"{path}.grad", value.grad, depth, seen)
+            yield from _walk(f"{path}.grad", value.grad, depth, visited)
         return
     if type(value).__module__.startswith("jax") and isinstance(value, jax.Array):
         yield value, path
         return
-    if depth == 0 or id(value) in seen:
+    if depth == 0 or id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     for part, inner in _parts(value):
-        yield from _walk(path + part, inner, depth - 1, seen)
+        yield from _walk(path + part, inner, depth - 1, visited)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

@@ -58,9 +58,9 @@ def place_of(site: stats.Site | None) -> Place | None:
         return None
     file, line = site
     for number in cell_of_file:
-        found = number(file)
-        if found is not None:
-            return Place(file, line, found)
+        cell = number(file)
+        if cell is not None:
+            return Place(file, line, cell)
     named = _CELL.match(file)
     return Place(file, line, int(named[1]) if named else None)
 
@@ -142,31 +142,35 @@ class ProgramInfo:
         """
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
-        return _of_handle(self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True))
+        return _ask_handle(
+            self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True)
+        )
 
     def hlo_proto(self) -> bytes | None:
         """The optimized HLO, a serialized `HloModuleProto`; None if the program is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.hlo
-        return _of_handle(self._record, lambda h: _hlo(self._record, h))
+        return _ask_handle(self._record, lambda h: _hlo(self._record, h))
 
     def jaxpr(self) -> str | None:
         """The jaxpr, as JAX prints it; None if the program is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.jaxpr
-        return _of_handle(self._record, lambda h: h.traced and str(h.traced.jaxpr))
+        return _ask_handle(self._record, lambda h: h.traced and str(h.traced.jaxpr))
 
     def trace(self) -> Any:
         """The trace itself, a `jax.core.ClosedJaxpr`; None if the program is gone."""
-        return _of_handle(self._record, lambda h: h.traced and h.traced.jaxpr)
+        return _ask_handle(self._record, lambda h: h.traced and h.traced.jaxpr)
 
     def memory(self) -> Memory | None:
         """The memory of one run; None if XLA does not report it, or the program was gone before the first request."""
-        return _asked(self._record, "memory", lambda h: _memory(h.executable.memory_analysis()))
+        return _cached_answer(
+            self._record, "memory", lambda h: _memory(h.executable.memory_analysis())
+        )
 
     def buffer_assignment(self) -> bytes | None:
         """The layout of its memory, a serialized `BufferAssignmentProto`; None if the program is gone."""
-        return _of_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
+        return _ask_handle(self._record, lambda h: _buffers(h.executable.memory_analysis()))
 
     @property
     def code_bytes(self) -> int | None:
@@ -177,7 +181,7 @@ class ProgramInfo:
     @property
     def flops(self) -> int | None:
         """Floating-point operations of one run as XLA counts them. A loop body counts once."""
-        return _asked(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
+        return _cached_answer(self._record, "flops", lambda h: _flops(h.executable.cost_analysis()))
 
 
 @dataclass(frozen=True)
@@ -210,21 +214,21 @@ def program(name_or_id: str | int) -> ProgramInfo:
     Raises:
         LookupError: there is no such program. The message suggests the nearest name.
     """
-    known = programs()
+    compiled = programs()
     wanted = str(name_or_id).removeprefix("#")
     if wanted.isdigit():
-        found = [p for p in known if p.id == int(wanted)]
+        matches = [p for p in compiled if p.id == int(wanted)]
     else:
         # Prefer programs that are still alive, then forward over backward.
-        found = [p for p in known if p.name == wanted]
-        found.sort(key=lambda p: (p.alive, p.part != "backward"))
-    if found:
-        return found[-1]
-    if not known:
+        matches = [p for p in compiled if p.name == wanted]
+        matches.sort(key=lambda p: (p.alive, p.part != "backward"))
+    if matches:
+        return matches[-1]
+    if not compiled:
         raise LookupError("nothing has been compiled in this session yet")
     if wanted.isdigit():
-        raise LookupError(f"there is no program #{wanted}; the last is #{known[-1].id}")
-    names = list(dict.fromkeys(p.name for p in known))
+        raise LookupError(f"there is no program #{wanted}; the last is #{compiled[-1].id}")
+    names = list(dict.fromkeys(p.name for p in compiled))
     near = max(names, key=lambda n: difflib.SequenceMatcher(None, wanted, n).ratio())
     raise LookupError(f"no program is named {wanted!r}. The nearest is {near!r}")
 
@@ -291,7 +295,7 @@ def _shown(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _of_handle(record: stats.ProgramRecord, ask: Callable[[Any], Any]) -> Any:
+def _ask_handle(record: stats.ProgramRecord, ask: Callable[[Any], Any]) -> Any:
     handle = record.handle()
     return None if handle is None else ask(handle)
 
@@ -299,8 +303,8 @@ def _of_handle(record: stats.ProgramRecord, ask: Callable[[Any], Any]) -> Any:
 _answers: dict[tuple[Any, str], Any] = {}
 
 
-def _asked(record: stats.ProgramRecord, question: str, ask: Callable[[Any], Any]) -> Any:
-    """Like `_of_handle`, but caches the answer, because a live view requests it ten times a second."""
+def _cached_answer(record: stats.ProgramRecord, question: str, ask: Callable[[Any], Any]) -> Any:
+    """Like `_ask_handle`, but caches the answer, because a live view requests it ten times a second."""
     key = record, question
     if key not in _answers:
         handle = record.handle()
@@ -318,36 +322,38 @@ def _lowered(handle: Any) -> Any:
 def _hlo(record: stats.ProgramRecord, handle: Any) -> bytes | None:
     """The HLO with the source lines of its own trace, and with the id of the running module."""
     running = hlo_proto(handle.executable)
-    mine = record.persistent_hit is False or handle.traced is None
-    if running is None or mine or not _cache_in_use():
+    has_own_lines = record.persistent_hit is False or handle.traced is None
+    if running is None or has_own_lines or not _cache_in_use():
         return running
-    known = _own.setdefault(handle.traced.jaxpr, {})
-    if record not in known:
+    cached = _traced_hlo.setdefault(handle.traced.jaxpr, {})
+    if record not in cached:
         with phase(record.name, "XLA"):
-            known[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
-    own = known[record]
+            cached[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
+    traced = cached[record]
     # A `jax.jit` program is lowered again from its jaxpr alone, and may differ from the running one.
-    if own is None or (record.cause.function.kind == "jax.jit" and not _alike(own, running)):
+    if traced is None or (
+        record.cause.function.kind == "jax.jit" and not _equal_instructions(traced, running)
+    ):
         return running
     number = module_id(running)
     # Append the id. If a message has a scalar field twice, its last value is valid.
-    return own if number is None else own + b"\x28" + _varint(number)
+    return traced if number is None else traced + b"\x28" + _varint(number)
 
 
 # Trace -> record -> the HLO with the trace's own source lines. Filled on request.
-_own: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
+_traced_hlo: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
 
 
-def _alike(first: bytes, second: bytes) -> bool:
+def _equal_instructions(first: bytes, second: bytes) -> bool:
     """Whether two modules have the same instructions with the same names. Names of arguments may differ."""
-    looks = [
+    instructions = [
         [
             (i.name if i.opcode != "parameter" else "", i.opcode, i.shape.text)
             for i in read_module(proto).instructions.values()
         ]
         for proto in (first, second)
     ]
-    return looks[0] == looks[1]
+    return instructions[0] == instructions[1]
 
 
 def _cache_in_use() -> bool:
@@ -373,22 +379,22 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-def _memory(found: Any) -> Memory | None:
-    if found is None:
+def _memory(analysis: Any) -> Memory | None:
+    if analysis is None:
         return None
     return Memory(
-        found.argument_size_in_bytes,
-        found.output_size_in_bytes,
-        found.alias_size_in_bytes,
-        found.temp_size_in_bytes,
-        found.generated_code_size_in_bytes,
+        analysis.argument_size_in_bytes,
+        analysis.output_size_in_bytes,
+        analysis.alias_size_in_bytes,
+        analysis.temp_size_in_bytes,
+        analysis.generated_code_size_in_bytes,
     )
 
 
-def _buffers(found: Any) -> bytes | None:
-    return getattr(found, "serialized_buffer_assignment_proto", None) or None
+def _buffers(analysis: Any) -> bytes | None:
+    return getattr(analysis, "serialized_buffer_assignment_proto", None) or None
 
 
-def _flops(found: Any) -> int | None:
-    counted = (found or {}).get("flops")
-    return int(counted) if counted is not None and counted >= 0 else None
+def _flops(costs: Any) -> int | None:
+    flops = (costs or {}).get("flops")
+    return int(flops) if flops is not None and flops >= 0 else None

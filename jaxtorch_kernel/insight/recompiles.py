@@ -10,7 +10,7 @@ from ..dispatch.operation import forget_programs
 from ..programs import stats
 from .programs import Place, ProgramInfo, place_of, program, programs, release
 
-_JAX_DOES_NOT_SAY = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
+_NO_REASON = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
 
 
 _MANY = 8  # report an eager operator with more programs than this
@@ -78,13 +78,13 @@ class Explanation(tuple[FunctionInfo, ...]):
         for function in self:
             lines.append(f"{function.name} ({function.kind}): traced {function.traces} times")
             if not function.retraces:
-                lines.append(f"  {_JAX_DOES_NOT_SAY}")
-            said = set()
+                lines.append(f"  {_NO_REASON}")
+            advised = set()
             for retrace in function.retraces:
                 lines.append(f"  {retrace}")
                 for advice in retrace.advice:
-                    if advice and advice not in said:
-                        said.add(advice)
+                    if advice and advice not in advised:
+                        advised.add(advice)
                         lines.append(f"    {advice}")
         return "\n".join(lines) or "Nothing was traced twice."
 
@@ -113,12 +113,12 @@ def named(name: str) -> list[FunctionInfo]:
     Raises:
         LookupError: there is no such function. The message suggests the nearest name.
     """
-    known = functions(all_of_them=True)
+    compiled = functions(all_of_them=True)
     wanted = name.removeprefix("#")
-    found = [f for f in known if name == f.name or (wanted.isdigit() and f.id == int(wanted))]
-    if not found:
-        found = [f for f in known if f.id == program(name).source]
-    return found
+    matches = [f for f in compiled if name == f.name or (wanted.isdigit() and f.id == int(wanted))]
+    if not matches:
+        matches = [f for f in compiled if f.id == program(name).source]
+    return matches
 
 
 def clear(functions: Iterable[FunctionInfo]) -> None:
@@ -155,11 +155,11 @@ def explain_recompiles(name: str | None = None) -> Explanation:
         >>> print(explain_recompiles("twice")[0].retraces[0].what)
         ('images[0] 32 -> 7',)
     """
-    known = functions()
-    found = [f for f in known if f.traces > 1]
-    found += [o for f in known if f.kind == "eager" for o in _operators(f)]
-    found = [f for f in found if name in (None, f.name)]
-    return Explanation(sorted(found, key=lambda f: -f.traces))
+    compiled = functions()
+    retraced = [f for f in compiled if f.traces > 1]
+    retraced += [o for f in compiled if f.kind == "eager" for o in _operators(f)]
+    retraced = [f for f in retraced if name in (None, f.name)]
+    return Explanation(sorted(retraced, key=lambda f: -f.traces))
 
 
 def _operators(eager: FunctionInfo) -> list[FunctionInfo]:
@@ -201,17 +201,17 @@ class Total:
     seconds: float
 
 
-def totals(known: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
+def totals(infos: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
     """The compile time of each line, or of each cell, most expensive first."""
     groups: dict[object, list[ProgramInfo]] = {}
-    for info in known:
+    for info in infos:
         place = info.place
         cell = place.cell if place is not None else None
         if by_cell and cell is None:
             continue
         groups.setdefault(cell if by_cell else place, []).append(info)
-    found = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
-    return sorted(found, key=lambda t: -t.seconds)
+    sums = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
+    return sorted(sums, key=lambda t: -t.seconds)
 
 
 def _function(group: list[ProgramInfo]) -> FunctionInfo:
@@ -222,13 +222,13 @@ def _function(group: list[ProgramInfo]) -> FunctionInfo:
         if trace.reasons:
             what, advice = zip(*trace.reasons, strict=True)
             retraces.append(Retrace(i, place_of(trace.site), what, advice))
-    known = source.hits + source.traces if source.history else sum(p.calls for p in group)
+    calls = source.hits + source.traces if source.history else sum(p.calls for p in group)
     return FunctionInfo(
         group[0].source,
         source.name,
         source.kind,
         None if source.kind == "eager" else group[-1].place,
-        known,
+        calls,
         source.hits,
         source.traces,
         tuple(retraces),

@@ -31,7 +31,7 @@ _TABLES = (
     "_buffers",
     "_modules",
 )  # tables of a module; paths show their entries as attributes of the module
-NOBODY = (
+NO_NAME = (
     "no Python name leads to it: torch's autograd graph saves it for a backward pass, or a computation is still "
     "running. `del` the outputs that require a gradient (for a list of losses, keep loss.detach() instead)."
 )
@@ -64,16 +64,16 @@ def retainers(
         raise LookupError("no such array is alive any more")
     search = _Search(namespace or {}, most)
     search.run(array)
-    return sorted(search.found, key=lambda path: ("(" in path, len(path))) or [NOBODY]
+    return sorted(search.results, key=lambda path: ("(" in path, len(path))) or [NO_NAME]
 
 
 class _Search:
-    """A search back from an array. It skips its own references to the objects that it visits (`own`)."""
+    """A search back from an array. It skips its own references to the objects that it visits (`ignored`)."""
 
     def __init__(self, namespace: Mapping[str, Any], most: int):
         self.most = most
-        self.found: list[str] = []
-        self.own = {id(self), id(self.__dict__), id(namespace)}
+        self.results: list[str] = []
+        self.ignored = {id(self), id(self.__dict__), id(namespace)}
         self.paths: dict[int, str] = {}  # visited object -> the path from it to the array
         modules = [(name, m) for name, m in list(sys.modules.items()) if m is not None]
         self.roots = {id(vars(m)): name for name, m in modules if hasattr(m, "__dict__")}
@@ -87,37 +87,39 @@ class _Search:
         for tensor, path in _tensors_over(array):
             self.paths[id(tensor)] = path
             level.append(tensor)
-        self._names(level)
+        self._search_namespace(level)
         for _ in range(_LEVELS):
-            for each in level:
-                if id(each) in self.locals:
-                    variable, where = self.locals[id(each)]
-                    self._say(f"{variable}{self.paths[id(each)]}, {where}")
-            if not level or len(self.found) >= self.most:
+            for value in level:
+                if id(value) in self.locals:
+                    variable, where = self.locals[id(value)]
+                    self._add_result(f"{variable}{self.paths[id(value)]}, {where}")
+            if not level or len(self.results) >= self.most:
                 return
-            level = self._back(level)
+            level = self._referrers(level)
 
-    def _names(self, level: list[Any]) -> None:
+    def _search_namespace(self, level: list[Any]) -> None:
         """Search the namespace for these objects. The collector may miss it, because it may not track dictionaries."""
         for name, value in list(self.namespace.items()):
-            if any(value is each for each in level) and not name.startswith("_"):
-                self._say(name + self.paths[id(value)])
+            if any(value is target for target in level) and not name.startswith("_"):
+                self._add_result(name + self.paths[id(value)])
 
-    def _back(self, level: list[Any]) -> list[Any]:
+    def _referrers(self, level: list[Any]) -> list[Any]:
         """The objects that refer to the objects of this level."""
-        self.own |= {id(level), id(self.paths), id(self.found)}
-        met = {id(each): each for each in level}
-        self.own.add(id(met))
+        self.ignored |= {id(level), id(self.paths), id(self.results)}
+        targets = {id(value): value for value in level}
+        self.ignored.add(id(targets))
         following: list[Any] = []
-        self.own.add(id(following))
+        self.ignored.add(id(following))
         frame = sys._getframe()
         ours = {id(frame), id(frame.f_back)}
         for holder in gc.get_referrers(*level):
-            known = id(holder) in self.own or id(holder) in ours or id(holder) in self.paths
-            if known and id(holder) not in self.roots:
+            is_visited = (
+                id(holder) in self.ignored or id(holder) in ours or id(holder) in self.paths
+            )
+            if is_visited and id(holder) not in self.roots:
                 continue
             for inner in gc.get_referents(holder):
-                if id(inner) in met and (path := self._step(holder, inner)) is not None:
+                if id(inner) in targets and (path := self._step(holder, inner)) is not None:
                     self.paths[id(holder)] = path
                     following.append(holder)
                     break
@@ -125,57 +127,59 @@ class _Search:
 
     def _step(self, holder: Any, inner: Any) -> str | None:
         """The path from this holder to the array. None ends the search here: at a name, or at an object to ignore."""
-        rest = self.paths[id(inner)]
+        suffix = self.paths[id(inner)]
         root = self.roots.get(id(holder))
         if isinstance(holder, dict) or root is not None:
             key = next((k for k, v in holder.items() if v is inner), inner)
             if key is inner and root is None:
-                return f" (as a key){rest}"
+                return f" (as a key){suffix}"
             if root is not None:
                 if key == "get_ipython":  # holds the namespace, which gives a better path
                     return None
-                if root or not self._known(f"{key}{rest}"):
-                    self._say(f"{root}.{key}{rest}" if root else _interactive(f"{key}{rest}"))
+                if root or not self._has_result(f"{key}{suffix}"):
+                    self._add_result(
+                        f"{root}.{key}{suffix}" if root else _interactive(f"{key}{suffix}")
+                    )
                 return None
-            return f"[{_key(key)}]{rest}"
+            return f"[{_key(key)}]{suffix}"
         if isinstance(holder, list | tuple):
-            place = next((i for i, v in enumerate(holder) if v is inner), None)
-            return f"[{place}]{rest}"
+            index = next((i for i, v in enumerate(holder) if v is inner), None)
+            return f"[{index}]{suffix}"
         if isinstance(holder, types.FrameType):
             name = next((n for n, v in _variables(holder) if v is inner), "?")
             code = holder.f_code
             if code.co_filename != __file__:
-                self._say(
-                    f"{name}{rest}, a local variable of {code.co_name}() ({code.co_filename})"
+                self._add_result(
+                    f"{name}{suffix}, a local variable of {code.co_name}() ({code.co_filename})"
                 )
             return None
         if isinstance(holder, RandomKey):
-            self._say("the device's random number generator: it is its key")
+            self._add_result("the device's random number generator: it is its key")
             return None
         if isinstance(holder, Buffer | types.ModuleType):
             return None
         if isinstance(holder, types.CellType):
-            return rest
+            return suffix
         if isinstance(holder, types.FunctionType):
-            rest = re.sub(r"^\[\d+\]", "", rest)  # the index of the closure cell
-            return f" (in the closure of {holder.__qualname__}){rest}"
+            suffix = re.sub(r"^\[\d+\]", "", suffix)  # the index of the closure cell
+            return f" (in the closure of {holder.__qualname__}){suffix}"
         if isinstance(holder, torch.Tensor) and type(inner).__name__.endswith("Backward"):
-            return f".grad_fn{rest}"
-        path = _attribute(holder, inner, rest)
+            return f".grad_fn{suffix}"
+        path = _attribute(holder, inner, suffix)
         # IPython's shell holds the same objects as the namespace, which gives a better path.
         return None if path.startswith((".user_ns", ".user_global_ns", ".user_module")) else path
 
-    def _known(self, path: str) -> bool:
-        return path in self.found
+    def _has_result(self, path: str) -> bool:
+        return path in self.results
 
-    def _say(self, path: str) -> None:
-        if path not in self.found and len(self.found) < self.most:
-            self.found.append(path)
+    def _add_result(self, path: str) -> None:
+        if path not in self.results and len(self.results) < self.most:
+            self.results.append(path)
 
 
 def _local_variables() -> dict[int, tuple[str, str]]:
     """`id` of a value -> (name, where) for the local variables of running functions. The collector misses them."""
-    found: dict[int, tuple[str, str]] = {}
+    values: dict[int, tuple[str, str]] = {}
     for running in sys._current_frames().values():
         frame: types.FrameType | None = running
         while frame is not None:
@@ -185,9 +189,9 @@ def _local_variables() -> dict[int, tuple[str, str]]:
                     f"a local variable of {code.co_name}() ({code.co_filename}), which is running"
                 )
                 for name, value in _variables(frame):
-                    found.setdefault(id(value), (name, where))
+                    values.setdefault(id(value), (name, where))
             frame = frame.f_back
-    return found
+    return values
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
@@ -203,40 +207,40 @@ def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 def _tensors_over(array: Any) -> list[tuple[Any, str]]:
     """The tensors that have this array as data or gradient, each with the path from the tensor to the array."""
-    kinds: dict[type, bool] = {}
+    is_tensor: dict[type, bool] = {}
     tensors = []
-    for each in gc.get_objects():
-        kind = type(each)
-        if kind not in kinds:
-            kinds[kind] = issubclass(kind, torch.Tensor)
-        if kinds[kind] and each.device.type == "jax":
-            tensors.append(each)
-    found = []
+    for value in gc.get_objects():
+        kind = type(value)
+        if kind not in is_tensor:
+            is_tensor[kind] = issubclass(kind, torch.Tensor)
+        if is_tensor[kind] and value.device.type == "jax":
+            tensors.append(value)
+    paths = []
     for tensor in tensors:
         buffer = getattr(tensor.untyped_storage(), "buffer", None)
         if buffer is not None and buffer.array is array:
-            found.append((tensor, ""))
+            paths.append((tensor, ""))
         grad = tensor.grad if tensor.is_leaf else None
         buffer = None if grad is None else getattr(grad.untyped_storage(), "buffer", None)
         if buffer is not None and buffer.array is array:
-            found.append((tensor, ".grad"))
-    return found
+            paths.append((tensor, ".grad"))
+    return paths
 
 
-def _attribute(holder: Any, inner: Any, rest: str) -> str:
+def _attribute(holder: Any, inner: Any, suffix: str) -> str:
     """The path through an attribute of an object, or through a slot."""
     table = getattr(holder, "__dict__", None)
-    if inner is table and rest.startswith("['"):
-        name, _, after = rest[2:].partition("']")
+    if inner is table and suffix.startswith("['"):
+        name, _, after = suffix[2:].partition("']")
         if isinstance(holder, torch.nn.Module) and name in _TABLES and after.startswith("['"):
             name, _, after = after[2:].partition("']")
         return f".{name}{after}"
     for name, value in (table or {}).items():
         if value is inner:  # the collector may report the object, not its `__dict__`, as the holder
-            if isinstance(holder, torch.nn.Module) and name in _TABLES and rest.startswith("['"):
-                name, _, rest = rest[2:].partition("']")
-            return f".{name}{rest}"
-    return f" (in a {type(holder).__name__}){rest}"
+            if isinstance(holder, torch.nn.Module) and name in _TABLES and suffix.startswith("['"):
+                name, _, suffix = suffix[2:].partition("']")
+            return f".{name}{suffix}"
+    return f" (in a {type(holder).__name__}){suffix}"
 
 
 def _interactive(path: str) -> str:

@@ -22,7 +22,7 @@ class DeviceInfo:
         kind: the chip.
         process: the process it belongs to.
         here: whether the device belongs to this process.
-        held: the bytes of the live arrays on it.
+        allocated: the bytes of the live arrays on it.
         used, limit: bytes as XLA reports them; None if XLA does not report them (on the CPU).
     """
 
@@ -32,7 +32,7 @@ class DeviceInfo:
     kind: str
     process: int
     here: bool
-    held: int
+    allocated: int
     used: int | None
     limit: int | None
 
@@ -69,12 +69,12 @@ def devices() -> list[DeviceInfo]:
         >>> devices()[0].here
         True
     """
-    found = []
-    held = allocated_by_device()
+    infos = []
+    allocated = allocated_by_device()
     for device in placement.devices():
         here = device.process_index == jax.process_index()
         stats = (device.memory_stats() or {}) if here else {}
-        found.append(
+        infos.append(
             DeviceInfo(
                 device.id,
                 str(device),
@@ -82,12 +82,12 @@ def devices() -> list[DeviceInfo]:
                 device.device_kind,
                 device.process_index,
                 here,
-                held[device],
+                allocated[device],
                 stats.get("bytes_in_use"),
                 stats.get("bytes_limit"),
             )
         )
-    return found
+    return infos
 
 
 def sharding_of(value: Any) -> Drawing:
@@ -113,25 +113,25 @@ def sharding_of(value: Any) -> Drawing:
 
 def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Drawing:
     """The parts of an array of this shape under a sharding."""
-    where = {
+    ranges = {
         device.id: tuple(
             (index.start or 0, size if index.stop is None else index.stop)
             for index, size in zip(indices, shape, strict=True)
         )
         for device, indices in sharding.devices_indices_map(shape).items()
     }
-    cut = [axis for axis in range(len(shape)) if len({part[axis] for part in where.values()}) > 1]
+    cut = [axis for axis in range(len(shape)) if len({part[axis] for part in ranges.values()}) > 1]
     drawn = (cut or list(range(len(shape)))[-2:])[:2]
     if len(drawn) == 1 and len(shape) > 1:  # draw an adjacent axis beside the only sharded one
         other = drawn[0] + 1 if drawn[0] == 0 else drawn[0] - 1
         drawn = sorted([drawn[0], other])
     # A vector is drawn as a row.
     row, column = (None, None) if not drawn else (None, drawn[0]) if len(drawn) == 1 else drawn
-    rows, columns = _cuts(where, row), _cuts(where, column)
-    held: dict[Any, list[int]] = {}
-    for device, part in sorted(where.items()):
-        held.setdefault((_along(part, row), _along(part, column)), []).append(device)
-    parts = tuple(tuple(tuple(held.get((r, c), ())) for c in columns) for r in rows)
+    rows, columns = _cuts(ranges, row), _cuts(ranges, column)
+    devices_of_part: dict[Any, list[int]] = {}
+    for device, part in sorted(ranges.items()):
+        devices_of_part.setdefault((_along(part, row), _along(part, column)), []).append(device)
+    parts = tuple(tuple(tuple(devices_of_part.get((r, c), ())) for c in columns) for r in rows)
     mesh = getattr(sharding, "mesh", None)
     return Drawing(
         shape,
@@ -151,5 +151,5 @@ def _along(part: tuple[tuple[int, int], ...], axis: int | None) -> tuple[int, in
     return (0, 1) if axis is None else part[axis]
 
 
-def _cuts(where: dict[int, Any], axis: int | None) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted({_along(part, axis) for part in where.values()}))
+def _cuts(ranges: dict[int, Any], axis: int | None) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted({_along(part, axis) for part in ranges.values()}))

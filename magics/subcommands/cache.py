@@ -67,11 +67,11 @@ def cache(call: Call) -> CacheView | None:
 
 def _cleared(name: str) -> str:
     try:
-        found = named(name) if name else functions(all_of_them=True)
+        selected = named(name) if name else functions(all_of_them=True)
     except LookupError as error:
         raise UsageError(f"`%jax cache --clear`: {error}.") from None
-    clear(found)
-    count = sum(len(f.programs) for f in found)
+    clear(selected)
+    count = sum(len(f.programs) for f in selected)
     what = f"{count} program{'s'[: count != 1]}"
     return f"Dropped {what}: the next call recompiles." if count else "No programs to drop."
 

@@ -28,11 +28,11 @@ def config(call: Call) -> None:
         options.update(**changes)
     except (AttributeError, ValueError) as error:
         raise UsageError(f"`%jax config`: {error}") from None
-    known = options.values()
-    shown = changes or known
-    width = max(len(f"{name}={known[name]!r}") for name in shown)
+    values = options.values()
+    shown = changes or values
+    width = max(len(f"{name}={values[name]!r}") for name in shown)
     for name in shown:
-        setting = f"{name}={known[name]!r}"
+        setting = f"{name}={values[name]!r}"
         print(f"{setting:{width}}  {OPTIONS[name].metadata['help']}")
 
 

@@ -1,4 +1,4 @@
-"""`%jax devices`: the devices, and how an array is laid out over them."""
+"""`%jax devices`: the devices, and how an array is sharded over them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def devices(call: Call) -> DevicesView:
     try:
         return DevicesView(_looker(text, call.shell.user_ns), text)
     except Exception as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"`%jax devices {text}`: {said}.") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"`%jax devices {text}`: {reason}.") from None
 
 
 def _looker(text: str, names: dict[str, Any]) -> Callable[[], Drawing]:

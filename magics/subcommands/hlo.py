@@ -77,13 +77,13 @@ def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
         raise UsageError("`%jax hlo` shows one program or compares two; more than two were given.")
     if len(named) == 2:
         return [_find(name) for name in named]
-    found = _find(named[0]) if named else _latest()
+    info = _find(named[0]) if named else _latest()
     if not two:
-        return [found]
-    versions = [p for p in programs() if p.name == found.name and p.part == found.part and p.alive]
+        return [info]
+    versions = [p for p in programs() if p.name == info.name and p.part == info.part and p.alive]
     if len(versions) < 2:
         raise UsageError(
-            f"There is only one program of {found.name!r}: nothing to compare. `%jax hlo A B` compares any two."
+            f"There is only one program of {info.name!r}: nothing to compare. `%jax hlo A B` compares any two."
         )
     return versions[-2:]
 
@@ -97,17 +97,17 @@ def _find(name: str) -> ProgramInfo:
 
 def _latest() -> ProgramInfo:
     """The latest program of captured code that can still run. If there is none, the latest of an eager operator."""
-    known = [p for p in programs() if p.alive]
-    if not known:
+    alive = [p for p in programs() if p.alive]
+    if not alive:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
-    return max(known, key=lambda p: (p.kind != "eager", p.part != "backward", p.id))
+    return max(alive, key=lambda p: (p.kind != "eager", p.part != "backward", p.id))
 
 
-def _backward(found: ProgramInfo) -> ProgramInfo:
-    parts = [p for p in programs() if p.source == found.source and p.part == "backward" and p.alive]
+def _backward(info: ProgramInfo) -> ProgramInfo:
+    parts = [p for p in programs() if p.source == info.source and p.part == "backward" and p.alive]
     if not parts:
         raise UsageError(
-            f"{found.name} has no backward program yet: it is compiled at the first backward()."
+            f"{info.name} has no backward program yet: it is compiled at the first backward()."
         )
     return parts[-1]
 
@@ -151,10 +151,10 @@ def _of_cell(call: Call) -> ProgramInfo:
 
 def _run(call: Call) -> Any:
     cell = call.cell or ""
-    first, _, rest = cell.lstrip("\n").partition("\n")
+    first, _, body = cell.lstrip("\n").partition("\n")
     magic, _, options = first.strip().partition(" ")
     if magic in ("%%pure", "%%jit"):
-        return call.shell.run_cell_magic(magic[2:], options, rest)
+        return call.shell.run_cell_magic(magic[2:], options, body)
     code = read_cell(call.shell, f"%%jax {call.line}".rstrip(), cell)
     magic = "jit" if has_effects(code, call.shell.user_ns) else "pure"
     return call.shell.run_cell_magic(magic, "-q", cell)

@@ -42,8 +42,8 @@ def memory(call: Call) -> View:
     if arguments.why is not None:
         if arguments.program is not None:
             raise UsageError("`%jax memory` takes a program or --why TENSOR, not both.")
-        found = _array(arguments.why, names)
-        return KeptView(found, retainers(found.id, names))
+        array = _array(arguments.why, names)
+        return KeptView(array, retainers(array.id, names))
     if arguments.program is None:
         return MemoryView(names)
     try:
@@ -55,19 +55,19 @@ def memory(call: Call) -> View:
 
 def _array(text: str, names: dict[str, Any]) -> LiveArray:
     """The array that `--why` names: its number or name in the table, or an expression for a tensor."""
-    found = live_arrays(names)
-    if text.isdigit() and 1 <= int(text) <= len(found):
-        return found[int(text) - 1]
-    for array in found:
+    arrays = live_arrays(names)
+    if text.isdigit() and 1 <= int(text) <= len(arrays):
+        return arrays[int(text) - 1]
+    for array in arrays:
         if array.name == text:
             return array
     try:
         value = eval(text, dict(names))
         wanted = id(buffer_of(value).array)
     except Exception:
-        known = [a.name for a in found if a.name]
-        near = f" The nearest is `{nearest(text, known)}`." if known else ""
+        candidates = [a.name for a in arrays if a.name]
+        near = f" The nearest is `{nearest(text, candidates)}`." if candidates else ""
         raise UsageError(
             f"`%jax memory --why`: {text!r} is not a tensor on the device.{near}"
         ) from None
-    return next(a for a in found if a.id == wanted)
+    return next(a for a in arrays if a.id == wanted)

@@ -58,13 +58,13 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
         )
     code = _code(call)
     try:
-        found = run_profiled(
+        profile = run_profiled(
             code.run, repeat=arguments.repeat, warmup=arguments.warmup, memory=arguments.memory
         )
     except ProfileError as error:
         raise UsageError(str(error)) from None
-    view = kind(found, _title(call), code.file)
-    recording = found.recording
+    view = kind(profile, _title(call), code.file)
+    recording = profile.recording
     if recording.error is not None:
         if isinstance(
             recording.error, KeyboardInterrupt
@@ -72,19 +72,19 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
             display(view)
         raise recording.error
     if path is not None:
-        _save(path, found, view)
+        _save(path, profile, view)
     return view
 
 
 def _title(call: Call) -> str:
     if call.cell is None:
-        return str(call.arguments.rest)
+        return str(call.arguments.statement)
     return f"cell [{cell_number(call.shell)}]"
 
 
 def _code(call: Call) -> _Code:
     """The cell's body or the statement, ready to run in the user's namespace."""
-    shell, statement = call.shell, call.arguments.rest
+    shell, statement = call.shell, call.arguments.statement
     if call.cell is not None and statement:
         raise UsageError(f"Above a cell only options are allowed, not {statement!r}.")
     body = statement if call.cell is None else call.cell
@@ -93,9 +93,9 @@ def _code(call: Call) -> _Code:
             "Nothing to run: write a statement on the same line, or use %%jax above a cell with code."
         )
     if body.lstrip().startswith("%%"):  # a cell under another magic
-        first, _, rest = body.lstrip().partition("\n")
+        first, _, inner = body.lstrip().partition("\n")
         name, _, line = first[2:].partition(" ")
-        return _Code(lambda: shell.run_cell_magic(name, line, rest), "")
+        return _Code(lambda: shell.run_cell_magic(name, line, inner), "")
     sign = "%jax" if call.cell is None else "%%jax"
     code = read_cell(shell, f"{sign} {call.line}".rstrip(), body)
 
@@ -113,17 +113,17 @@ def _code(call: Call) -> _Code:
     return _Code(run, code.file)
 
 
-def _save(path: Path, found: Profile, view: ProfiledView) -> None:
+def _save(path: Path, profile: Profile, view: ProfiledView) -> None:
     if path.suffix == ".json":
-        content = json.dumps(trace(found))
+        content = json.dumps(trace(profile))
     else:
         content = standalone(view, view.title)
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--save {path}: {error.strerror}.") from None
-    where = " Open it at https://ui.perfetto.dev." if path.suffix == ".json" else ""
-    print(f"Saved {path}.{where}")
+    hint = " Open it at https://ui.perfetto.dev." if path.suffix == ".json" else ""
+    print(f"Saved {path}.{hint}")
 
 
 def _register(name: str, kind: type[ProfiledView], help: str) -> None:

@@ -65,7 +65,7 @@ def _whole(value: Any) -> int:
     try:
         return int(value, 0)
     except (TypeError, ValueError):
-        said = "nothing" if value is None else repr(value)
+        given = "nothing" if value is None else repr(value)
         raise UsageError(
-            f"`%jax seed` takes a whole number, as in `%jax seed 0`, not {said}."
+            f"`%jax seed` takes a whole number, as in `%jax seed 0`, not {given}."
         ) from None

@@ -30,7 +30,8 @@ class Call:
     """One use of a subcommand.
 
     Attributes:
-        arguments: the parsed arguments; `arguments.rest` is the rest of the line if the subcommand takes a statement.
+        arguments: the parsed arguments. If the subcommand takes a statement, `arguments.statement` is the code after
+            the options.
         cell: the cell's text below `%%jax name`; None for `%jax name`.
         line: the whole line after `%jax`.
     """
@@ -50,7 +51,7 @@ class Subcommand:
         help: what it does, in one line.
         line: whether `%jax name` is allowed.
         cell: whether `%%jax name` is allowed.
-        statement: whether Python code follows the options. The code is left unparsed in `arguments.rest`.
+        statement: whether Python code follows the options. The code is left unparsed in `arguments.statement`.
         names: completions for its argument.
     """
 
@@ -67,8 +68,8 @@ class Subcommand:
     @property
     def options(self) -> list[str]:
         """The options, in their long form."""
-        own = [a for a in self.parser._actions if a.option_strings and a.dest != "help"]
-        return [a.option_strings[-1] for a in own]
+        actions = [a for a in self.parser._actions if a.option_strings and a.dest != "help"]
+        return [a.option_strings[-1] for a in actions]
 
     @property
     def positional(self) -> list[str]:
@@ -94,19 +95,19 @@ def subcommand(
     return register
 
 
-def parse(found: Subcommand, line: str) -> Namespace:
+def parse(command: Subcommand, line: str) -> Namespace:
     """The arguments of a subcommand. Wrong arguments raise an error of one line."""
-    options, statement = _split(found, line) if found.statement else (uncommented(line), "")
-    parsed, rest = found.parser.parse_argstring(options, partial=True)
-    parsed.rest = statement
-    if not rest:
+    options, statement = _split(command, line) if command.statement else (uncommented(line), "")
+    parsed, unparsed = command.parser.parse_argstring(options, partial=True)
+    parsed.statement = statement
+    if not unparsed:
         return parsed
-    extra = rest[0]
-    if extra.startswith("-") and found.options:
-        near = nearest(extra, found.options)
-        raise UsageError(f"`%jax {found.name}` has no option {extra!r}. The nearest is `{near}`.")
-    after = ", ".join((*found.positional, *found.options)) or "nothing"
-    raise UsageError(f"`%jax {found.name}` takes {after}, not {extra!r}.")
+    extra = unparsed[0]
+    if extra.startswith("-") and command.options:
+        near = nearest(extra, command.options)
+        raise UsageError(f"`%jax {command.name}` has no option {extra!r}. The nearest is `{near}`.")
+    after = ", ".join((*command.positional, *command.options)) or "nothing"
+    raise UsageError(f"`%jax {command.name}` takes {after}, not {extra!r}.")
 
 
 def uncommented(line: str) -> str:
@@ -119,11 +120,11 @@ def uncommented(line: str) -> str:
     return re.split(r"(?:^|\s)#\s", line, maxsplit=1)[0].rstrip()
 
 
-def _split(found: Subcommand, line: str) -> tuple[str, str]:
+def _split(command: Subcommand, line: str) -> tuple[str, str]:
     """The options at the start of a line, and the statement after them, verbatim."""
     takes = {
         name: action.nargs != 0
-        for action in found.parser._actions
+        for action in command.parser._actions
         for name in action.option_strings
     }
     end, value = 0, False
@@ -134,8 +135,8 @@ def _split(found: Subcommand, line: str) -> tuple[str, str]:
     return line[:end], line[end:].strip()
 
 
-def nearest(given: str, known: Iterable[str] = ()) -> str:
-    """The subcommand of `%jax` (or the entry of `known`) closest to this name.
+def nearest(given: str, choices: Iterable[str] = ()) -> str:
+    """The subcommand of `%jax` (or the entry of `choices`) closest to this name.
 
     Example:
         >>> from jaxtorch.magics.subcommands import nearest
@@ -143,19 +144,19 @@ def nearest(given: str, known: Iterable[str] = ()) -> str:
         'status'
     """
     return max(
-        known or SUBCOMMANDS,
-        key=lambda one: difflib.SequenceMatcher(None, given.lower(), one).ratio(),
+        choices or SUBCOMMANDS,
+        key=lambda choice: difflib.SequenceMatcher(None, given.lower(), choice).ratio(),
     )
 
 
 def help_text() -> str:
     """Every subcommand with its example, for `%jax?`."""
-    width = max(len(one.example) for one in SUBCOMMANDS.values()) + 2
+    width = max(len(command.example) for command in SUBCOMMANDS.values()) + 2
     lines = []
-    for found in SUBCOMMANDS.values():
-        sign = "%jax" if found.line else "%%jax"
-        lines.append(f"{sign} {found.example:{width}}{found.help}")
-        for action in found.parser._actions:
+    for command in SUBCOMMANDS.values():
+        sign = "%jax" if command.line else "%%jax"
+        lines.append(f"{sign} {command.example:{width}}{command.help}")
+        for action in command.parser._actions:
             if action.help:
                 names = ", ".join(action.option_strings) or action.dest
                 lines.append(f"    {names}: {action.help}")

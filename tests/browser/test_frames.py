@@ -27,7 +27,7 @@ async ([shell, hash]) => {
   if (Object.keys(module).join() !== "default") throw new Error("anywidget wants the default export alone");
   const listeners = [];
   const model = {
-    get: (name) => ({bundle: hash, place: "nowhere"})[name],
+    get: (name) => ({bundle: hash, view_id: "nowhere"})[name],
     send: (content) => void toKernel(content),
     on: (event, listener) => { if (event === "msg:custom") listeners.push(listener); },
   };
@@ -64,7 +64,7 @@ class Frame:
 
     def __init__(self, page: BrowserPage, view: View, dark: bool):
         self.page = page
-        self.place = "nowhere"
+        self.view_id = "nowhere"
         self.connection = live.Connection(view, self)
         self._waiting: list[tuple[Any, Any]] = []
         page.expose_function("toKernel", self.receive)

@@ -274,8 +274,8 @@ def outcome(case: Case, raises: Any, device: str) -> tuple[Any, ...]:
 def run() -> None:
     for case, raises in CASES:
         expected = outcome(case, raises, "cpu")
-        found = outcome(case, raises, "jax")
-        verdict = "same" if found == expected and len(expected) > 3 else f"{found} not {expected}"
+        result = outcome(case, raises, "jax")
+        verdict = "same" if result == expected and len(expected) > 3 else f"{result} not {expected}"
         print(f"{case.__name__}-{raises.__name__}: {verdict}", flush=True)
 
 

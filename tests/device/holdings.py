@@ -72,29 +72,29 @@ def text(value, nested=False):
 
 def holdings():
     """Every attribute and every operator by its name, and how it is described."""
-    found, classes = {}, set()
+    values, classes = {}, set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "torch" and module is not None:
             for attribute, value in list(vars(module).items()):
-                found[f"{name}.{attribute}"] = text(value)
+                values[f"{name}.{attribute}"] = text(value)
                 if type(value) is not type(torch.ops) and isinstance(value, type):
                     classes |= {value, type(value)}
     for cls in classes:
         if cls.__module__.partition(".")[0] == "torch":
             for attribute, value in list(vars(cls).items()):
-                found[f"{cls.__module__}.{cls.__qualname__}().{attribute}"] = text(value)
+                values[f"{cls.__module__}.{cls.__qualname__}().{attribute}"] = text(value)
     for op in torch._C._dispatch_get_all_op_names():
-        found[f"operator {op}"] = torch._C._dispatch_dump(op)
-    found["handler of SIGINT"] = repr(signal.getsignal(signal.SIGINT))
-    found["callbacks of gc"] = text(gc.callbacks)
-    found["import hooks"] = text(sys.meta_path) + text(sys.path_hooks)
-    found["environment"] = text(
+        values[f"operator {op}"] = torch._C._dispatch_dump(op)
+    values["handler of SIGINT"] = repr(signal.getsignal(signal.SIGINT))
+    values["callbacks of gc"] = text(gc.callbacks)
+    values["import hooks"] = text(sys.meta_path) + text(sys.path_hooks)
+    values["environment"] = text(
         {k: v for k, v in os.environ.items() if "AUTOLOAD" not in k and "PYTEST" not in k}
     )
-    return found
+    return values
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")  # some attributes are deprecated
     use_the_cpu()
-    json.dump({"held": holdings(), "modules": sorted(sys.modules)}, sys.stdout)
+    json.dump({"holdings": holdings(), "modules": sorted(sys.modules)}, sys.stdout)

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_an_exception_in_a_hook_is_an_exception() -> None:
-    """Without `guard.stop_asking_python` the process ends in the first case: `terminate called`."""
+    """Without `guard.switch_streams_in_cpp` the process ends in the first case: `terminate called`."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.device.faults"],
         capture_output=True,
@@ -27,15 +27,15 @@ def test_an_exception_in_a_hook_is_an_exception() -> None:
         cwd=_ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])},
     )
-    found = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
     expected = [f"{case.__name__}-{raises.__name__}: same" for case, raises in CASES]
-    assert found == expected * 2, done.stderr[-2000:]
+    assert lines == expected * 2, done.stderr[-2000:]
     assert done.returncode == 0
 
 
 def test_streams_are_those_of_the_device_still() -> None:
     torch.ones(1, device="jax")
-    assert guard.stop_asking_python(), "torch's header or its registry of guards has changed"
+    assert guard.switch_streams_in_cpp(), "torch's header or its registry of guards has changed"
     stream = torch.Stream(device="jax")
     with stream:
         assert torch.accelerator.current_stream().device == torch.device("jax:0")

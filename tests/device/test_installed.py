@@ -24,22 +24,22 @@ GENERATORS = "torch._opaque_base.OpaqueBaseMeta().__call__"
 ADDED = re.compile(r"[\w.]+(\(\))?\.(is_)?jax(\..*)?|torch\._C\._[\w.]+\(\)\.JAX")
 
 
-def held(autoload: bool) -> dict:
+def run_holdings(autoload: bool) -> dict:
     return json.loads(python(HOLDINGS.read_text(), autoload))
 
 
 @pytest.fixture(scope="module")
 def without() -> dict:
-    return held(autoload=False)
+    return run_holdings(autoload=False)
 
 
 @pytest.fixture(scope="module")
 def installed() -> dict:
-    return held(autoload=True)
+    return run_holdings(autoload=True)
 
 
 def test_everything_that_torch_holds_is_compared(without):
-    names = without["held"]
+    names = without["holdings"]
     for name in (
         "torch._C._accelerator_synchronizeDevice",
         "torch.utils.dlpack.to_dlpack",
@@ -54,14 +54,14 @@ def test_everything_that_torch_holds_is_compared(without):
 
 
 def test_nothing_of_torch_is_another(without, installed):
-    before, after = without["held"], installed["held"]
+    before, after = without["holdings"], installed["holdings"]
     assert before.keys() <= after.keys()
     changed = {name for name in before if before[name] != after[name]}
     assert {n for n in changed if not RENAMED.fullmatch(n)} == set()
 
 
 def test_what_is_new_in_torch_is_called_jax(without, installed):
-    new = installed["held"].keys() - without["held"].keys()
+    new = installed["holdings"].keys() - without["holdings"].keys()
     assert "torch.jax" in new
     assert {n for n in new if not ADDED.fullmatch(n)} <= {GENERATORS}
 

@@ -240,12 +240,12 @@ def test_a_press_does_not_outlive_its_cell(taken_over: None) -> None:
 
 def test_a_handler_of_the_user_stays() -> None:
     before = signal.getsignal(signal.SIGINT)
-    own = lambda *args: None  # noqa: E731
+    handler = lambda *args: None  # noqa: E731
     try:
-        signal.signal(signal.SIGINT, own)
+        signal.signal(signal.SIGINT, handler)
         assert not interrupts.install()
         interrupts.restore()
-        assert signal.getsignal(signal.SIGINT) is own
+        assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -254,8 +254,8 @@ def test_a_forked_process_has_python_s_handler(taken_over: None) -> None:
     torch.ones(1, device="jax")
     child = os.fork()
     if child == 0:
-        own = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        os._exit(0 if own and interrupts._mark is None else 1)
+        handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        os._exit(0 if handler and interrupts._mark is None else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 

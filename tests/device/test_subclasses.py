@@ -18,11 +18,11 @@ class Named(torch.Tensor):
 class Counting(torch.Tensor):
     """A subclass that sees each function that is called on it."""
 
-    seen: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Counting.seen = (*Counting.seen, func.__name__)
+        Counting.calls = (*Counting.calls, func.__name__)
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
@@ -69,10 +69,10 @@ def test_an_operator_as_on_the_cpu(operator: Callable[[Any], Any], capture: Any)
     x = torch.arange(3.0).as_subclass(Named)
     ours = operator if capture is None else capture(lambda s: operator(s.clone()))
     for _ in range(2):
-        expected, found = operator(x.clone()), ours(x.to("jax"))
-        assert type(found) is type(expected) is Named
+        expected, result = operator(x.clone()), ours(x.to("jax"))
+        assert type(result) is type(expected) is Named
         torch.testing.assert_close(
-            found.cpu().as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor)
+            result.cpu().as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor)
         )
 
 
@@ -98,13 +98,13 @@ def test_a_gradient_flows_through_it(capture: Any) -> None:
 
 
 def test_it_sees_the_functions_that_are_called() -> None:
-    seen = []
+    calls = []
     for device in ("cpu", "jax"):
-        Counting.seen = ()
+        Counting.calls = ()
         s = torch.ones(3, device=device).as_subclass(Counting)
         (s * 2).sum().item()
-        seen.append(Counting.seen)
-    assert seen[0] == seen[1] != ()
+        calls.append(Counting.calls)
+    assert calls[0] == calls[1] != ()
 
 
 def test_a_lazy_norm_moves_to_the_device() -> None:

@@ -168,17 +168,17 @@ def test_each_thread_has_its_own_names() -> None:
 
 
 def test_a_phase_is_open_while_code_is_traced_and_never_after() -> None:
-    seen = []
+    steps = []
 
     @jaxtorch.pure(name="phased")
     def f(x: torch.Tensor) -> torch.Tensor:
         phase = compiling.current_phase()
         assert phase is not None
-        seen.append((phase.name, phase.step))
+        steps.append((phase.name, phase.step))
         return x + 1
 
     f(torch.ones(29, device="jax"))
-    assert seen == [("phased", "trace")]
+    assert steps == [("phased", "trace")]
     assert compiling.current_phase() is None
 
     @jaxtorch.pure(name="raises")
@@ -211,14 +211,14 @@ def slow() -> Iterator[Callable[[jax.Array], jax.Array]]:
 def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
     slow: Callable[[jax.Array], jax.Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, over, begun = set(), threading.Event(), []
+    steps, over, begun = set(), threading.Event(), []
     monkeypatch.setattr(compiling, "on_phase", lambda: begun.append(1))
 
     def look() -> None:
         while not over.is_set():
             phase = compiling.outermost_phase()
             if phase is not None:
-                seen.add((phase.name, phase.step))
+                steps.add((phase.name, phase.step))
             over.wait(0.001)
 
     thread = threading.Thread(target=look)
@@ -229,8 +229,8 @@ def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
     finally:
         over.set()
         thread.join()
-    assert ("slow_by_jit", "XLA") in seen
-    assert seen <= {("slow_by_jit", "XLA"), ("slow_by_jit", "lowering")}
+    assert ("slow_by_jit", "XLA") in steps
+    assert steps <= {("slow_by_jit", "XLA"), ("slow_by_jit", "lowering")}
     assert begun  # whoever shows it was told to look
     assert compiling.outermost_phase() is None
 

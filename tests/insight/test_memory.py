@@ -13,7 +13,7 @@ import torch
 import jaxtorch
 from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
 from jaxtorch.insight.programs import Place
-from jaxtorch.insight.retainers import NOBODY, retainers
+from jaxtorch.insight.retainers import NO_NAME, retainers
 
 SIZE = (97, 101)  # of no other tensor
 BYTES = 97 * 101 * 4
@@ -37,10 +37,10 @@ def ours(namespace: dict[str, Any] | None = None) -> list[LiveArray]:
 
 def test_an_array_has_the_line_that_made_it() -> None:
     here, x = line(), torch.zeros(SIZE, device="jax")
-    (found,) = ours()
-    assert (found.nbytes, found.dtype, found.place) == (BYTES, "float32", Place(__file__, here))
-    assert found.tensor
-    assert found.made_by.startswith("zeros")
+    (live,) = ours()
+    assert (live.nbytes, live.dtype, live.place) == (BYTES, "float32", Place(__file__, here))
+    assert live.tensor
+    assert live.made_by.startswith("zeros")
     del x
     assert not ours()
 
@@ -94,8 +94,8 @@ class Holder:
 
 
 def why(namespace: dict[str, Any]) -> list[str]:
-    (found,) = ours()
-    return retainers(found.id, namespace)
+    (live,) = ours()
+    return retainers(live.id, namespace)
 
 
 def test_what_keeps_it_alive_is_a_way_from_a_name() -> None:
@@ -153,24 +153,24 @@ def test_what_only_a_graph_holds_is_said() -> None:
 
     kept = loss()
     gc.collect()
-    held = [a for a in ours() if a.made_by.startswith("mul")]
-    assert len(held) == 1
-    assert retainers(held[0].id, {}) == [NOBODY]
+    products = [a for a in ours() if a.made_by.startswith("mul")]
+    assert len(products) == 1
+    assert retainers(products[0].id, {}) == [NO_NAME]
     del kept
 
 
 def test_what_is_gone_is_an_error() -> None:
     x = torch.zeros(SIZE, device="jax")
-    (found,) = ours()
+    (live,) = ours()
     del x
     with pytest.raises(LookupError, match="no such array"):
-        retainers(found.id)
+        retainers(live.id)
 
 
 def test_asking_keeps_nothing_alive() -> None:
     x = torch.zeros(SIZE, device="jax")
-    (found,) = ours({"x": x})
-    retainers(found.id, {"x": x})
+    (live,) = ours({"x": x})
+    retainers(live.id, {"x": x})
     del x
     gc.collect()
     assert not ours()

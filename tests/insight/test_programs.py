@@ -72,17 +72,17 @@ def test_a_captured_function_has_a_program_for_each_part_at_the_line_that_was_tr
     with torch.no_grad():
         f(w, x)
         f(w, x)
-    found = [p for p in since(before) if p.name == "parts"]
-    assert [(p.part, p.calls, p.hits) for p in found] == [
+    infos = [p for p in since(before) if p.name == "parts"]
+    assert [(p.part, p.calls, p.hits) for p in infos] == [
         ("saving", 3, 2),
         ("backward", 3, 2),
         ("", 2, 1),
     ]
-    assert {p.kind for p in found} == {"pure"}
-    assert {p.source for p in found} == {found[0].source}
-    assert {p.traces for p in found} == {2}  # with and without gradients
-    assert found[0].place == found[1].place == Place(__file__, here)
-    assert found[0].signature == ("float32[4,3]", "float32[5,4]")
+    assert {p.kind for p in infos} == {"pure"}
+    assert {p.source for p in infos} == {infos[0].source}
+    assert {p.traces for p in infos} == {2}  # with and without gradients
+    assert infos[0].place == infos[1].place == Place(__file__, here)
+    assert infos[0].signature == ("float32[4,3]", "float32[5,4]")
 
 
 def test_a_program_costs_what_its_matrix_product_does() -> None:

@@ -18,8 +18,8 @@ from jaxtorch.insight.recompiles import Retrace, clear, functions, named, totals
 
 def retraces(function: Any) -> list[tuple[str, ...]]:
     """What is said of a function under `pure` or `jit`."""
-    (found,) = [f for f in functions() if f.programs[0]._record.cause.function is function.source]
-    return [r.what for r in found.retraces]
+    (info,) = [f for f in functions() if f.programs[0]._record.cause.function is function.source]
+    return [r.what for r in info.retraces]
 
 
 def ones(*size: int, **more: Any) -> torch.Tensor:
@@ -173,8 +173,8 @@ def test_what_holds_for_several_names_is_said_once() -> None:
 
     f(ones(5), ones(5, 2))
     f(ones(6), ones(6, 3))
-    (found,) = explain_recompiles("of_several")
-    (retrace,) = found.retraces
+    (info,) = explain_recompiles("of_several")
+    (retrace,) = info.retraces
     assert retrace.what == ("x[0] 5 -> 6", "y[0] 5 -> 6, y[1] 2 -> 3")
     assert len(retrace.advice) == 2
     (advice,) = set(retrace.advice)
@@ -221,11 +221,11 @@ def test_an_operator_with_many_shapes_is_told_with_its_line() -> None:
     for n in range(8, 14):
         x = torch.ones(n, device="jax", dtype=torch.int32)
         torch.bitwise_left_shift(x, x)
-    (found,) = explain_recompiles(name)
-    assert (found.kind, found.traces) == ("eager", 12)
-    assert found.retraces[-1].what == ("int32[12], int32[12] -> int32[13], int32[13]",)
-    assert found.place is not None
-    assert found.place.file == __file__
+    (info,) = explain_recompiles(name)
+    assert (info.kind, info.traces) == ("eager", 12)
+    assert info.retraces[-1].what == ("int32[12], int32[12] -> int32[13], int32[13]",)
+    assert info.place is not None
+    assert info.place.file == __file__
     assert "traced 12 times" in repr(explain_recompiles(name))
 
 

@@ -32,14 +32,14 @@ class FakeSharding:
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, tuple[slice, ...]]:
         counts = [count for _, count in self.cuts] + [self.replicas]
-        found = {}
-        for i, place in enumerate(np.ndindex(*counts)):
+        indices = {}
+        for i, coordinates in enumerate(np.ndindex(*counts)):
             index = [slice(None)] * len(shape)
-            for (axis, count), at in zip(self.cuts, place, strict=False):
+            for (axis, count), at in zip(self.cuts, coordinates, strict=False):
                 step = shape[axis] // count
                 index[axis] = slice(at * step, (at + 1) * step)
-            found[FakeDevice(i)] = tuple(index)
-        return found
+            indices[FakeDevice(i)] = tuple(index)
+        return indices
 
 
 def test_a_matrix_cut_both_ways() -> None:
@@ -90,9 +90,9 @@ def test_devices_are_those_of_jax() -> None:
 
 
 def test_a_device_says_what_arrays_hold_of_it() -> None:
-    before = devices()[0].held
+    before = devices()[0].allocated
     kept = torch.ones(1000, dtype=torch.float64, device="jax")
-    assert devices()[0].held == before + kept.numel() * 8
+    assert devices()[0].allocated == before + kept.numel() * 8
 
 
 def test_it_is_drawn_as_boxes_and_as_cells() -> None:

@@ -40,8 +40,8 @@ def fails(shell: Any, capsys: Any, cell: str) -> str:
     return str(captured.out + captured.err).strip()
 
 
-def says(shell: Any, capsys: Any, cell: str) -> str:
-    """The line that a cell magic says."""
+def magic_output(shell: Any, capsys: Any, cell: str) -> str:
+    """The line that a cell magic prints."""
     capsys.readouterr()
     run(shell, cell)
     lines = [n for n in capsys.readouterr().out.splitlines() if n.startswith(("pure:", "jit:"))]

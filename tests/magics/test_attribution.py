@@ -15,9 +15,9 @@ STEPS = [(GPT, "eager"), (GPT, "%%pure"), (GPT, "%%jit"), (RESNET, "%%jit")]
 @pytest.mark.parametrize(("model", "way"), STEPS, ids=lambda value: getattr(value, "name", value))
 def test_nine_tenths_of_a_step_belong_to_a_line_of_a_cell(model: Model, way: str) -> None:
     with session(model) as shell:
-        found = profiled(shell, model.ways[way])
-    assert found.recording.error is None
-    adds_up(found)
-    assert in_cells(found) >= 0.9
+        profile = profiled(shell, model.ways[way])
+    assert profile.recording.error is None
+    adds_up(profile)
+    assert in_cells(profile) >= 0.9
     # What was asked for, and not by chance the same line: the step's own, and those of the model's modules.
-    assert len({row.place.cell for row in found.lines if row.place is not None}) >= 2
+    assert len({row.place.cell for row in profile.lines if row.place is not None}) >= 2

@@ -32,12 +32,12 @@ def test_cells_are_counted_by_their_numbers(shell: Any) -> None:
         if r["name"] == "counted_cell"
     ]
     assert (row["kind"], row["calls"], row["hits"], row["traced"]) == ("cell", 3, 1, 2)
-    assert row["place"] == f"[{number}]:4"
+    assert row["location"] == f"[{number}]:4"
     [note] = row["detail"][0]["notes"]
     assert note["text"] == f"retraced: images[0] 4 -> 6 ([{number}]:4)"
     assert again.execution_count == 3
     cells = {
-        c["place"]: c["programs"] for c in shell.run_line_magic("jax", "cache").data()["cells"]
+        c["location"]: c["programs"] for c in shell.run_line_magic("jax", "cache").data()["cells"]
     }
     assert cells["[2]"] >= 1
     assert cells[f"[{number}]"] >= 1
@@ -83,7 +83,7 @@ def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("cache --sort tim", "nearest to 'tim' is `time`"),
         ("cache --keep nosuchprogram", "--keep"),
@@ -92,11 +92,11 @@ def test_clear_and_keep(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
         ("cache --nosuch", "no option '--nosuch'"),
     ],
 )
-def test_a_mistake_is_one_line(shell: Any, line: str, says: str) -> None:
+def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
     run(shell, "import torch\ntorch.ones(3, device='jax').sinc().sum().item()")
     with pytest.raises(UsageError) as caught:
         shell.run_line_magic("jax", line)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -127,7 +127,7 @@ def test_a_jit_of_the_users_is_listed_and_can_be_looked_at(shell: Any) -> None:
     number = run(shell, "y = by_user(jnp.ones(43))").execution_count
     view = shell.run_line_magic("jax", "cache --filter by_user")
     (row,) = [r for r in view.data()["rows"] if r["name"] == "by_user"]
-    assert (row["kind"], row["place"], row["calls"]) == ("jax.jit", f"[{number}]:1", None)
+    assert (row["kind"], row["location"], row["calls"]) == ("jax.jit", f"[{number}]:1", None)
     assert "JAX does not report how often a jax.jit runs" in " ".join(view.text().split())
     for stage, word in (("jaxpr", "= sin"), ("stablehlo", "stablehlo.sine"), ("hlo", "sine(")):
         shown = run(shell, f"%jax hlo by_user --stage {stage}").result

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .cells import SETUP, fails, run, says
+from .cells import SETUP, fails, magic_output, run
 
 LOSS = "logits = model(images)\nloss = F.cross_entropy(logits, labels)"
 
@@ -136,12 +136,12 @@ def test_a_failure_leaves_everything_as_it_was(
     shell: Any, capsys: Any, magic: str, cell: str
 ) -> None:
     good = "%%pure\nout = images * 2"
-    says(shell, capsys, good)
+    magic_output(shell, capsys, good)
     run(shell, LOSS + "\nloss.backward()")
     before = state(shell)
     fails(shell, capsys, f"%%{magic}\n{cell}")
     assert state(shell) == before
-    assert says(shell, capsys, good).startswith("pure: cached")
+    assert magic_output(shell, capsys, good).startswith("pure: cached")
 
 
 def state(shell: Any) -> Any:
@@ -168,5 +168,5 @@ def test_a_refused_print_leaves_torch_func_as_it_was(
     expected = 2 * x
     fails(shell, capsys, f"%%{magic}\n{line}")
     # torch's printing turns torch.func off for as long as its frame lives, and the shell keeps the last error.
-    found = torch.func.vmap(torch.func.grad(lambda v: (v * v).sum()))(x)
-    torch.testing.assert_close(found, expected)
+    result = torch.func.vmap(torch.func.grad(lambda v: (v * v).sum()))(x)
+    torch.testing.assert_close(result, expected)

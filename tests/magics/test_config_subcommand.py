@@ -41,7 +41,7 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
     capsys.readouterr()
     shell.run_line_magic("jax", "config")
     shown = capsys.readouterr().out
-    known = (
+    expected = (
         "fallback='silent'",
         "max_traces=None",
         "matmul_precision=",
@@ -49,12 +49,12 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
         "peak=",
         "program_memory=1073741824",
     )
-    for setting in known:
+    for setting in expected:
         assert setting in shown
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("max_trace=3", "Did you mean `max_traces`"),
         ("max_traces=0", "whole number"),
@@ -68,15 +68,15 @@ def test_options_are_set_for_the_session_and_shown(shell: Any, capsys: Any) -> N
         ("program_memory=1GiB", "whole number of bytes"),
     ],
 )
-def test_a_mistake_is_one_line_and_changes_nothing(shell: Any, line: str, says: str) -> None:
+def test_a_mistake_is_one_line_and_changes_nothing(shell: Any, line: str, message: str) -> None:
     before = jaxtorch.config.max_traces, jaxtorch.config.fallback
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         shell.run_line_magic("jax", f"config {line}")
     assert "\n" not in str(caught.value)
     assert (jaxtorch.config.max_traces, jaxtorch.config.fallback) == before
 
 
-class Seen:
+class RecordingSink:
     """A sink that remembers."""
 
     def __init__(self) -> None:
@@ -92,30 +92,30 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    sink = Seen()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> RecordingSink:
+    sink = RecordingSink()
     monkeypatch.setattr(compiling, "on_phase", progress.Progress(sink).begin)
     return sink
 
 
-def test_a_long_trace_is_shown_and_then_gone(seen: Seen) -> None:
+def test_a_long_trace_is_shown_and_then_gone(recorder: RecordingSink) -> None:
     @jaxtorch.pure(name="takes_long")
     def f(x: torch.Tensor) -> torch.Tensor:
-        assert seen.shown.wait(60)
+        assert recorder.shown.wait(60)
         return x * 2
 
     f(torch.ones(3, device="jax"))
-    assert seen.lines[0].startswith("Compiling takes_long: tracing, ")
-    assert seen.gone.wait(60)
+    assert recorder.lines[0].startswith("Compiling takes_long: tracing, ")
+    assert recorder.gone.wait(60)
 
 
 @pytest.mark.usefixtures("shell")  # whose extension listens to JAX
-def test_a_jit_of_the_users_that_takes_long_is_shown_too(seen: Seen) -> None:
+def test_a_jit_of_the_users_that_takes_long_is_shown_too(recorder: RecordingSink) -> None:
     waits = Primitive("waits")
     waits.def_abstract_eval(lambda x: x)
 
     def lowering(context: Any, x: Any) -> Any:
-        assert seen.shown.wait(60)
+        assert recorder.shown.wait(60)
         return [x]
 
     mlir.register_lowering(waits, lowering)
@@ -125,38 +125,40 @@ def test_a_jit_of_the_users_that_takes_long_is_shown_too(seen: Seen) -> None:
         return waits.bind(x) * 2
 
     assert float(takes_long(jnp.float32(4))) == 8
-    assert seen.lines[0].startswith("Compiling takes_long: lowering, ")
-    assert seen.gone.wait(60)
+    assert recorder.lines[0].startswith("Compiling takes_long: lowering, ")
+    assert recorder.gone.wait(60)
 
 
-def test_what_is_short_shows_nothing(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_short_shows_nothing(
+    recorder: RecordingSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 3600)
     torch.ones(3, 31, device="jax").logit()
     for thread in threading.enumerate():
         if thread.name == "jaxtorch-progress":
             thread.join(60)
             assert not thread.is_alive()
-    assert not seen.lines
-    assert not seen.gone.is_set()
+    assert not recorder.lines
+    assert not recorder.gone.is_set()
 
 
-def test_a_trace_that_is_interrupted_leaves_no_line(seen: Seen) -> None:
+def test_a_trace_that_is_interrupted_leaves_no_line(recorder: RecordingSink) -> None:
     @jaxtorch.pure(name="interrupted")
     def f(x: torch.Tensor) -> torch.Tensor:
-        assert seen.shown.wait(60)
+        assert recorder.shown.wait(60)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         f(torch.ones(3, device="jax"))
-    assert seen.gone.wait(60)
+    assert recorder.gone.wait(60)
     assert not compiling.phases
 
 
 def test_a_line_goes_with_its_cell(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Seen()
-    own = progress.Progress(sink)
-    monkeypatch.setattr(progress, "_progress", own)
-    monkeypatch.setattr(compiling, "on_phase", own.begin)
+    sink = RecordingSink()
+    started = progress.Progress(sink)
+    monkeypatch.setattr(progress, "_progress", started)
+    monkeypatch.setattr(compiling, "on_phase", started.begin)
     monkeypatch.setattr(progress, "PAUSE", 3600)  # by itself it would stay
     shell.user_ns["shown"] = sink.shown
 

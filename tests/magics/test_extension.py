@@ -16,11 +16,11 @@ def footprint(shell: Any) -> dict[str, Any]:
         "configurables": len(shell.configurables),
         "matchers": list(shell.Completer.custom_matchers),
         "hooks": {
-            name: len(list(found))
-            for name, found in shell.hooks.items()
-            if hasattr(found, "__iter__")
+            name: len(list(hooks))
+            for name, hooks in shell.hooks.items()
+            if hasattr(hooks, "__iter__")
         },
-        "events": {name: len(found) for name, found in shell.events.callbacks.items()},
+        "events": {name: len(hooks) for name, hooks in shell.events.callbacks.items()},
         "namespace": set(shell.user_ns),
         "load": torch.serialization._get_restore_location,
         "default": torch.get_default_device(),

@@ -37,15 +37,15 @@ def ready(shell: Any) -> Any:
 def line_of(view: HloView, opcode: str) -> int:
     """The cell's line of the only line that has this opcode."""
     reading = view.reading
-    found = {
-        place
+    locations = {
+        location
         for i in reading.module.instructions.values()
-        if i.opcode == opcode and (place := reading.sources.of(i)) is not None
+        if i.opcode == opcode and (location := reading.sources.of(i)) is not None
     }
-    (place,) = found
-    (source,) = [s for s in reading.texts() if s.file == place.file]
+    (location,) = locations
+    (source,) = [s for s in reading.texts() if s.file == location.file]
     assert source.lines[1:4] == tuple(CELL.splitlines())
-    return place.line
+    return location.line
 
 
 def test_over_a_cell_it_runs_it_once_and_shows_its_program(ready: Any) -> None:
@@ -119,9 +119,9 @@ def test_an_effect_that_is_not_seen_is_refused_and_the_cell_not_run_again(
     ready: Any, capsys: Any
 ) -> None:
     run(ready, "total = torch.zeros(())\nadd = torch.Tensor.add_")
-    said = fails(ready, capsys, '%%jax hlo\nprint("once")\nadd(total, images.sum())')
-    assert "%%jit" in said
-    assert said.split().count("once") == 1
+    output = fails(ready, capsys, '%%jax hlo\nprint("once")\nadd(total, images.sum())')
+    assert "%%jit" in output
+    assert output.split().count("once") == 1
     assert ready.user_ns["total"].item() == 0.0
     run(ready, "%%jax hlo\n%%jit\nadd(total, images.sum())")
     assert ready.user_ns["total"].item() == pytest.approx(ready.user_ns["images"].sum().item())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .cells import fails, run, says
+from .cells import fails, magic_output, run
 
 SETUP = """
 import torch
@@ -61,8 +61,8 @@ def test_a_training_step(shell: Any, capsys: Any, optimizer: str) -> None:
             *(t.cpu() for t in names["average"]),
         ]
 
-    expected, found = train(""), train("%%jit")
-    for one, other in zip(found, expected, strict=True):
+    expected, result = train(""), train("%%jit")
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     lines = [n for n in capsys.readouterr().out.splitlines() if n.startswith("jit:")]
     assert lines[0].startswith("jit: traced (1st")
@@ -71,11 +71,11 @@ def test_a_training_step(shell: Any, capsys: Any, optimizer: str) -> None:
 
 def test_the_second_trace_says_why(shell: Any, capsys: Any) -> None:
     run(shell, SETUP.format("AdamW(model.parameters(), lr=0.01)"))
-    says(shell, capsys, "%%jit" + STEP)
-    assert "state created by its first run (optimizer state) is now an input" in says(
+    magic_output(shell, capsys, "%%jit" + STEP)
+    assert "state created by its first run (optimizer state) is now an input" in magic_output(
         shell, capsys, "%%jit" + STEP
     )
-    assert says(shell, capsys, "%%jit" + STEP).startswith("jit: cached")
+    assert magic_output(shell, capsys, "%%jit" + STEP).startswith("jit: cached")
 
 
 def test_in_place_writes_are_written_back(shell: Any, capsys: Any) -> None:

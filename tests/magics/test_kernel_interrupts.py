@@ -64,9 +64,9 @@ def test_while_the_line_of_a_long_compilation_shows(kernel: Any) -> None:
         assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
         assert all(line.startswith("Compiling cell: tracing") for line in lines[:3])
         assert lines[-1] == ""
-        content, said = execute(client, SEEN)
+        content, printed = execute(client, SEEN)
         assert content["status"] == "ok", content
-        assert said == "[] 1 True False False\n"
+        assert printed == "[] 1 True False False\n"
 
 
 def execute(client: Any, code: str) -> Any:

@@ -25,7 +25,7 @@ def test_a_tensor_is_listed_by_the_line_of_its_cell(shell: Any) -> None:
         for r in shell.run_line_magic("jax", "memory").data()["arrays"]
         if r["shape"] == "[83, 107]"
     ]
-    assert (row["name"], row["place"]) == ("x", f"[{number}]:2")
+    assert (row["name"], row["location"]) == ("x", f"[{number}]:2")
     assert (cells()[-1].cell, cells()[-1].after - cells()[-1].before) == (number, 83 * 107 * 4)
 
 
@@ -64,10 +64,10 @@ def test_an_array_is_followed_by_its_name(shell: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(devices, "_PERIOD", 0.0)
     run(shell, "import torch\nx = torch.ones(3, 5, device='jax'); kept = [x]")
     view = shell.run_line_magic("jax", "devices kept[0]")
-    seen = view.revision()
-    assert view.revision() == seen
+    revision = view.revision()
+    assert view.revision() == revision
     run(shell, "kept[0] = torch.ones(7, device='jax')")
-    assert view.revision() != seen
+    assert view.revision() != revision
     assert "float32[7]" in view.data()["page"]["title"]
     run(shell, "del kept")
     shown = view.data()["page"]
@@ -88,7 +88,7 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("memory nosuchprogram", "nearest is"),
         ("memory --why nosuchname", "is not a tensor on the device"),
@@ -97,8 +97,8 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
         ("devices 3", "neither a tensor"),
     ],
 )
-def test_a_mistake_is_one_line(shell: Any, line: str, says: str) -> None:
+def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
     run(shell, "import torch\nx = torch.ones(3, device='jax')")
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         shell.run_line_magic("jax", line)
     assert "\n" not in str(caught.value)

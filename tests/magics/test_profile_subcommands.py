@@ -121,8 +121,8 @@ def test_memory(session: Any) -> None:
 @pytest.mark.parametrize("magic", ["%%jit", "%%pure", "%%pure -q --name mine"])
 def test_a_cell_under_another_magic(session: Any, magic: str) -> None:
     view = run(session, f"%%jax profile --warmup 1\n{magic}\nx = a @ b\n\ny = torch.sort(x).values")
-    found = {row.place.line: row.time for row in view.profile.lines}
-    assert found[2].flops == pytest.approx(2 * N**3, rel=0.1)
+    times = {row.place.line: row.time for row in view.profile.lines}
+    assert times[2].flops == pytest.approx(2 * N**3, rel=0.1)
     assert "sort" in {
         s.origin.operator for s in view.profile.attribution.shares if s.origin.place.line == 4
     }
@@ -208,8 +208,8 @@ def test_data_is_json_with_columns_of_one_length(session: Any) -> None:
     assert set(events["lane"]) <= set(range(len(data["lanes"])))
     ids = {row["id"]: row for row in data["lines"]}
     assert set(events["line"]) <= {-1, *ids}
-    own = {ids[i]["line"] for i in set(events["line"]) - {-1}}
-    assert own == {2, 5, 6}
+    lines = {ids[i]["line"] for i in set(events["line"]) - {-1}}
+    assert lines == {2, 5, 6}
     assert {row["source"] for row in data["lines"]} == {"x = a @ b", "y = x @ b", "y.sum()"}
     assert all(set(row["lines"]) <= set(ids) for row in data["instructions"])
     assert data["tree"]["total"] == pytest.approx(data["device"])
@@ -266,15 +266,15 @@ def test_words_over_a_cell_are_options(session: Any, capsys: Any) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_line(session: Any, capsys: Any) -> None:
-    said = fails(session, capsys, "%jax profile --save /nowhere/at/all.json a @ b")
-    assert len([line for line in said.splitlines() if "/nowhere" in line]) == 1
+    output = fails(session, capsys, "%jax profile --save /nowhere/at/all.json a @ b")
+    assert len([line for line in output.splitlines() if "/nowhere" in line]) == 1
 
 
 def test_an_error_of_the_cell_is_shown_as_always(session: Any, capsys: Any) -> None:
-    said = fails(session, capsys, "%%jax profile\na @ b\n\nundefined\n")
-    assert "NameError" in said
-    assert "undefined" in said
-    assert "record.py" not in said  # frames of ours say nothing about it
+    output = fails(session, capsys, "%%jax profile\na @ b\n\nundefined\n")
+    assert "NameError" in output
+    assert "undefined" in output
+    assert "record.py" not in output  # frames of ours say nothing about it
     assert watching.watcher is None
     assert tracing.depth == 0
     assert by_line(run(session, CELL))
@@ -295,9 +295,9 @@ def test_a_profile_that_runs_already_is_one_line(session: Any, capsys: Any, tmp_
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with jax.profiler.trace(str(tmp_path), profiler_options=options):
-        said = fails(session, capsys, "%jax profile a @ b")
-    assert len(said.splitlines()) == 1
-    assert "stop_trace" in said
+        output = fails(session, capsys, "%jax profile a @ b")
+    assert len(output.splitlines()) == 1
+    assert "stop_trace" in output
 
 
 def test_a_roofline_where_the_peak_is_given(session: Any) -> None:

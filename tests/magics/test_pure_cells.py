@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from IPython.core.completer import provisionalcompleter
 
 from jaxtorch.magics.cells import compile_cell
 
-from .cells import SETUP, fails, run, says
+from .cells import SETUP, magic_output, run
 
 LOSS = "%%pure\nlogits = model(images)\nloss = F.cross_entropy(logits, labels)"
 
@@ -45,8 +41,8 @@ def test_values_and_gradients_are_those_of_the_cell_without_the_magic(
         run(shell, "model.zero_grad()")
         run(shell, LOSS)
         run(shell, "loss.backward()")
-    found = [shell.user_ns["loss"], *(p.grad for p in shell.user_ns["model"].parameters())]
-    for one, other in zip(found, shell.user_ns["expected"], strict=True):
+    results = [shell.user_ns["loss"], *(p.grad for p in shell.user_ns["model"].parameters())]
+    for one, other in zip(results, shell.user_ns["expected"], strict=True):
         same(one, other)
 
 
@@ -138,7 +134,7 @@ def test_tensors_and_modules_on_the_cpu_are_borrowed(shell: Any, capsys: Any) ->
     run(shell, "x = torch.randn(3, 4)\nlinear = nn.Linear(4, 2)")
     cell = "%%pure\nout = linear(x) + torch.ones(2)\nloss = out.sum()"
     for expected in ("traced", "cached, 2 in, 2 out"):
-        assert expected in says(shell, capsys, cell)
+        assert expected in magic_output(shell, capsys, cell)
         run(shell, "loss.backward()")
     names = shell.user_ns
     assert names["out"].device.type == "cpu"
@@ -163,12 +159,14 @@ def test_dropout_differs_and_running_statistics_move(shell: Any) -> None:
 
 def test_it_says_that_it_traced_and_that_it_did_not(shell: Any, capsys: Any) -> None:
     assert re.fullmatch(
-        r"pure: traced \(1st; \d+ ms trace, \d+ ms XLA\)", says(shell, capsys, LOSS)
+        r"pure: traced \(1st; \d+ ms trace, \d+ ms XLA\)", magic_output(shell, capsys, LOSS)
     )
-    assert says(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
+    assert magic_output(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
     run(shell, "images = torch.cat([images, images])\nlabels = torch.cat([labels, labels])")
-    assert "retraced: images[0] 5 -> 10, labels[0] 5 -> 10 (2nd; " in says(shell, capsys, LOSS)
-    assert says(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
+    assert "retraced: images[0] 5 -> 10, labels[0] 5 -> 10 (2nd; " in magic_output(
+        shell, capsys, LOSS
+    )
+    assert magic_output(shell, capsys, LOSS) == "pure: cached, 3 in, 2 out"
 
 
 CHANGES = [
@@ -196,16 +194,16 @@ def matmul_precision() -> Iterator[None]:
 @pytest.mark.usefixtures("matmul_precision")
 @pytest.mark.parametrize(("change", "reason"), CHANGES, ids=[c for c, _ in CHANGES])
 def test_what_changed_is_said(shell: Any, capsys: Any, change: str, reason: str) -> None:
-    says(shell, capsys, LOSS)
+    magic_output(shell, capsys, LOSS)
     run(shell, change)
-    assert f"retraced: {reason}" in says(shell, capsys, LOSS)
-    assert says(shell, capsys, LOSS).startswith("pure: cached")
+    assert f"retraced: {reason}" in magic_output(shell, capsys, LOSS)
+    assert magic_output(shell, capsys, LOSS).startswith("pure: cached")
 
 
 def test_an_input_that_became_a_list_fails_as_it_does_without_the_magic(
     shell: Any, capsys: Any
 ) -> None:
-    says(shell, capsys, LOSS)
+    magic_output(shell, capsys, LOSS)
     run(shell, "images = [images]\nmodel = nn.Identity()")
     plain = shell.run_cell(LOSS.removeprefix("%%pure\n")).error_in_exec
     assert isinstance(plain, TypeError)
@@ -243,14 +241,14 @@ def test_never_a_stale_program(
 ) -> None:
     run(shell, f"{given}\n{function}")
     cell = "%%pure\nout = f(images)"
-    says(shell, capsys, cell)
-    assert says(shell, capsys, cell).startswith("pure: cached")
+    magic_output(shell, capsys, cell)
+    assert magic_output(shell, capsys, cell).startswith("pure: cached")
     run(shell, change)
-    said = says(shell, capsys, cell)
-    assert "retraced: " in said
-    assert reason in said
+    output = magic_output(shell, capsys, cell)
+    assert "retraced: " in output
+    assert reason in output
     same(shell.user_ns["out"], run(shell, "f(images)"))
-    assert says(shell, capsys, cell).startswith("pure: cached")
+    assert magic_output(shell, capsys, cell).startswith("pure: cached")
 
 
 def test_a_method_defined_anew_on_its_class_is_seen(shell: Any, capsys: Any) -> None:
@@ -258,9 +256,9 @@ def test_a_method_defined_anew_on_its_class_is_seen(shell: Any, capsys: Any) -> 
         shell, "class Net(nn.Module):\n    def forward(self, x):\n        return x * 2\nnet = Net()"
     )
     cell = "%%pure\nout = net(images)"
-    says(shell, capsys, cell)
+    magic_output(shell, capsys, cell)
     run(shell, "def forward(self, x):\n    return x * 5\nNet.forward = forward")
-    assert "function net.forward was redefined" in says(shell, capsys, cell)
+    assert "function net.forward was redefined" in magic_output(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 5)
 
 
@@ -273,19 +271,19 @@ def test_a_file_that_is_reloaded_is_seen(
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     run(shell, "import importlib, my_own_model")
     cell = "%%pure\nout = my_own_model.f(images)"
-    says(shell, capsys, cell)
+    magic_output(shell, capsys, cell)
     file.write_text("def f(x):\n    return x * 30\n")
     run(shell, "importlib.reload(my_own_model)")
-    assert "function my_own_model.f was redefined" in says(shell, capsys, cell)
+    assert "function my_own_model.f was redefined" in magic_output(shell, capsys, cell)
     same(shell.user_ns["out"], shell.user_ns["images"] * 30)
 
 
 def test_a_class_moved_down_a_line_is_no_change(shell: Any, capsys: Any) -> None:
     run(shell, "class Sizes:\n    by = 2")
     cell = "%%pure\nout = images * Sizes.by"
-    says(shell, capsys, cell)
+    magic_output(shell, capsys, cell)
     run(shell, "pass\nclass Sizes:\n    by = 2")
-    assert says(shell, capsys, cell).startswith("pure: cached")
+    assert magic_output(shell, capsys, cell).startswith("pure: cached")
 
 
 def test_a_function_reads_when_it_is_called_and_not_where_it_is_defined(shell: Any) -> None:
@@ -297,25 +295,25 @@ def test_a_function_reads_when_it_is_called_and_not_where_it_is_defined(shell: A
 def test_the_same_definition_run_again_is_no_change(shell: Any, capsys: Any) -> None:
     for expected in ("traced", "cached"):
         run(shell, "def f(x):\n    return x * 2")
-        assert expected in says(shell, capsys, "%%pure\nout = f(images)")
+        assert expected in magic_output(shell, capsys, "%%pure\nout = f(images)")
 
 
 def test_a_state_that_comes_back_has_its_program_still(shell: Any, capsys: Any) -> None:
-    says(shell, capsys, LOSS)
+    magic_output(shell, capsys, LOSS)
     run(shell, "model.eval()")
-    assert "retraced" in says(shell, capsys, LOSS)
+    assert "retraced" in magic_output(shell, capsys, LOSS)
     for mode in ("train", "eval", "train"):
         run(shell, f"model.{mode}()")
-        assert says(shell, capsys, LOSS).startswith("pure: cached")
+        assert magic_output(shell, capsys, LOSS).startswith("pure: cached")
 
 
 def test_a_counter_is_never_stale(shell: Any, capsys: Any) -> None:
     run(shell, "count = 0")
     for expected in (1, 2, 3):
-        said = says(shell, capsys, "%%pure\ncount += 1\nout = images * count")
+        output = magic_output(shell, capsys, "%%pure\ncount += 1\nout = images * count")
         assert shell.user_ns["count"] == expected
-        assert said.startswith("pure: traced" if expected == 1 else "pure: retraced")
-    assert "count 1 -> 2" in said
+        assert output.startswith("pure: traced" if expected == 1 else "pure: retraced")
+    assert "count 1 -> 2" in output
 
 
 def test_a_dropped_model_is_freed(shell: Any) -> None:
@@ -327,130 +325,3 @@ def test_a_dropped_model_is_freed(shell: Any) -> None:
     run(shell, "del model, logits, loss")
     gc.collect()
     assert model() is None
-
-
-# -- options ----------------------------------------------------------------------------------------------------
-
-
-def test_quiet_says_nothing(shell: Any, capsys: Any) -> None:
-    capsys.readouterr()
-    run(shell, "%%pure -q\ny = images * 2")
-    assert capsys.readouterr().out == ""
-
-
-def test_no_grad(shell: Any) -> None:
-    run(shell, LOSS.replace("%%pure", "%%pure --no-grad"))
-    assert not shell.user_ns["loss"].requires_grad
-    run(shell, LOSS)
-    assert shell.user_ns["loss"].requires_grad
-
-
-def test_time_prints_as_timeit_does(shell: Any, capsys: Any) -> None:
-    capsys.readouterr()
-    run(shell, "%%pure --time\ny = images * 2")
-    assert re.search(
-        r"per loop \(mean . std\. dev\. of 7 runs, [\d,]+ loops each\)", capsys.readouterr().out
-    )
-    same(shell.user_ns["y"], shell.user_ns["images"] * 2)
-
-
-def test_static_lets_a_cell_branch_on_a_tensor(shell: Any, capsys: Any) -> None:
-    run(shell, "flag = torch.tensor([True])")
-    cell = "%%pure --static flag\nif flag:\n    out = images * 2\nelse:\n    out = images * 3"
-    assert "traced" in says(shell, capsys, cell)
-    assert "cached" in says(shell, capsys, cell)
-    same(shell.user_ns["out"], shell.user_ns["images"] * 2)
-    run(shell, "flag = ~flag")
-    assert "flag has different contents" in says(shell, capsys, cell)
-    same(shell.user_ns["out"], shell.user_ns["images"] * 3)
-
-
-def test_donate_gives_the_tensor_up(shell: Any) -> None:
-    import weakref
-
-    run(shell, "state = torch.ones(4)\nspare = torch.ones(4)")
-    gone = weakref.ref(shell.user_ns["spare"])
-    run(shell, "%%pure --donate state spare\nstate = state + spare")
-    assert shell.user_ns["state"].tolist() == [2.0] * 4
-    assert "spare" not in shell.user_ns
-    assert gone() is None
-
-
-def test_precision_is_the_programs(shell: Any, capsys: Any) -> None:
-    cell = "%%pure --precision {}\ny = images @ images.T"
-    for word in ("highest", "default"):
-        assert "1st" in says(shell, capsys, cell.format(word))
-    same(shell.user_ns["y"], shell.user_ns["images"] @ shell.user_ns["images"].T)
-
-
-def test_the_name_is_the_programs(shell: Any) -> None:
-    from jaxtorch.programs import stats
-
-    run(shell, "%%pure --name digits_loss\ny = images * 2")
-    assert stats.compiled[-1].name == "digits_loss"
-
-
-MISTAKES = [
-    ("--nmae x", "The nearest is --name."),
-    ("--stattic x", "The nearest is --static."),
-    ("images", "not 'images'"),
-    ("--static imagse", "The nearest is images."),
-    ("--donate model", "`model` is no tensor"),
-    ("--precision hi", "'default', 'high', 'highest'"),
-]
-
-
-@pytest.mark.parametrize(("line", "hint"), MISTAKES, ids=[line for line, _ in MISTAKES])
-def test_a_mistake_gets_one_line(shell: Any, capsys: Any, line: str, hint: str) -> None:
-    shown = fails(shell, capsys, f"%%pure {line}\ny = model(images)")
-    assert hint in shown
-    assert len(shown.splitlines()) == 1
-
-
-def test_help_and_completion(shell: Any) -> None:
-    def completions(shell: Any, line: str, body: str = "") -> list[str]:
-        with provisionalcompleter():
-            found = shell.Completer.completions(f"{line}\n{body}", len(line))
-            return [completion.text for completion in found]
-
-    text = shell.object_inspect_text("%%pure")
-    for part in ("--static", "--no-grad", "loss.backward()", "%%jit"):
-        assert part in text
-    assert {"--name", "--no-grad"} <= set(completions(shell, "%%pure --n"))
-    assert completions(shell, "%%pure --static im", "y = images * 2") == ["images"]
-    assert completions(shell, "%%pure --precision h") == ["high", "highest"]
-    assert "--time" in completions(shell, "%%jit --t")
-
-
-@pytest.mark.parametrize("magic", ["pure", "jit"])
-def test_debug_print_prints_at_every_run_of_the_cell(shell: Any, capfd: Any, magic: str) -> None:
-    run(shell, "import jaxtorch")
-    for _ in range(3):
-        capfd.readouterr()
-        run(shell, f"%%{magic} -q\njaxtorch.debug.print('{{}}', images.numel() + 0 * labels.sum())")
-        assert capfd.readouterr().out.splitlines() == ["20"]
-
-
-def test_autoreload_of_an_edited_file_traces_again(
-    shell: Any, capsys: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # whose times are whole seconds
-    file = tmp_path / "edited_layers.py"
-    source = "FACTOR = {}\n\ndef scaled(x):\n    return x * {} * FACTOR\n"
-    file.write_text(source.format(2, 1))
-    run(shell, "%load_ext autoreload")
-    run(shell, "%autoreload 2")
-    run(shell, "import edited_layers\nfrom edited_layers import scaled")
-    cell = "%%pure\nout = scaled(images) + edited_layers.scaled(images)"
-    says(shell, capsys, cell)
-    assert says(shell, capsys, cell).startswith("pure: cached")
-    for i, (factor, number) in enumerate([(2, 3), (5, 3)]):
-        file.write_text(source.format(factor, number))
-        later = time.time() + 10 * (i + 1)
-        os.utime(file, (later, later))
-        assert says(shell, capsys, cell).startswith("pure: retraced")
-        same(shell.user_ns["out"], shell.user_ns["images"] * (factor * number * 2))
-    assert says(shell, capsys, cell).startswith("pure: cached")
-    run(shell, "%autoreload 0")
-    sys.modules.pop("edited_layers")

@@ -35,21 +35,23 @@ def evil() -> Any:
 
 
 def row(view: CacheView) -> dict[str, Any]:
-    (found,) = [r for r in view.data()["rows"] if r["name"] == EVIL]
-    return found
+    (matching,) = [r for r in view.data()["rows"] if r["name"] == EVIL]
+    return matching
 
 
 def test_a_row_counts_what_was_done(evil: Any) -> None:
-    found = row(CacheView())
-    assert (found["calls"], found["hits"], found["traced"]) == (3, 1, 2)
-    assert (found["kind"], found["programs"]) == ("pure", 2)
-    assert found["flops"] == 9
-    notes, programs = found["detail"]
+    row_data = row(CacheView())
+    assert (row_data["calls"], row_data["hits"], row_data["traced"]) == (3, 1, 2)
+    assert (row_data["kind"], row_data["programs"]) == ("pure", 2)
+    assert row_data["flops"] == 9
+    notes, programs = row_data["detail"]
     assert [p["inputs"] for p in programs["rows"]] == ["float32[4]", "float32[9]"]
     assert [p["calls"] for p in programs["rows"]] == [2, 1]
     [note] = notes["notes"]
     assert note["text"].startswith("retraced: x[0] 4 -> 9")
-    assert found["seconds"] == pytest.approx(found["trace"] + found["lowering"] + found["xla"])
+    assert row_data["seconds"] == pytest.approx(
+        row_data["trace"] + row_data["lowering"] + row_data["xla"]
+    )
 
 
 def test_data_is_json_of_rows_with_ids(evil: Any) -> None:
@@ -72,7 +74,7 @@ def test_lines_of_two_files_of_one_name_are_two(evil: Any, monkeypatch: pytest.M
 
     of("/one/twin_file.py")(21)
     of("/two/twin_file.py")(22)
-    sites = [s for s in CacheView().data()["sites"] if s["place"] == "twin_file.py:2"]
+    sites = [s for s in CacheView().data()["sites"] if s["location"] == "twin_file.py:2"]
     assert {s["id"] for s in sites} == {"/one/twin_file.py:2", "/two/twin_file.py:2"}
 
 
@@ -121,11 +123,11 @@ def test_the_revision_changes_with_what_is_shown(
 ) -> None:
     monkeypatch.setattr(cache, "_PERIOD", 0.0)
     view = CacheView()
-    seen = view.revision()
-    assert view.revision() == seen
+    revision = view.revision()
+    assert view.revision() == revision
     evil(torch.ones(4, device="jax"))
     called = view.revision()
-    assert called != seen
+    assert called != revision
     view.answer("keep", {"row": row(view)["detail"][1]["rows"][0]["id"]})
     assert view.revision() != called
     assert [p["hlo"] for p in row(view)["detail"][1]["rows"]] == ["kept", ""]
@@ -145,9 +147,9 @@ def test_many_programs_of_one_function_stay_readable(
     monkeypatch: pytest.MonkeyPatch, evil: Any
 ) -> None:
     monkeypatch.setattr(cache, "_MOST_PROGRAMS", 1)
-    found = row(CacheView())
-    programs = found["detail"][1]
-    assert (len(programs["rows"]), programs["rest"]) == (1, "1 earlier ones are not shown.")
+    row_data = row(CacheView())
+    programs = row_data["detail"][1]
+    assert (len(programs["rows"]), programs["omitted"]) == (1, "1 earlier ones are not shown.")
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()
 
 

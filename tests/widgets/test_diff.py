@@ -25,7 +25,7 @@ def chain(*functions: str) -> str:
 
 @pytest.fixture(scope="module")
 def readings() -> Iterator[tuple[Reading, Reading]]:
-    kept, found = [], []
+    kept, pair = [], []
     names = ["sin", "exp", "tanh", "sin", "exp", "tanh", "sin", "exp", "tanh", "sin"]
     for functions in (names, [*names[:5], "cos", *names[5:]]):
         namespace: dict[str, object] = {"torch": torch}
@@ -34,8 +34,8 @@ def readings() -> Iterator[tuple[Reading, Reading]]:
         with torch.no_grad():
             captured(torch.eye(8, device="jax"))
         kept.append(captured)
-        found.append(Reading([p for p in programs() if p.name == "chain"][-1]))
-    yield found[0], found[1]
+        pair.append(Reading([p for p in programs() if p.name == "chain"][-1]))
+    yield pair[0], pair[1]
     del kept
 
 

@@ -224,7 +224,7 @@ def test_the_memory_is_that_of_the_arguments_and_results(view: HloView) -> None:
     assert memory["results"] == "4 B"
     rows = [row for row in section(data, "buffers")["rows"] if row["kind"] == "argument"]
     assert sorted(row["bytes"] for row in rows) == sorted([4 * 8 * 16, 4 * 16 * 4])
-    held = {name for row in rows for name in row["words"].split()}
+    held = {name for row in rows for name in row["search_text"].split()}
     parameters = {i.name for i in view.reading.module.entry.instructions if i.opcode == "parameter"}
     assert held == parameters
 

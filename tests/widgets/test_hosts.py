@@ -43,16 +43,16 @@ def colab(kernel: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
 
 def shown(view: Counted) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = live.bundle(view)
-    return found if isinstance(found, tuple) else (found, {})
+    bundle = live.bundle(view)
+    return bundle if isinstance(bundle, tuple) else (bundle, {})
 
 
 def test_in_a_lab_an_output_is_html_alone_and_the_widget_finds_it(kernel: SimpleNamespace) -> None:
     data, metadata = shown(Counted())
     assert set(data) == {"text/plain", "text/html"}
     assert not metadata
-    [place] = live._connections
-    assert f'class="jaxtorch-view jaxtorch-view-{place}"' in data["text/html"]
+    [view_id] = live._connections
+    assert f'class="jaxtorch-view jaxtorch-view-{view_id}"' in data["text/html"]
     assert "<p>counted</p>" in data["text/html"]
 
 

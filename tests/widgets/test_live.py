@@ -51,7 +51,7 @@ class Counted(View):
 class Widget:
     """A widget whose page keeps what it was sent."""
 
-    place = "p"
+    view_id = "p"
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -219,14 +219,14 @@ def test_the_oldest_of_too_many_views_ends(view: Counted) -> None:
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("place", ["elsewhere", "", "the second's"])
-def test_a_page_that_renames_its_place_does_not_stop_the_kernel(
-    view: Counted, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize("view_id", ["elsewhere", "", "the second's"])
+def test_a_page_that_changes_its_id_does_not_stop_the_kernel(
+    view: Counted, monkeypatch: pytest.MonkeyPatch, view_id: str
 ) -> None:
     monkeypatch.setattr(live, "_MOST", 2)
     first, second = live.connect(view), live.connect(view)
     # As ipywidgets takes an update from the page.
-    first.widget.set_state({"place": second.place if place == "the second's" else place})
+    first.widget.set_state({"view_id": second.view_id if view_id == "the second's" else view_id})
     third = live.connect(view)
     assert first.widget.comm is None
     assert list(live._connections.values()) == [second, third]

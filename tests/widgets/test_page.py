@@ -57,7 +57,7 @@ class Shown(PageView):
             (f"warning {EVIL}",),
             (
                 Facts((Fact(f"name {EVIL}", (f"line {EVIL}",)),)),
-                Table("items", shown, rows, "Items", rest="rest", numbered=True),
+                Table("items", shown, rows, "Items", omitted="omitted", numbered=True),
                 Code("code", (*shown[1:], shown[0]), rows, "Source", "file.py"),
                 Chart("peaks", None, text=lambda: "drawn", html=lambda: "<b>drawn</b>"),
             ),
@@ -79,7 +79,7 @@ def test_the_text_has_each_section() -> None:
         "      advice",
         "2  <img sr…",
         "3  last         ~20 B",
-        "rest",
+        "omitted",
         "",
         "file.py",
         "    size  name",
@@ -97,7 +97,7 @@ def test_the_html_says_the_same_and_escapes_everything() -> None:
     page = harmless(Shown().html())
     for word in ("title", "fact", "warning", "name", "line", "why"):
         assert f"{word} {EVIL}" in page.text
-    for word in ("1.50 KiB", "~20 B", "advice", "rest", "file.py", "drawn", "⋮"):
+    for word in ("1.50 KiB", "~20 B", "advice", "omitted", "file.py", "drawn", "⋮"):
         assert word in page.text
     assert "never seen" not in page.text
 
@@ -106,15 +106,15 @@ def test_the_data_has_the_rows_under_the_key_of_their_table() -> None:
     data = json.loads(json.dumps(Shown().data()))
     assert [row["name"] for row in data["items"]] == ["conv", EVIL, "last"]
     assert data["items"] == data["code"]
-    kinds = [section["type"] for section in data["page"]["sections"]]
-    assert kinds == ["facts", "table", "code", "chart"]
+    types = [section["type"] for section in data["page"]["sections"]]
+    assert types == ["facts", "table", "code", "chart"]
     assert data["page"]["sections"][1]["rows"] == []
 
 
 def test_every_field_of_a_row_is_sent() -> None:
     """What a view knows of a row, such as whether a value is a guess, cannot be lost on the way."""
     [*_, last] = Shown().data()["items"]
-    assert set(last) == {"id", "words", "detail", "name", "size", "empty", "guess"}
+    assert set(last) == {"id", "search_text", "detail", "name", "size", "empty", "guess"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ JS = Path(__file__).parents[2] / "widgets" / "js"
 CASES = json.loads((JS / "test" / "patches.json").read_text())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["says"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["title"])
 def test_a_patch_has_what_changed(case: dict) -> None:
     assert protocol.difference(case["old"], case["new"]) == case["changes"]
 
@@ -37,5 +37,7 @@ def test_both_sides_speak_the_same_version_and_know_the_same_messages() -> None:
     assert f"VERSION = {protocol.VERSION};" in source
     assert f"v: {protocol.VERSION}," in (JS / "src" / "shell.ts").read_text()
     theirs = set(re.findall(r'type: "(\w+)"', source))
-    told = set(re.findall(r"^    (\w+)(?= [| ])|\| (close)", protocol.__doc__ or "", re.MULTILINE))
-    assert theirs == {name for pair in told for name in pair if name} | {"end"}
+    documented = set(
+        re.findall(r"^    (\w+)(?= [| ])|\| (close)", protocol.__doc__ or "", re.MULTILINE)
+    )
+    assert theirs == {name for pair in documented for name in pair if name} | {"end"}

@@ -28,11 +28,11 @@ class Tags(HTMLParser):
     def __init__(self, page: str):
         super().__init__()
         self.open: list[str] = []
-        self.seen: set[str] = set()
+        self.names: set[str] = set()
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.seen.add(tag)
+        self.names.add(tag)
         if tag != "br":
             self.open.append(tag)
 
@@ -59,5 +59,5 @@ def test_html_is_a_plain_table_with_everything_escaped() -> None:
     page = StatusView(STATUS)._repr_html_()
     tags = Tags(page)
     assert not tags.open
-    assert tags.seen == {"table", "tr", "th", "td", "br"}
+    assert tags.names == {"table", "tr", "th", "td", "br"}
     assert "aten::&lt;odd&gt; × 2" in page

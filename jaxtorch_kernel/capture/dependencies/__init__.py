@@ -5,6 +5,7 @@ During the trace:
     recorder.py   sees each function that the code enters
     followed.py   decides whose code is followed
     reads.py      finds what a function reads and writes, from its bytecode
+    frames.py     finds frames of user code, and the code of torch methods that read all of a module
     chains.py     resolves such a chain of reads from its root in a frame
     closures.py   finds the variables of a running function's closure
     steps.py      steps from an owner to an attribute or an item, and guards it
@@ -14,6 +15,7 @@ During the trace:
     boundary.py   decides what may be an argument or a result
     excluded.py   names what the code reads without depending on it
     notes.py      collects what was read and turns it into guards
+    identities.py checks that a container with several paths is still one object
     gradients.py  finds the leaves whose `.grad` the code set
 
 Before each run:
@@ -31,6 +33,6 @@ Side effects of the code:
     trees.py      containers of tensors that the code assigns
     repeats.py    what each run repeats on Python objects
     landings.py   tensors that the code stores, and each run stores again
-    buffer_refs.py  finds the buffer of a tensor again
+    buffer_refs.py  finds the buffers that the code reached
     record.py     the result of one trace: guards, repeats, where tensors are found
 """

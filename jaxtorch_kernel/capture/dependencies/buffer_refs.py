@@ -7,18 +7,19 @@ gets a new gradient. So a reference does not hold the buffer; it goes through th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
-from ...storage.buffer import Buffer
+from ...storage.buffer import Buffer, buffer_of
 from .effects import layout_of
 from .slots import Slot
 from .tokens import is_device_tensor
 from .trees import Leaf
 
 Tensor = torch.Tensor
+BufferRef: TypeAlias = Callable[[], Buffer | None]
 
 
 class SlotBuffer:
@@ -78,3 +79,59 @@ def leaf_with_gradient(leaf: Tensor) -> Callable[[], Tensor | None]:
         return tensor if tensor is not None and tensor.grad is not None else None
 
     return find
+
+
+class BufferRefs:
+    """The references to all buffers that the code reached.
+
+    Attributes:
+        replaced: tensors that each run replaces by others in their slots.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        """`tensors`: those that the code read by name."""
+        self.replaced: list[Tensor] = []
+        self._tensors: dict[int, list[Tensor]] = {}  # by the identity of the buffer
+        self._references: dict[int, list[BufferRef]] = {}  # other ways to find a buffer
+        for tensor in tensors:
+            self._tensors.setdefault(id(buffer_of(tensor)), []).append(tensor)
+
+    def is_named(self, buffer: object) -> bool:
+        """Whether a buffer is read through a tensor that the code read by name."""
+        return id(buffer) in self._tensors and id(buffer) not in self._references
+
+    def add(self, tensor: Tensor, reference: BufferRef) -> None:
+        """Use this reference to find the buffer of a tensor at each run."""
+        self._references.setdefault(id(buffer_of(tensor)), []).append(reference)
+
+    def all_of(self, buffer: object) -> list[BufferRef]:
+        """Every way in which the code reached a buffer; the first is how it is read at each run."""
+        tensors = [
+            t for t in self._tensors.get(id(buffer), ()) if not any(t is r for r in self.replaced)
+        ]
+        return [*self._references.get(id(buffer), ()), *map(TensorBuffer, tensors)]
+
+    def split(
+        self, buffers: Sequence[BufferRef]
+    ) -> tuple[list[weakref.ref[Tensor]], list[BufferRef], list[Buffer | None]]:
+        """How a run finds the captured buffers.
+
+        A buffer is found through its tensor if it has one, since `tensor.data = other` gives the tensor another
+        buffer, or through its slot, if each run binds a new tensor there.
+
+        Returns:
+            the tensors; references to the other buffers; the current buffers of both, in this order.
+        """
+        alive = [reference() for reference in buffers]
+        named = [buffer for buffer in alive if self.is_named(buffer)]
+        others = [(b, r) for b, r in zip(alive, buffers, strict=True) if not self.is_named(b)]
+        tensors = [weakref.ref(self._tensors[id(buffer)][0]) for buffer in named]
+        references = [
+            self._references.get(id(buffer), [reference])[0] for buffer, reference in others
+        ]
+        return tensors, references, [*named, *(buffer for buffer, _ in others)]
+
+    def forget(self) -> None:
+        """Drop the tensors."""
+        self._tensors.clear()
+        self.replaced.clear()

@@ -20,7 +20,7 @@ import contextlib
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -34,10 +34,10 @@ from ..results import Known
 from . import outside
 from .effects import Assignment, Effects, Line
 from .excluded import Excluded
-from .fetch import GONE, Fetch, fetched
+from .fetch import Fetch, fetched
 from .guard import CONTENTS, Check, Group, Guard, Hooks, Table
 from .guards import Guards
-from .reads import ATTRIBUTE, ITEM
+from .identities import container_path, identity_checks
 from .slots import Slot
 from .tokens import CONTAINERS, is_device_tensor, is_plain, is_plain_container
 from .trees import tensor_tree
@@ -198,7 +198,7 @@ class Notes:
         self, owner: object, kind: str, key: Any, value: object, path: str, fetch: Fetch
     ) -> tuple[Fetch, bool]:
         """Guard one value of an owner. Returns its fetch and whether the guard is new; the first guard stays."""
-        identity = (id(owner), kind, _container_path(owner, kind, path))
+        identity = (id(owner), kind, container_path(owner, kind, path))
         group = self.groups.get(identity)
         if group is None:
             group = self.groups[identity] = Group(fetch, kind)
@@ -318,7 +318,7 @@ class Notes:
         if self.reads(slot):
             return
         owner, kind, key = slot.identity
-        identity = owner, kind, _container_path(slot.owner(), kind, slot.path)
+        identity = owner, kind, container_path(slot.owner(), kind, slot.path)
         if identity not in self.groups:
             self.groups[identity] = Group(slot.owner, kind)
         self.groups[identity].keys.append(key)
@@ -350,27 +350,11 @@ class Notes:
         owner, kind, _ = slot.identity
         return [group for identity, group in self.groups.items() if identity[:2] == (owner, kind)]
 
-    def _identity_checks(self) -> Iterator[Check]:
-        """Checks that the containers that the code reached by several paths are still the same object on each."""
-        paths: dict[int, dict[str, Fetch]] = {}
-        for (owner, kind, _), group in self.groups.items():
-            if kind != ATTRIBUTE and group.guards and fetched(group.fetch) is not None:
-                path = group.guards[0].path
-                where = _container_path(group.fetch(), kind, path) or path
-                paths.setdefault(owner, {}).setdefault(where, group.fetch)
-        for assignment in self.effects.assignments.values():
-            slot = assignment.slot
-            container = slot.owner()
-            if isinstance(container, CONTAINERS) and id(container) in paths:
-                where = _container_path(container, ITEM, slot.path) or slot.path
-                paths[id(container)].setdefault(where, slot.owner)
-        return (_identity_check(fetches) for fetches in paths.values() if len(fetches) > 1)
-
     def build_guards(self) -> Guards:
         """The guards of the program."""
         self._seen.clear()
         self._depths.clear()
-        for check in self._identity_checks():
+        for check in identity_checks(self.groups, self.effects.assignments.values()):
             self.checks[id(check)] = check
         groups = []
         for group in self.groups.values():
@@ -386,21 +370,3 @@ class Notes:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
-
-
-def _container_path(owner: object, kind: str, path: str) -> str:
-    """The path of an item's container: a container with two paths may be two later, so that each path has guards."""
-    return path.rpartition("[")[0] if kind == ITEM and isinstance(owner, CONTAINERS) else ""
-
-
-def _identity_check(fetches: dict[str, Callable[[], object]]) -> Check:
-    """A check that a container with several paths is still a single object."""
-
-    def holds() -> bool:
-        try:
-            return len({id(fetch()) for fetch in fetches.values()}) == 1
-        except GONE:
-            return False
-
-    first, second, *_ = fetches
-    return Check(first, f"is no longer the same object as {second}", holds)

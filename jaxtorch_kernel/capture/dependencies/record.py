@@ -8,7 +8,6 @@ the code stores, or whose `requires_grad` it sets, is noted by its index, becaus
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,9 @@ from itertools import chain
 import torch
 
 from ...storage.buffer import Buffer, buffer_of
-from ..errors import CaptureError, MakesParameters
+from ..errors import CaptureError, MakesParameters, warn_of_constant
 from ..results import Alias
-from .buffer_refs import GradBuffer, SlotBuffer, TensorBuffer, leaf_with_gradient
+from .buffer_refs import BufferRefs, GradBuffer, SlotBuffer, leaf_with_gradient
 from .effects import (
     Assignment,
     ReachedContainer,
@@ -42,23 +41,12 @@ from .trees import Leaf, NewTree, tensor_tree
 Tensor = torch.Tensor
 
 IsTraced = Callable[[Buffer], bool]
-BufferRef = Callable[[], Buffer | None]
 
 
 def _stored_error(path: str, file: str | None, line: int | None) -> CaptureError:
     return CaptureError(
         f"the captured code stores a tensor in `{path}`, which existed before the call",
         "Return it and store it outside, or use jit (%%jit), which stores a new one at each run.",
-        file,
-        line,
-    )
-
-
-def warn_of_a_constant(what: str, file: str, line: int) -> None:
-    """Warn that the code does something that a program cannot repeat."""
-    warnings.warn_explicit(
-        f"captured code {what}: the current value becomes a constant of the program. Pass it as an argument.",
-        UserWarning,
         file,
         line,
     )
@@ -106,6 +94,7 @@ class Record:
         flags: the `requires_grad` that a run expects of tensors that the code changes, by identity.
         paths: of the tensors that the code read by name, by identity.
         layouts: of the device's tensors among them: path, weak reference, memory layout.
+        buffers: how each run finds the buffers that the code reached.
         fresh: results that the code created and that are no tensors, by identity.
         flagged: the tensors whose `requires_grad` the code may ask for.
         differentiates: whether it matters which tensors require a gradient.
@@ -133,12 +122,8 @@ class Record:
         self.reflagged: list[tuple[int, bool]] = []
         self.flags: dict[int, bool | None] = {}
         self.paths = {key: path for key, (path, _) in recorder.tensors.items()}
-        self._tensors: dict[int, list[Tensor]] = {}  # read by name, by the identity of the buffer
-        self._references: dict[int, list[BufferRef]] = {}  # other ways to find a buffer
         self._rebind = Rebind()
-        self._replaced: list[Tensor] = []  # each run replaces them by others in their slots
-        for tensor in self._named_tensors():
-            self._tensors.setdefault(id(buffer_of(tensor)), []).append(tensor)
+        self.buffers = BufferRefs(self._named_tensors())
         self._record_effects(results)
         self.layouts = [
             (self.paths[id(tensor)], weakref.ref(tensor), layout_of(tensor))
@@ -150,11 +135,12 @@ class Record:
         self.flagged = references if "requires_grad" in names else []
         self.differentiates = torch.is_grad_enabled() or any("grad" in name for name in names)
         # A tensor that is also guarded elsewhere must be the one that is in its slot now.
-        self._replaced = [t for t in self._replaced if not recorder.notes.is_guarded(t)]
+        replaced = self.buffers.replaced
+        replaced[:] = [t for t in replaced if not recorder.notes.is_guarded(t)]
         self.guards: Guards = recorder.notes.build_guards()
         self.modules = list(recorder.modules.values())
         for what, file, line in recorder.warned:
-            warn_of_a_constant(what, file, line)
+            warn_of_constant(what, file, line)
         del self._recorder, self._is_traced
 
     def _named_tensors(self) -> Iterator[Tensor]:
@@ -181,7 +167,7 @@ class Record:
         for reference, gradient in recorder.gradients.values():
             leaf = reference()
             if leaf is not None and gradient is not None and is_device_tensor(gradient):
-                self._reads_through(gradient, GradBuffer(leaf, gradient))
+                self.buffers.add(gradient, GradBuffer(leaf, gradient))
 
     def _is_traced_tensor(self, value: object) -> bool:
         return is_device_tensor(value) and self._is_traced(buffer_of(value))
@@ -242,8 +228,8 @@ class Record:
             )
         self._store_each_run(slot, now, before, _stored_error(slot.path, *line))
         if is_device_tensor(before):
-            self._reads_through(before, SlotBuffer(slot, before))
-            self._replaced.append(before)
+            self.buffers.add(before, SlotBuffer(slot, before))
+            self.buffers.replaced.append(before)
             notes.drop_guards(slot)  # the previous tensor is an input, whichever it is
 
     def _rebind_object(self, assignment: Assignment, now: object) -> None:
@@ -300,8 +286,8 @@ class Record:
             for i, reference in alike.tensors.items():
                 tensor = reference()
                 if is_device_tensor(tensor):
-                    self._reads_through(tensor, SlotBuffer(Leaf(tree, i), tensor))
-                    self._replaced.append(tensor)
+                    self.buffers.add(tensor, SlotBuffer(Leaf(tree, i), tensor))
+                    self.buffers.replaced.append(tensor)
         return True
 
     def _store_each_run(
@@ -383,41 +369,6 @@ class Record:
             else:
                 self.tied.append((index, leaf_with_gradient(leaf)))
 
-    def is_named(self, buffer: object) -> bool:
-        """Whether a buffer is read through a tensor that the code read by name."""
-        return id(buffer) in self._tensors and id(buffer) not in self._references
-
-    def _reads_through(self, tensor: Tensor, reference: BufferRef) -> None:
-        """Use this reference to find the buffer of a tensor at each run."""
-        self._references.setdefault(id(buffer_of(tensor)), []).append(reference)
-
-    def all_of(self, buffer: object) -> list[BufferRef]:
-        """Every way in which the code reached a buffer; the first is how it is read at each run."""
-        tensors = [
-            t for t in self._tensors.get(id(buffer), ()) if not any(t is r for r in self._replaced)
-        ]
-        return [*self._references.get(id(buffer), ()), *map(TensorBuffer, tensors)]
-
-    def references(
-        self, buffers: Sequence[BufferRef]
-    ) -> tuple[list[weakref.ref[Tensor]], list[BufferRef], list[Buffer | None]]:
-        """How a run finds the captured buffers.
-
-        A buffer is found through its tensor if it has one, since `tensor.data = other` gives the tensor another
-        buffer, or through its slot, if each run binds a new tensor there.
-
-        Returns:
-            the tensors; references to the other buffers; the current buffers of both, in this order.
-        """
-        alive = [reference() for reference in buffers]
-        named = [buffer for buffer in alive if self.is_named(buffer)]
-        others = [(b, r) for b, r in zip(alive, buffers, strict=True) if not self.is_named(b)]
-        tensors = [weakref.ref(self._tensors[id(buffer)][0]) for buffer in named]
-        references = [
-            self._references.get(id(buffer), [reference])[0] for buffer, reference in others
-        ]
-        return tensors, references, [*named, *(buffer for buffer, _ in others)]
-
     def landings(self, escaped: Sequence[Escaped]) -> list[Landing]:
         """For the tensors that the code stored, given all tensors that outlive the trace."""
         buffers = {id(reference()) for reference, _ in escaped}
@@ -425,8 +376,7 @@ class Record:
 
     def forget(self) -> None:
         """Drop the references to tensors."""
-        self._tensors.clear()
-        self._replaced.clear()
+        self.buffers.forget()
         self.bindings.clear()
 
     def module_buffers(self) -> set[int]:

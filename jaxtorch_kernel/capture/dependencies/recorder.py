@@ -14,7 +14,6 @@ The hook is off while an operator of the device runs (`pausing.py`).
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import types
@@ -38,6 +37,7 @@ from .closures import Closures
 from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
+from .frames import OPTIMIZER, READ_ALL, user_frame, user_line
 from .gradients import Gradients
 from .modules import Modules
 from .notes import Notes
@@ -164,7 +164,7 @@ class Recorder:
             if name in outside.DRAWS:
                 self._add_draw(name, frame)
             what = outside.unrepeatable_call(arg, frame)
-            if what is not None and (caller := _user_frame(frame)) is not None:
+            if what is not None and (caller := user_frame(frame)) is not None:
                 self.notes.warn(what, caller.f_code.co_filename, caller.f_lineno)
         elif event == "return" and frame.f_code is _NEW_PARAMETER and isinstance(arg, Tensor):
             self.notes.parameters.append(weakref.ref(arg))
@@ -172,7 +172,7 @@ class Recorder:
     def _add_draw(self, name: str, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == _FUNCTIONAL:
             frame = frame.f_back
-        caller = _user_frame(frame)
+        caller = user_frame(frame)
         if caller is not None:
             file, line = caller.f_code.co_filename, caller.f_lineno
             self.draws.append(Draw(f"torch.{name}", file, line, by_user=caller is frame))
@@ -229,7 +229,7 @@ class Recorder:
     ) -> None:
         if self.notes.contains_new_parameters(value):
             path = f"{self.notes.module_path(module)}.{name}"
-            raise MakesParameters(path, *_user_line(frame))
+            raise MakesParameters(path, *user_line(frame))
 
     def enter_train(self, frame: types.FrameType) -> None:
         """`module.train()` and `module.eval()`: the code may change the mode."""
@@ -249,7 +249,7 @@ class Recorder:
         """A method that reads all parts of a module."""
         module = frame.f_locals.get("self")
         caller = frame.f_back
-        while caller is not None and caller.f_code in _READ_ALL:
+        while caller is not None and caller.f_code in READ_ALL:
             caller = caller.f_back
         internal = caller is not None and caller.f_code.co_filename.startswith(_JAXTORCH)
         if internal or not isinstance(module, torch.nn.Module):
@@ -339,19 +339,6 @@ def declare_input(function: object) -> None:
 # -- which handler a function has ---------------------------------------------------------------------------------
 
 
-def _user_frame(frame: types.FrameType | None) -> types.FrameType | None:
-    """The innermost frame of user code, from this frame outwards."""
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _user_line(frame: types.FrameType) -> tuple[str | None, int | None]:
-    """File and line of user code, for an error."""
-    caller = _user_frame(frame)
-    return (None, None) if caller is None else (caller.f_code.co_filename, caller.f_lineno)
-
-
 def _ignore(recorder: Recorder, frame: types.FrameType) -> None:
     """The function is not followed."""
 
@@ -360,29 +347,16 @@ def _refuse_loader(recorder: Recorder, frame: types.FrameType) -> None:
     raise CaptureError(
         "captured code loops over a DataLoader, which would happen only once, when it is traced",
         "Loop outside the captured code and pass it each batch.",
-        *_user_line(frame),
+        *user_line(frame),
     )
 
 
 _Handler: TypeAlias = Callable[[Recorder, types.FrameType], None]
 
 
-def _code(function: Callable[..., object]) -> types.CodeType:
-    code: types.CodeType = inspect.unwrap(function).__code__
-    return code
-
-
-# The methods of a module that read all of its tree.
-_READ_ALL = frozenset(
-    _code(getattr(torch.nn.Module, name))
-    for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
-)
-_OPTIMIZER = [
-    _code(getattr(torch.optim.Optimizer, name)) for name in ("zero_grad", "_optimizer_step_code")
-]
 _FUNCTIONS: dict[types.CodeType, _Handler] = {
-    **dict.fromkeys(_READ_ALL, Recorder.enter_whole_module),
-    **dict.fromkeys(_OPTIMIZER, Recorder.enter_optimizer),
+    **dict.fromkeys(READ_ALL, Recorder.enter_whole_module),
+    **dict.fromkeys(OPTIMIZER, Recorder.enter_optimizer),
     torch.nn.Module.__getattr__.__code__: Recorder.enter_getattr,
     torch.nn.Module._call_impl.__code__: Recorder.enter_module,
     torch.nn.Module.__setattr__.__code__: Recorder.enter_setattr,

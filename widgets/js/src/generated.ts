@@ -32,7 +32,7 @@ export interface Page {
 
 export interface Row {
   id: number | string;
-  words: string;
+  search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
 }
 
@@ -121,7 +121,7 @@ export interface InstructionAnswer {
 
 export interface CostRow {
   id: number | string;
-  words: string;
+  search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
   line: string;
   instructions: number;
@@ -149,7 +149,7 @@ export interface Table {
   rows: Row[];
   title: string;
   name: string;
-  rest: string;
+  omitted: string;
   empty: string;
   numbered: boolean;
   selects: boolean;
@@ -183,7 +183,7 @@ export interface Action {
 
 export interface CellRow {
   id: number | string;
-  words: string;
+  search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
   cell: string;
   seconds: number;
@@ -320,7 +320,7 @@ export interface Note {
 export interface Column {
   label: string;
   unit: "text" | "code" | "number" | "count" | "seconds" | "nanoseconds" | "bytes" | "amount" | "share";
-  says: string;
+  help: string;
   wide: boolean;
   mark: string;
   key: string;

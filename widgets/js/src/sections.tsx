@@ -125,7 +125,7 @@ function Rows({ section, client, rows = section.rows, filter, marks }: SectionPr
     key: column.key,
     label: column.label,
     kind: column.unit,
-    says: column.says,
+    says: column.help,
     wide: column.wide,
     value: (row) => value(row, column.key) as string | number | null,
     draw: (row) => shown(row, column),
@@ -154,7 +154,7 @@ function Rows({ section, client, rows = section.rows, filter, marks }: SectionPr
         head={head?.key}
         id={(row) => row.id}
         filter={filter}
-        words={(row) => row.words}
+        words={(row) => row.search_text}
         empty={section.empty}
         selected={section.selects && marks ? (row) => marks.chosen.includes(row.id) : undefined}
         onSelect={section.selects && marks ? (row) => marks.press([row.id]) : undefined}
@@ -175,7 +175,7 @@ function Rows({ section, client, rows = section.rows, filter, marks }: SectionPr
             : undefined
         }
       />
-      {section.rest && <p class="dim">{section.rest}</p>}
+      {section.omitted && <p class="dim">{section.omitted}</p>}
     </>
   );
 }
@@ -213,8 +213,8 @@ function Lines({ section, rows = section.rows }: SectionProps<Code>) {
       <table class="annotated">
         <thead>
           <tr>
-            {figures.map(({ key, label, says, wide }) => (
-              <th class={`plain num ${wide ? "wide" : ""}`} scope="col" key={key} title={says}>
+            {figures.map(({ key, label, help, wide }) => (
+              <th class={`plain num ${wide ? "wide" : ""}`} scope="col" key={key} title={help}>
                 {label}
               </th>
             ))}

@@ -34,7 +34,7 @@ export function show(model: Model, element: HTMLElement): () => void {
 
 // Draws wherever the page has this model's HTML, now and later.
 export function start(model: Model, signal?: AbortSignal): void {
-  const places = document.getElementsByClassName(`jaxtorch-view-${String(model.get("place"))}`);
+  const places = document.getElementsByClassName(`jaxtorch-view-${String(model.get("view_id"))}`);
   const shown = new Map<Element, () => void>();
   const seek = (): void => {
     for (const [element, undo] of shown) {

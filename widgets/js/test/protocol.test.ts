@@ -4,10 +4,10 @@ import { test } from "node:test";
 import read from "./patches.json";
 import { applied, type Change, type Data } from "../src/protocol.ts";
 
-const cases = read as unknown as { says: string; old: Data; new: Data; changes: Record<string, Change> }[];
+const cases = read as unknown as { title: string; old: Data; new: Data; changes: Record<string, Change> }[];
 
-for (const { says, old, new: next, changes } of cases) {
-  test(`patch: ${says}`, () => {
+for (const { title, old, new: next, changes } of cases) {
+  test(`patch: ${title}`, () => {
     const before = structuredClone(old);
     assert.deepEqual(applied(old, changes), next);
     assert.deepEqual(old, before, "the state before is left as it was");

@@ -1,0 +1,39 @@
+"""Frames of user code, and the code of torch's methods that the recorder treats as one read."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+
+import torch
+
+from ...programs.site import is_user_file
+
+
+def user_frame(frame: types.FrameType | None) -> types.FrameType | None:
+    """The innermost frame of user code, from this frame outwards."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_line(frame: types.FrameType) -> tuple[str | None, int | None]:
+    """File and line of user code, for an error."""
+    caller = user_frame(frame)
+    return (None, None) if caller is None else (caller.f_code.co_filename, caller.f_lineno)
+
+
+def _code(function: Callable[..., object]) -> types.CodeType:
+    code: types.CodeType = inspect.unwrap(function).__code__
+    return code
+
+
+# The methods of a module that read all of its tree.
+READ_ALL = frozenset(
+    _code(getattr(torch.nn.Module, name))
+    for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
+)
+OPTIMIZER = [
+    _code(getattr(torch.optim.Optimizer, name)) for name in ("zero_grad", "_optimizer_step_code")
+]
