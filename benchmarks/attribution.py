@@ -101,7 +101,9 @@ def profiled(shell: InteractiveShell, cells: list[str], warmup: int = 3) -> Prof
 
 def in_cells(found: Profile) -> float:
     """The share of the device's time that belongs to a line of a cell, between 0 and 1."""
-    known = [row.time.total for row in found.lines if row.place is not None and row.place.cell]
+    known = [
+        row.time.total for row in found.lines if row.location is not None and row.location.cell
+    ]
     return sum(known) / found.device
 
 

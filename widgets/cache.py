@@ -19,8 +19,8 @@ from jaxtorch.insight.recompiles import (
 )
 from jaxtorch.programs import stats
 
+from .locations import label, location_id
 from .page import Action, Column, Note, Notes, Page, Row, Section, Table, columns
-from .places import place_id, where
 from .protocol import Json
 from .units import counted, written
 from .view import PageView
@@ -207,7 +207,7 @@ def _row(function: FunctionInfo) -> FunctionRow:
         detail=_detail(function),
         name=function.name,
         kind=function.kind,
-        location=where(function.place),
+        location=label(function.location),
         programs=len(programs),
         calls=function.calls if captured or function.calls else None,
         hits=function.hits if captured else None,
@@ -252,7 +252,7 @@ def _advised(retraces: Iterable[Retrace]) -> list[Note]:
     for retrace in reversed(list(retraces)):
         new = tuple(advice for advice in dict.fromkeys(retrace.advice) if advice not in advised)
         advised.update(new)
-        location = f" ({where(retrace.place)})" if retrace.place is not None else ""
+        location = f" ({label(retrace.location)})" if retrace.location is not None else ""
         what = ", ".join(retrace.what) or "for an unknown reason"
         notes.append(Note(f"retraced: {what}{location}", new))
     return notes[::-1]
@@ -266,7 +266,7 @@ def _program_row(info: ProgramInfo) -> ProgramRow:
         id=info.id,
         program=f"#{info.id}{name}{part}",
         inputs=", ".join(info.signature) or "none",
-        location=where(info.place),
+        location=label(info.location),
         calls=info.calls if info.calls or info.kind not in ("eager", "jax.jit") else None,
         trace=info.trace_seconds,
         lowering=info.lowering_seconds,
@@ -283,8 +283,8 @@ def _program_row(info: ProgramInfo) -> ProgramRow:
 
 def _total_row(total: Total, by_cell: bool = False) -> TotalRow:
     return TotalRow(
-        id=place_id(total.place, by_cell),
-        location=where(total.place, by_cell) or "elsewhere",
+        id=location_id(total.location, by_cell),
+        location=label(total.location, by_cell) or "elsewhere",
         programs=total.programs,
         seconds=total.seconds,
     )

@@ -9,7 +9,7 @@ from jaxtorch.insight.hlo.graph import Graph, folded, neighbourhood
 from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading, Source
 from jaxtorch.insight.hlo.scopes import scope_of
-from jaxtorch.insight.programs import Place, ProgramInfo, program, programs
+from jaxtorch.insight.programs import Location, ProgramInfo, program, programs
 
 from .diff import DiffView
 from .hlo_data import (
@@ -89,7 +89,11 @@ class HloView(View):
         return "\n".join([*parts, "", *self._text()])
 
     def _code(self) -> list[str]:
-        rows = {(r.place.file, r.place.line): r for r in self.reading.lines if r.place is not None}
+        rows = {
+            (r.location.file, r.location.line): r
+            for r in self.reading.lines
+            if r.location is not None
+        }
         total = self.reading.costs.total
         width = _WIDTH - sum(_WIDTHS) - len(_WIDTHS)
         out = []
@@ -100,7 +104,7 @@ class HloView(View):
                 figures = cells(rows.get((source.file, number)), total)
                 shown = shortened(f"{number:4}  {code.expandtabs(4)}", width)
                 out.append(f"{shown:{width}} {_aligned(figures)}".rstrip())
-        unattributed = next((r for r in self.reading.lines if r.place is None), None)
+        unattributed = next((r for r in self.reading.lines if r.location is None), None)
         if unattributed is not None:
             out.append(
                 f"{'      (no line of your code)':{width}} {_aligned(cells(unattributed, total))}"
@@ -110,7 +114,7 @@ class HloView(View):
     def _fusions(self) -> list[str]:
         out = ["", "The most expensive fusions:"] if self.reading.fusions else []
         for f in self.reading.fusions[:8]:
-            lines = ",".join(str(p.line) for p in f.places[:5]) or "none"
+            lines = ",".join(str(p.line) for p in f.locations[:5]) or "none"
             line = f"  {f.instruction.name}: lines {lines}; {amount(f.cost.flops)} FLOPs; {parts_of(f.parts)}"
             out.append(shortened(line, _WIDTH))
         return out
@@ -128,7 +132,7 @@ class HloView(View):
             head += f", {_MOST} of them here (--grep WORD, --line N, --save FILE)"
         out = [head]
         for i in shown:
-            numbers = ",".join(str(p.line) for p in listing.places[i][:3])
+            numbers = ",".join(str(p.line) for p in listing.locations[i][:3])
             line = f"{numbers:>9} │ {shown_line(listing, i)}"
             out.append(line if why else shortened(line, _WIDTH))
         return out
@@ -175,11 +179,11 @@ class HloView(View):
         """Assign an L to every new line, and an index to every new file. The old ones do not change."""
         texts = {source.file: source for source in self.reading.texts()}
         self._sources = [texts.pop(source.file) for source in self._sources] + list(texts.values())
-        places = [row.place for row in self.reading.lines if row.place is not None]
+        locations = [row.location for row in self.reading.lines if row.location is not None]
         for listing in self.reading.requested_listings():
-            places += listing.all_places
-        for place in places:
-            self._lines.setdefault((place.file, place.line), len(self._lines))
+            locations += listing.all_locations
+        for location in locations:
+            self._lines.setdefault((location.file, location.line), len(self._lines))
 
     def _source_lines(self) -> SourceLines:
         files = {source.file: i for i, source in enumerate(self._sources)}
@@ -191,15 +195,15 @@ class HloView(View):
             [SourceLine(files.get(file, 0), line) for file, line in self._lines],
         )
 
-    def _l(self, place: Place | None) -> int:
-        return -1 if place is None else self._lines.get((place.file, place.line), -1)
+    def _l(self, location: Location | None) -> int:
+        return -1 if location is None else self._lines.get((location.file, location.line), -1)
 
     def _costs(self) -> list[CostRow]:
         total = self.reading.costs.total.flops
         return [
             CostRow(
-                id=self._l(row.place),
-                line=self._line_text(row.place),
+                id=self._l(row.location),
+                line=self._line_text(row.location),
                 instructions=row.instructions,
                 flops=row.cost.flops,
                 share=row.cost.flops / total if total else None,
@@ -209,22 +213,22 @@ class HloView(View):
             for row in self.reading.lines
         ]
 
-    def _line_text(self, place: Place | None) -> str:
+    def _line_text(self, location: Location | None) -> str:
         """The number of a line of user code, followed by its text."""
         for source in self._sources:
-            if place is not None and source.file == place.file:
-                i = place.line - source.first
+            if location is not None and source.file == location.file:
+                i = location.line - source.first
                 code = source.lines[i].strip() if 0 <= i < len(source.lines) else ""
-                return f"{place.line}  {code}"
+                return f"{location.line}  {code}"
         return "(no line of your code)"
 
     def _stage_data(self, stage: str) -> StageAnswer:
         listing = self.reading.listing(stage)
         self._grow()
-        groups: dict[tuple[Place, ...], int] = {(): -1}
+        groups: dict[tuple[Location, ...], int] = {(): -1}
         links = []
-        for places in listing.places:
-            links.append(groups.setdefault(places, len(groups) - 1))
+        for locations in listing.locations:
+            links.append(groups.setdefault(locations, len(groups) - 1))
         del groups[()]
         source_lines = self._source_lines()
         guesses = self.reading.module.inferred
@@ -234,7 +238,7 @@ class HloView(View):
             stage=stage,
             title=TITLES[stage],
             text=listing.text,
-            groups=[[self._l(p) for p in places] for places in groups],
+            groups=[[self._l(p) for p in locations] for locations in groups],
             links=links,
             inferred=[i for i, number in enumerate(listing.instructions) if number in guesses],
         )
@@ -256,7 +260,7 @@ class HloView(View):
         scope = scope_of(instruction.op_name)
         cost = reading.costs.of(instruction)
         listing = reading.listing("hlo")
-        places = reading.sources.spanned(instruction)
+        locations = reading.sources.spanned(instruction)
         runs = reading.costs.runs.get(instruction.computation, 0)
         inferred = instruction.id in reading.module.inferred
         text = listing.lines[listing.instructions.index(instruction.id)].strip()
@@ -269,7 +273,9 @@ class HloView(View):
                 "Scope",
                 (("backward of " if scope.backward else "") + "/".join(scope.path) or "none",),
             ),
-            Fact("Lines", tuple(map(self._line_text, places)) or ("none in your code",), code=True),
+            Fact(
+                "Lines", tuple(map(self._line_text, locations)) or ("none in your code",), code=True
+            ),
             Fact("Origin", (INFERRED if inferred else "recorded by XLA",)),
             Fact(
                 "Cost",
@@ -280,7 +286,7 @@ class HloView(View):
             Fact("Runs", (f"{runs:,}",)),
             Fact("Stack", stack or ("not recorded",), code=True),
         )
-        return InstructionAnswer(instruction.name, [self._l(p) for p in places], Facts(facts))
+        return InstructionAnswer(instruction.name, [self._l(p) for p in locations], Facts(facts))
 
 
 INFERRED = "inferred: XLA recorded no source location, so scope and lines are guesses"

@@ -186,7 +186,7 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
             fusion=f.instruction.name,
             kind=f.kind,
             parts=parts_of(f.parts),
-            lines=", ".join(str(p.line) for p in f.places),
+            lines=", ".join(str(p.line) for p in f.locations),
             flops=f.cost.flops,
             bytes=f.cost.bytes,
             inferred=f.instruction.id in reading.module.inferred,

@@ -17,7 +17,7 @@ COLUMNS = ("instr.", "FLOPs", "%", "transc.", "bytes")
 def program_title(info: ProgramInfo) -> str:
     """A short title of a program."""
     part = f", {info.part}" if info.part else ""
-    location = f", {info.place}" if info.place is not None else ""
+    location = f", {info.location}" if info.location is not None else ""
     return f"#{info.id} {info.name} ({info.kind}{part}{location})"
 
 
@@ -103,7 +103,7 @@ def chosen_lines(listing: Listing, line: int | None, grep: str) -> tuple[list[in
     chosen = list(range(len(listing.lines)))
     why = []
     if line is not None:
-        chosen = [i for i in chosen if any(p.line == line for p in listing.places[i])]
+        chosen = [i for i in chosen if any(p.line == line for p in listing.locations[i])]
         why.append(f"come from line {line}")
     if grep:
         matching = set(listing.grep(grep))

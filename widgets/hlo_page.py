@@ -72,7 +72,11 @@ class Page:
     # -- the code -------------------------------------------------------------------------------------------------
 
     def _code(self) -> str:
-        rows = {(r.place.file, r.place.line): r for r in self.reading.lines if r.place is not None}
+        rows = {
+            (r.location.file, r.location.line): r
+            for r in self.reading.lines
+            if r.location is not None
+        }
         total = self.reading.costs.total
         first = {stage: self._first_lines(stage) for stage in self._chosen}
         out = []
@@ -90,7 +94,7 @@ class Page:
                     f'<td style="{_CODE}">{escape(code) or "&nbsp;"}</td>'
                     f'{_numbers(cells(rows.get(key), total))}<td style="{_NUMBER}">{links}</td></tr>'
                 )
-        unattributed = next((r for r in self.reading.lines if r.place is None), None)
+        unattributed = next((r for r in self.reading.lines if r.location is None), None)
         if unattributed is not None:
             figures = _numbers(cells(unattributed, total))
             out.append(f"<tr><td></td><td><i>no line of your code</i></td>{figures}<td></td></tr>")
@@ -101,8 +105,8 @@ class Page:
         listing = self.reading.listing(stage)
         first_lines: dict[tuple[str, int], int] = {}
         for i in self._chosen[stage][0][:_MOST]:
-            for place in listing.places[i]:
-                first_lines.setdefault((place.file, place.line), i)
+            for location in listing.locations[i]:
+                first_lines.setdefault((location.file, location.line), i)
         return first_lines
 
     # -- the texts ------------------------------------------------------------------------------------------------
@@ -124,13 +128,13 @@ class Page:
 
     def _line(self, listing: Listing, i: int) -> str:
         """A line of a listing, preceded by links to the source lines that it comes from."""
-        places = listing.places[i][:3]
+        locations = listing.locations[i][:3]
         links = ",".join(
-            f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>' for p in places
+            f'<a href="#{self._source_anchor((p.file, p.line))}">{p.line}</a>' for p in locations
         )
-        width = len(",".join(str(p.line) for p in places))
+        width = len(",".join(str(p.line) for p in locations))
         line = f"{' ' * (_GUTTER - width)}{links} {escape(shown_line(listing, i))}\n"
-        if not places:
+        if not locations:
             return line
         number = listing.instructions[i] if listing.instructions else None
         path = (

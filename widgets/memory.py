@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from jaxtorch.device.memory import max_memory_allocated, mem_get_info
 from jaxtorch.insight.hlo.buffers import Allocation
 from jaxtorch.insight.memory import CellMemory, LiveArray, cells, live_arrays
-from jaxtorch.insight.programs import Memory, Place, ProgramInfo
+from jaxtorch.insight.programs import Location, Memory, ProgramInfo
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import usage
 
+from .locations import label, location_id
 from .page import Action, Chart, Column, Fact, Facts, Note, Notes, Page, Row, Table, columns
-from .places import place_id, where
 from .protocol import Json
 from .units import counted, size
 from .view import PageView
@@ -203,13 +203,8 @@ def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
     """The buffers of a program, the largest first."""
     rows = []
     for buffer in buffers:
-<<<<<<< HEAD
-        held = [h.instruction for h in buffer.values]
-        more = len(held) - 20
-=======
-        instructions = [h.instruction for h in buffer.held]
+        instructions = [h.instruction for h in buffer.values]
         more = len(instructions) - 20
->>>>>>> nameB
         rows.append(
             BufferRow(
                 id=buffer.index,
@@ -226,11 +221,7 @@ def buffer_rows(buffers: Sequence[Allocation]) -> list[BufferRow]:
 
 def _values(buffer: Allocation) -> Notes:
     """The values that occupy a buffer, and where in it."""
-<<<<<<< HEAD
-    held = buffer.values[:_MOST_VALUES]
-=======
-    values = buffer.held[:_MOST_VALUES]
->>>>>>> nameB
+    values = buffer.values[:_MOST_VALUES]
     return Notes(
         tuple(Note(f"{h.instruction}: {size(h.size)} at {h.offset}") for h in values), text_most=0
     )
@@ -242,7 +233,7 @@ def _array_row(array: LiveArray, total: int) -> ArrayRow:
         name=array.name or ("(no name)" if array.tensor else "(not a tensor)"),
         shape=f"[{', '.join(map(str, array.shape))}]",
         dtype=array.dtype,
-        location=where(array.place),
+        location=label(array.location),
         by=array.made_by.split(".")[0],
         bytes=array.nbytes,
         share=array.nbytes / total if total else None,
@@ -251,17 +242,17 @@ def _array_row(array: LiveArray, total: int) -> ArrayRow:
 
 def _by_line(arrays: Sequence[LiveArray]) -> list[LineRow]:
     """The arrays by line, the largest first."""
-    groups: dict[Place | None, list[int]] = {}
+    groups: dict[Location | None, list[int]] = {}
     for array in arrays:
-        groups.setdefault(array.place, []).append(array.nbytes)
+        groups.setdefault(array.location, []).append(array.nbytes)
     rows = [
         LineRow(
-            id=place_id(place),
-            location=where(place) or "(backward pass or JAX)",
+            id=location_id(location),
+            location=label(location) or "(backward pass or JAX)",
             arrays=len(sizes),
             bytes=sum(sizes),
         )
-        for place, sizes in groups.items()
+        for location, sizes in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.bytes)
 
@@ -307,5 +298,5 @@ def _bars(peaks: Peaks) -> str:
 
 def _describe(array: LiveArray) -> str:
     name = f"`{array.name}` " if array.name else ""
-    made = f", made at {where(array.place)}" if array.place is not None else ""
+    made = f", made at {label(array.location)}" if array.location is not None else ""
     return f"{name}{array.dtype}[{','.join(map(str, array.shape))}] ({size(array.nbytes)}{made})"

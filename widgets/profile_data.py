@@ -12,7 +12,7 @@ from jaxtorch.insight.profile.events import Lane
 from jaxtorch.insight.profile.roofline import Peak
 from jaxtorch.insight.profile.sources import text_of
 from jaxtorch.insight.profile.summary import Time
-from jaxtorch.insight.programs import Place
+from jaxtorch.insight.programs import Location
 
 from .page import Page
 from .units import duration, size, written
@@ -167,7 +167,7 @@ def phases(profile: Profile) -> list[Phases]:
 def packed(profile: Profile, title: str) -> ProfileData:
     """The whole profile."""
     recording = profile.recording
-    places = {row.place: i for i, row in enumerate(profile.lines)}
+    locations = {row.location: i for i, row in enumerate(profile.lines)}
     return ProfileData(
         heading=heading(profile, title),
         device=profile.device,
@@ -176,15 +176,15 @@ def packed(profile: Profile, title: str) -> ProfileData:
         lines=[
             LineTime(
                 id=i,
-                file=row.place.file,
-                cell=row.place.cell,
-                line=row.place.line,
-                source=text_of(row.place),
+                file=row.location.file,
+                cell=row.location.cell,
+                line=row.location.line,
+                source=text_of(row.location),
                 inclusive=row.inclusive.total,
                 **vars(row.time),
             )
             for i, row in enumerate([*profile.lines, *profile.calling])
-            if row.place is not None
+            if row.location is not None
         ],
         unattributed=profile.unattributed,
         tree=_branch(profile.tree),
@@ -199,24 +199,24 @@ def packed(profile: Profile, title: str) -> ProfileData:
                 number=row.number,
                 name=row.instruction,
                 opcode=row.opcode,
-                lines=[places[place] for place in row.places],
+                lines=[locations[location] for location in row.locations],
                 **vars(row.time),
             )
             for i, row in enumerate(profile.instructions)
         ],
-        events=_events(profile, places),
+        events=_events(profile, locations),
         names=list(recording.events.names),
         lanes=list(recording.events.lanes),
         runs=[(start, end) for start, end in recording.runs],
     )
 
 
-def _events(profile: Profile, places: Mapping[Place | None, int]) -> EventColumns:
+def _events(profile: Profile, locations: Mapping[Location | None, int]) -> EventColumns:
     events, attribution = profile.recording.events, profile.attribution
     line = np.full(len(events), -1)
     # The last entry is for index -1: no place.
-    numbers = np.array([*(places[p] for p in attribution.places), -1])
-    line[events.on_device] = numbers[attribution.place_of]
+    numbers = np.array([*(locations[p] for p in attribution.locations), -1])
+    line[events.on_device] = numbers[attribution.location_of]
     on_device = events.on_device
     linked = {name: np.full(len(events), -1) for name in ("operator", "module", "instruction")}
     owners = _owners(profile)

@@ -72,12 +72,8 @@ def page(profile: Profile, title: str, sources: list[Source]) -> Page:
     unattributed = profile.unattributed.total
     if unattributed:
         lines = replace(
-<<<<<<< HEAD
             lines,
-            rest=f"{duration(unattributed)} ({share(unattributed, profile.device)}) belong to no line.",
-=======
-            lines, omitted=f"{duration(rest)} ({share(rest, profile.device)}) belong to no line."
->>>>>>> nameB
+            omitted=f"{duration(unattributed)} ({share(unattributed, profile.device)}) belong to no line.",
         )
     modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
     return replace(
@@ -195,7 +191,8 @@ def _kernel(profile: Profile, number: int, row: InstructionRow) -> KernelRow:
         opcode=row.opcode,
         instruction=row.instruction,
         program=row.program,
-        lines="; ".join(map(line_label, row.places[:2])) + (" ..." if len(row.places) > 2 else ""),
+        lines="; ".join(map(line_label, row.locations[:2]))
+        + (" ..." if len(row.locations) > 2 else ""),
         inferred=is_estimate(time),
     )
 

@@ -65,13 +65,8 @@ def rows(profile: Profile) -> list[RoofRow]:
 
 
 def _line(position: Position) -> str:
-<<<<<<< HEAD
-    place = position.row.place
-    return position.row.name if place is None else f"{line_label(place)}: {text_of(place)}"
-=======
-    location = position.row.place
-    return position.row.name if location is None else f"{where(location)}: {text_of(location)}"
->>>>>>> nameB
+    location = position.row.location
+    return position.row.name if location is None else f"{line_label(location)}: {text_of(location)}"
 
 
 def drawing(profile: Profile) -> str:

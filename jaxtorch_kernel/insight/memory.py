@@ -20,7 +20,7 @@ import torch
 from ..programs.site import site_of
 from ..storage.buffer import LARGE, Buffer, usage
 from ..storage.transfer import has_failed
-from .programs import Place, place_of
+from .programs import Location, location_of
 
 _DEPTH = 5  # nesting depth of containers that are searched for names
 _ITEMS = 2000  # items searched per container
@@ -34,7 +34,7 @@ class LiveArray:
         id: unique among live arrays.
         nbytes: total over all devices.
         made_by: the operator or function that computed it; "" if unknown.
-        place: the line that requested it; None if unknown.
+        location: the line that requested it; None if unknown.
         name: the path from a variable, such as "model.0.weight.grad"; None if the search finds none.
         tensor: whether it belongs to a torch tensor rather than to JAX code.
     """
@@ -45,7 +45,7 @@ class LiveArray:
     dtype: str
     devices: str
     made_by: str
-    place: Place | None
+    location: Location | None
     name: str | None
     tensor: bool
 
@@ -98,7 +98,7 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
                 str(array.dtype),
                 ", ".join(sorted(map(str, array.sharding.device_set))),
                 "" if origin is None else str(getattr(origin[0], "name", "")),
-                None if origin is None else place_of(site_of(origin)),
+                None if origin is None else location_of(site_of(origin)),
                 named.get(id(array)),
                 buffer is not None,
             )

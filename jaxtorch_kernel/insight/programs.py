@@ -31,7 +31,7 @@ _CELL = re.compile(r"<ipython-input-(\d+)-")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A line of user code.
 
     Attributes:
@@ -52,17 +52,17 @@ class Place:
 cell_of_file: list[Callable[[str], int | None]] = []
 
 
-def place_of(site: stats.Site | None) -> Place | None:
-    """The `Place` of a recorded line, with its cell if the line is in a cell."""
+def location_of(site: stats.Site | None) -> Location | None:
+    """The `Location` of a recorded line, with its cell if the line is in a cell."""
     if site is None:
         return None
     file, line = site
     for number in cell_of_file:
         cell = number(file)
         if cell is not None:
-            return Place(file, line, cell)
+            return Location(file, line, cell)
     named = _CELL.match(file)
-    return Place(file, line, int(named[1]) if named else None)
+    return Location(file, line, int(named[1]) if named else None)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ProgramInfo:
         kind: what compiled it: "eager", "pure", "jit", "cell", "compile", "scan", "call_jax", or "jax.jit" for the
             user's own JAX code.
         part: "" for a whole call, "saving" for a forward pass that saves residuals, or "backward".
-        place: the line that requested it.
+        location: the line that requested it.
         calls: how often it ran; 0 if calls are not counted.
         hits: how many of these calls found it compiled.
         traces: how often its function was traced.
@@ -111,7 +111,7 @@ class ProgramInfo:
     name: str
     kind: str
     part: str
-    place: Place | None
+    location: Location | None
     calls: int
     hits: int
     traces: int
@@ -270,7 +270,7 @@ def _info(record: stats.ProgramRecord) -> ProgramInfo:
         record.name,
         source.kind,
         record.part,
-        place_of(record.site),
+        location_of(record.site),
         record.calls,
         max(0, record.calls - 1),
         source.traces,

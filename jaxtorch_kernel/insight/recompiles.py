@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ..dispatch.operation import forget_programs
 from ..programs import stats
-from .programs import Place, ProgramInfo, place_of, program, programs, release
+from .programs import Location, ProgramInfo, location_of, program, programs, release
 
 _NO_REASON = "JAX does not say why. `jax.config.update('jax_explain_cache_misses', True)` makes it log a reason."
 
@@ -32,12 +32,12 @@ class Retrace:
     """
 
     nth: int
-    place: Place | None
+    location: Location | None
     what: tuple[str, ...]
     advice: tuple[str, ...]
 
     def __str__(self) -> str:
-        where = f" ({self.place})" if self.place is not None else ""
+        where = f" ({self.location})" if self.location is not None else ""
         return f"trace {self.nth}{where}: {', '.join(self.what)}"
 
 
@@ -47,7 +47,7 @@ class FunctionInfo:
 
     Attributes:
         id: its number, `ProgramInfo.source`.
-        place: where it was traced last.
+        location: where it was traced last.
         calls, hits, traces: the number of all calls, of calls that found a program, and of calls that traced. The calls
             of eager operators and of plain `jax.jit` are not counted; `calls` is then the number of program runs.
         retraces: the latest hundred retraces, with their reasons.
@@ -57,7 +57,7 @@ class FunctionInfo:
     id: int
     name: str
     kind: str
-    place: Place | None
+    location: Location | None
     calls: int
     hits: int
     traces: int
@@ -173,12 +173,20 @@ def _operators(eager: FunctionInfo) -> list[FunctionInfo]:
 def _operator(name: str, group: list[ProgramInfo]) -> FunctionInfo:
     last = list(enumerate(pairwise(group), 2))[-_SHOWN:]
     retraces = tuple(
-        Retrace(nth, now.place, (_difference(before, now),), (_SHAPES,))
+        Retrace(nth, now.location, (_difference(before, now),), (_SHAPES,))
         for nth, (before, now) in last
     )
     runs = sum(p.calls for p in group)
     return FunctionInfo(
-        group[0].source, name, "eager", group[-1].place, runs, 0, len(group), retraces, tuple(group)
+        group[0].source,
+        name,
+        "eager",
+        group[-1].location,
+        runs,
+        0,
+        len(group),
+        retraces,
+        tuple(group),
     )
 
 
@@ -193,10 +201,10 @@ class Total:
     """The compile time of one line, or of one cell.
 
     Attributes:
-        place: the line; for a cell, its first line that compiled a program. None if unknown (a backward pass).
+        location: the line; for a cell, its first line that compiled a program. None if unknown (a backward pass).
     """
 
-    place: Place | None
+    location: Location | None
     programs: int
     seconds: float
 
@@ -205,12 +213,12 @@ def totals(infos: Iterable[ProgramInfo], by_cell: bool = False) -> list[Total]:
     """The compile time of each line, or of each cell, most expensive first."""
     groups: dict[object, list[ProgramInfo]] = {}
     for info in infos:
-        place = info.place
-        cell = place.cell if place is not None else None
+        location = info.location
+        cell = location.cell if location is not None else None
         if by_cell and cell is None:
             continue
-        groups.setdefault(cell if by_cell else place, []).append(info)
-    sums = [Total(g[0].place, len(g), sum(p.seconds for p in g)) for g in groups.values()]
+        groups.setdefault(cell if by_cell else location, []).append(info)
+    sums = [Total(g[0].location, len(g), sum(p.seconds for p in g)) for g in groups.values()]
     return sorted(sums, key=lambda t: -t.seconds)
 
 
@@ -221,13 +229,13 @@ def _function(group: list[ProgramInfo]) -> FunctionInfo:
     for i, trace in enumerate(source.history, first + 1):
         if trace.reasons:
             what, advice = zip(*trace.reasons, strict=True)
-            retraces.append(Retrace(i, place_of(trace.site), what, advice))
+            retraces.append(Retrace(i, location_of(trace.site), what, advice))
     calls = source.hits + source.traces if source.history else sum(p.calls for p in group)
     return FunctionInfo(
         group[0].source,
         source.name,
         source.kind,
-        None if source.kind == "eager" else group[-1].place,
+        None if source.kind == "eager" else group[-1].location,
         calls,
         source.hits,
         source.traces,

@@ -24,8 +24,8 @@ twice(torch.ones(3, device="jax"))
 
 def away_and_back(notebook: Lab, cell: int) -> Locator:
     """The view of a cell whose output was off the page for a while, as some notebooks do when it is out of sight."""
-    place = notebook.outputs(cell)
-    place.evaluate("e => { window.away = [e, e.parentNode]; e.remove(); }")
+    location = notebook.outputs(cell)
+    location.evaluate("e => { window.away = [e, e.parentNode]; e.remove(); }")
     frames(notebook.page)
     expect(notebook.cell(cell).locator(".view")).to_have_count(0)
     notebook.page.evaluate("() => { const [e, parent] = window.away; parent.append(e); }")
@@ -103,11 +103,11 @@ def test_a_notebook_that_is_not_trusted_shows_the_pages_and_runs_nothing(untrust
     )
     assert not any(trusted)
     for name, words in SHOWN.items():
-        place = untrusted.show(list(CELLS).index(name))
-        expect(place.locator(".jaxtorch-view")).to_be_visible()
-        expect(place.locator(".jaxtorch-view")).to_contain_text(words)
-        assert place.locator(".jaxtorch-view").evaluate("e => e.shadowRoot") is None
-        expect(place.locator("script, .view, [onerror]")).to_have_count(0)
+        location = untrusted.show(list(CELLS).index(name))
+        expect(location.locator(".jaxtorch-view")).to_be_visible()
+        expect(location.locator(".jaxtorch-view")).to_contain_text(words)
+        assert location.locator(".jaxtorch-view").evaluate("e => e.shadowRoot") is None
+        expect(location.locator("script, .view, [onerror]")).to_have_count(0)
     folded = untrusted.show(list(CELLS).index("cache")).locator(
         "details", has=page.locator("> summary", has_text="Programs of train")
     )

@@ -37,7 +37,7 @@ class Linked(View):
 
     kind = "hlo"
     numbers = range(len(SOURCE))
-    places = SourceLines(
+    locations = SourceLines(
         [SourceText("f", "f", None, 1, SOURCE)], [SourceLine(0, n + 1) for n in numbers]
     )
 
@@ -63,7 +63,7 @@ class Linked(View):
         table = Table("lines", columns(CostRow, rows), rows, "By line", selects=True)
         page = Page("f", warnings=("one origin is inferred",), sections=(table,))
         data = HloData(
-            self.places.sources, self.places.lines, page, "f", [], ["hlo"], "hlo", -1, ""
+            self.locations.sources, self.locations.lines, page, "f", [], ["hlo"], "hlo", -1, ""
         )
         return dict(plain(data))
 
@@ -75,7 +75,7 @@ class Linked(View):
             return InstructionAnswer(arguments["name"], [], Facts((fact,)))
         text = "\n".join(f"  %add.{n} = f32[8]{{0}} add(%p, %add.{n - 1})" for n in self.numbers)
         groups, links = [[n] for n in self.numbers], list(self.numbers)
-        known = self.places
+        known = self.locations
         return StageAnswer(known.sources, known.lines, "hlo", "HLO", text, groups, links, [GUESSED])
 
 

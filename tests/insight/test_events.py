@@ -15,7 +15,7 @@ from jax import monitoring
 
 import jaxtorch
 from jaxtorch.insight import events
-from jaxtorch.insight.programs import Place, ProgramInfo, programs
+from jaxtorch.insight.programs import Location, ProgramInfo, programs
 from jaxtorch.programs import compiling
 
 
@@ -43,8 +43,8 @@ def test_a_jit_of_the_users_is_listed_with_its_line() -> None:
         doubled_by_jit(value)
     first, second = of("doubled_by_jit")
     assert first.kind == "jax.jit"
-    assert first.place is not None
-    assert first.place.file == __file__
+    assert first.location is not None
+    assert first.location.file == __file__
     assert first.source == second.source
     assert first.traces == 2
     assert first.xla_seconds > 0
@@ -243,5 +243,5 @@ def test_what_is_lowered_and_not_compiled_is_not_taken_for_compiling() -> None:
 
 
 def test_places_are_lines_of_a_file_or_a_cell() -> None:
-    assert str(Place("a.py", 3)) == "a.py, line 3"
-    assert str(Place("<ipython-input-2-0>", 3, 2)) == "cell [2], line 3"
+    assert str(Location("a.py", 3)) == "a.py, line 3"
+    assert str(Location("<ipython-input-2-0>", 3, 2)) == "cell [2], line 3"

@@ -12,7 +12,7 @@ import torch
 
 import jaxtorch
 from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
-from jaxtorch.insight.programs import Place
+from jaxtorch.insight.programs import Location
 from jaxtorch.insight.retainers import NO_NAME, retainers
 
 SIZE = (97, 101)  # of no other tensor
@@ -38,7 +38,7 @@ def ours(namespace: dict[str, Any] | None = None) -> list[LiveArray]:
 def test_an_array_has_the_line_that_made_it() -> None:
     here, x = line(), torch.zeros(SIZE, device="jax")
     (live,) = ours()
-    assert (live.nbytes, live.dtype, live.place) == (BYTES, "float32", Place(__file__, here))
+    assert (live.nbytes, live.dtype, live.location) == (BYTES, "float32", Location(__file__, here))
     assert live.tensor
     assert live.made_by.startswith("zeros")
     del x
@@ -47,7 +47,7 @@ def test_an_array_has_the_line_that_made_it() -> None:
 
 def test_so_has_one_that_was_copied_to_the_device() -> None:
     here, x = line(), torch.zeros(SIZE).to("jax")
-    assert [(a.place, a.made_by) for a in ours()] == [(Place(__file__, here), "to")]
+    assert [(a.location, a.made_by) for a in ours()] == [(Location(__file__, here), "to")]
     del x
 
 
@@ -55,7 +55,7 @@ def test_a_result_of_a_captured_function_has_the_line_of_the_call() -> None:
     f = jaxtorch.pure(lambda x: x + 1, name="makes_it")
     x = torch.zeros(SIZE, device="jax")
     here, y = line(), f(x)
-    assert {a.place.line for a in ours({"y": y}) if a.name == "y" and a.place} == {here}
+    assert {a.location.line for a in ours({"y": y}) if a.name == "y" and a.location} == {here}
 
 
 def test_names_lead_through_modules_optimizers_and_containers() -> None:

@@ -18,7 +18,7 @@ import torch
 import jaxtorch
 from jaxtorch.base.jax_private import hlo_proto
 from jaxtorch.insight.programs import (
-    Place,
+    Location,
     ProgramInfo,
     keep,
     kept,
@@ -48,7 +48,7 @@ def test_an_eager_operator_has_its_line_inputs_and_texts() -> None:
     (info,) = since(before)
     assert (info.kind, info.part, info.signature) == ("eager", "", ("float32[3,5,7]",) * 2)
     assert info.name.startswith("atan2")
-    assert info.place == Place(__file__, here)
+    assert info.location == Location(__file__, here)
     for text in (info.stablehlo(), info.jaxpr()):
         assert text is not None
         assert "atan2" in text
@@ -81,7 +81,7 @@ def test_a_captured_function_has_a_program_for_each_part_at_the_line_that_was_tr
     assert {p.kind for p in infos} == {"pure"}
     assert {p.source for p in infos} == {infos[0].source}
     assert {p.traces for p in infos} == {2}  # with and without gradients
-    assert infos[0].place == infos[1].place == Place(__file__, here)
+    assert infos[0].location == infos[1].location == Location(__file__, here)
     assert infos[0].signature == ("float32[4,3]", "float32[5,4]")
 
 

@@ -224,8 +224,8 @@ def test_an_operator_with_many_shapes_is_told_with_its_line() -> None:
     (info,) = explain_recompiles(name)
     assert (info.kind, info.traces) == ("eager", 12)
     assert info.retraces[-1].what == ("int32[12], int32[12] -> int32[13], int32[13]",)
-    assert info.place is not None
-    assert info.place.file == __file__
+    assert info.location is not None
+    assert info.location.file == __file__
     assert "traced 12 times" in repr(explain_recompiles(name))
 
 
@@ -236,7 +236,7 @@ def test_totals_by_line_add_up() -> None:
     (function,) = named("totalled")
     (total,) = totals(function.programs)
     assert total.programs == 2
-    assert total.place == function.place
+    assert total.location == function.location
     assert total.seconds == pytest.approx(function.seconds)
 
 

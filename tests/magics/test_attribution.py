@@ -20,4 +20,4 @@ def test_nine_tenths_of_a_step_belong_to_a_line_of_a_cell(model: Model, way: str
     adds_up(profile)
     assert in_cells(profile) >= 0.9
     # What was asked for, and not by chance the same line: the step's own, and those of the model's modules.
-    assert len({row.place.cell for row in profile.lines if row.place is not None}) >= 2
+    assert len({row.location.cell for row in profile.lines if row.location is not None}) >= 2

@@ -132,5 +132,5 @@ def test_a_jit_of_the_users_is_listed_and_can_be_looked_at(shell: Any) -> None:
     for stage, word in (("jaxpr", "= sin"), ("stablehlo", "stablehlo.sine"), ("hlo", "sine(")):
         shown = run(shell, f"%jax hlo by_user --stage {stage}").result
         assert word in shown.text()
-        lines = {p.line for p in shown.reading.listing(stage).all_places if p.cell is not None}
+        lines = {p.line for p in shown.reading.listing(stage).all_locations if p.cell is not None}
         assert lines >= {4, 5}

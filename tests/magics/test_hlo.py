@@ -81,7 +81,7 @@ optimizer.step()
     assert not torch.equal(
         ready.user_ns["before"].cpu(), ready.user_ns["model"][0].weight.detach().cpu()
     )
-    lines = {r.place.line for r in view.reading.lines if r.place is not None and r.cost.flops}
+    lines = {r.location.line for r in view.reading.lines if r.location is not None and r.cost.flops}
     assert lines == {3, 5}  # what backward() computes belongs to the line whose gradient it is
     run(ready, "stepped = model[0].weight.clone()")
     run(ready, cell)
@@ -158,7 +158,7 @@ def test_the_program_of_the_gradients(ready: Any, capsys: Any) -> None:
     run(ready, "score.backward()")
     view = run(ready, "%jax hlo graded --backward")
     assert view.reading.program.part == "backward"
-    assert {r.place.line for r in view.reading.lines if r.place is not None} == {2, 3, 4}
+    assert {r.location.line for r in view.reading.lines if r.location is not None} == {2, 3, 4}
     assert run(ready, "%jax hlo graded").reading.program.part == "saving"
 
 

@@ -68,7 +68,9 @@ def session(shell: Any) -> Any:
 
 def by_line(view: Any) -> dict[int, Any]:
     """The times of the profiled cell."""
-    return {row.place.line: row.time for row in view.profile.lines if row.place.file == view.first}
+    return {
+        row.location.line: row.time for row in view.profile.lines if row.location.file == view.first
+    }
 
 
 def test_a_cells_lines_are_numbered_as_they_stand(session: Any) -> None:
@@ -86,14 +88,14 @@ def test_functions_of_other_cells_have_their_lines_there(session: Any) -> None:
     view = run(session, "%%jax profile\nz = f(a)\n\nz = f(z)")
     assert not by_line(view)
     (row,) = view.profile.lines
-    assert (row.place.line, row.time.flops) == (2, 2 * 2 * N**3)
-    calling = {row.place.line: row.inclusive.flops for row in view.profile.calling}
+    assert (row.location.line, row.time.flops) == (2, 2 * 2 * N**3)
+    calling = {row.location.line: row.inclusive.flops for row in view.profile.calling}
     assert calling == {2: 2 * N**3, 4: 2 * N**3}
     assert row.inclusive == row.time
-    assert [source.file for source in view.sources()] == [view.first, row.place.file]
+    assert [source.file for source in view.sources()] == [view.first, row.location.file]
     assert view.data()["lines"][-1]["source"] == "z = f(z)"
     view = run(session, "%%jax profile\nz = f(f(f(a)))\nw = a + b")
-    assert [source.file for source in view.sources()] == [view.first, row.place.file]
+    assert [source.file for source in view.sources()] == [view.first, row.location.file]
 
 
 def test_a_statement(session: Any) -> None:
@@ -121,10 +123,10 @@ def test_memory(session: Any) -> None:
 @pytest.mark.parametrize("magic", ["%%jit", "%%pure", "%%pure -q --name mine"])
 def test_a_cell_under_another_magic(session: Any, magic: str) -> None:
     view = run(session, f"%%jax profile --warmup 1\n{magic}\nx = a @ b\n\ny = torch.sort(x).values")
-    times = {row.place.line: row.time for row in view.profile.lines}
+    times = {row.location.line: row.time for row in view.profile.lines}
     assert times[2].flops == pytest.approx(2 * N**3, rel=0.1)
     assert "sort" in {
-        s.origin.operator for s in view.profile.attribution.shares if s.origin.place.line == 4
+        s.origin.operator for s in view.profile.attribution.shares if s.origin.location.line == 4
     }
     assert session.user_ns["y"].shape == (N, N)
     assert "run_cell_magic" not in view.text() + view.html()  # IPython's own form of the cell
@@ -311,7 +313,7 @@ def test_a_roofline_where_the_peak_is_given(session: Any) -> None:
     finally:
         run(session, "%jax config peak=None")
     assert view.data()["peak"] == {"name": "cpu", "flops": 1e12, "bandwidth": 1e11}
-    product, added = sorted(view.profile.roofline, key=lambda p: p.row.place.line)
+    product, added = sorted(view.profile.roofline, key=lambda p: p.row.location.line)
     assert product.intensity == pytest.approx(2 * N**3 / (3 * 4 * N * N))
     assert added.intensity == pytest.approx(1 / 12)
     assert (product.memory, added.memory) == (False, True)

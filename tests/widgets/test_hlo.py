@@ -171,8 +171,8 @@ def test_links_of_a_stage_lead_to_the_code(view: HloView, stage: str) -> None:
     of_product = set()
     for line, group in zip(text, answer["links"], strict=True):
         if re.search(r"\bdot(_general)?\b[\[( ]", line) and "fusion" not in line and group >= 0:
-            for place in answer["groups"][group]:
-                source, number = answer["lines"][place]
+            for location in answer["groups"][group]:
+                source, number = answer["lines"][location]
                 part = answer["sources"][source]
                 of_product.add(part["lines"][number - part["first"]].strip())
     assert of_product == {"y = x @ w"}
@@ -258,7 +258,7 @@ def test_a_kept_program_can_be_read_when_it_is_gone() -> None:
 class Large:
     """A program of 50,000 lines that was never compiled: as much of a `ProgramInfo` as a view asks for."""
 
-    id, name, kind, part, place, signature, source, alive = (
+    id, name, kind, part, location, signature, source, alive = (
         1,
         "large",
         "pure",

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..programs import Place
+from ..programs import Location
 from .module import Module
-from .source import Sources, place_of_stack
+from .source import Sources, location_of_stack
 
 STAGES = ("jaxpr", "stablehlo", "hlo")
 
@@ -29,14 +29,14 @@ class Listing:
     Attributes:
         stage: one of `STAGES`.
         lines: the text.
-        places: for each line, the lines of user code that it comes from. The line of a fusion precedes those of the
+        locations: for each line, the lines of user code that it comes from. The line of a fusion precedes those of the
             instructions inside it.
         instructions: for each line of optimized HLO, the id of its instruction, or None; empty for other stages.
     """
 
     stage: str
     lines: tuple[str, ...]
-    places: tuple[tuple[Place, ...], ...]
+    locations: tuple[tuple[Location, ...], ...]
     instructions: tuple[int | None, ...] = ()
 
     @property
@@ -45,17 +45,19 @@ class Listing:
         return "\n".join(self.lines)
 
     @cached_property
-    def all_places(self) -> list[Place]:
+    def all_locations(self) -> list[Location]:
         """Every line of user code that the program comes from, without duplicates."""
-        return list(dict.fromkeys(p for places in dict.fromkeys(self.places) for p in places))
+        return list(
+            dict.fromkeys(p for locations in dict.fromkeys(self.locations) for p in locations)
+        )
 
-    def at(self, place: Place) -> list[int]:
+    def at(self, location: Location) -> list[int]:
         """The zero-based numbers of the lines that come from a line of user code."""
-        wanted = place.file, place.line
+        wanted = location.file, location.line
         return [
             i
-            for i, places in enumerate(self.places)
-            if any((p.file, p.line) == wanted for p in places)
+            for i, locations in enumerate(self.locations)
+            if any((p.file, p.line) == wanted for p in locations)
         ]
 
     def grep(self, text: str) -> list[int]:
@@ -68,36 +70,38 @@ def list_jaxpr(jaxpr: Any) -> Listing:
     """A `ClosedJaxpr` as JAX prints it."""
     spans: list[list[tuple[int, int, Any]]] = []
     text = jaxpr.pretty_print(source_map=spans, use_color=False)
-    cache: dict[int, tuple[Place, ...]] = {}
+    cache: dict[int, tuple[Location, ...]] = {}
 
-    def places(tracebacks: Sequence[tuple[int, int, Any]]) -> tuple[Place, ...]:
+    def locations(tracebacks: Sequence[tuple[int, int, Any]]) -> tuple[Location, ...]:
         if not tracebacks:
             return ()
         traceback = tracebacks[0][2]
         if id(traceback) not in cache:
             frames = ((f.file_name, f.line_num, f.function_name) for f in traceback.frames)
-            place = place_of_stack(frames)
-            cache[id(traceback)] = () if place is None else (place,)
+            location = location_of_stack(frames)
+            cache[id(traceback)] = () if location is None else (location,)
         return cache[id(traceback)]
 
     lines = tuple(text.splitlines())
-    return Listing("jaxpr", lines, tuple(_inherit_places(lines, [places(line) for line in spans])))
+    return Listing(
+        "jaxpr", lines, tuple(_inherit_locations(lines, [locations(line) for line in spans]))
+    )
 
 
-def _inherit_places(
-    lines: Sequence[str], places: Sequence[tuple[Place, ...]]
-) -> list[tuple[Place, ...]]:
+def _inherit_locations(
+    lines: Sequence[str], locations: Sequence[tuple[Location, ...]]
+) -> list[tuple[Location, ...]]:
     """The places of a jaxpr's lines. A line inside an equation (a `custom_jvp_call`) inherits the equation's place."""
-    inherited: list[tuple[Place, ...]] = []
-    enclosing: list[tuple[int, tuple[Place, ...]]] = []
-    for line, line_places in zip(lines, places, strict=True):
+    inherited: list[tuple[Location, ...]] = []
+    enclosing: list[tuple[int, tuple[Location, ...]]] = []
+    for line, line_locations in zip(lines, locations, strict=True):
         indent = len(line) - len(line.lstrip())
         while enclosing and enclosing[-1][0] >= indent:
             enclosing.pop()
-        line_places = line_places or (enclosing[-1][1] if enclosing else ())
-        inherited.append(line_places)
-        if line_places:
-            enclosing.append((indent, line_places))
+        line_locations = line_locations or (enclosing[-1][1] if enclosing else ())
+        inherited.append(line_locations)
+        if line_locations:
+            enclosing.append((indent, line_locations))
     return inherited
 
 
@@ -114,22 +118,22 @@ _ESCAPED = re.compile(r"\\(?:([0-9A-Fa-f]{2})|(.))")
 
 def list_stablehlo(text: str) -> Listing:
     """StableHLO as `Lowered.as_text(debug_info=True)` gives it. Text without locations has no links."""
-    source, locations = Locations.of_text(text)
+    source, table = Locations.of_text(text)
     lines: list[str] = []
-    places: list[tuple[Place, ...]] = []
+    locations: list[tuple[Location, ...]] = []
     # Indent -> the last operation at this indent that opened regions. Its location is printed after the regions.
     opens: dict[int, int] = {}
     for line in source:
-        place = locations.place(line)
+        location = table.location(line)
         lines.append(_AT_END.sub("", line))
-        places.append((place,) if place is not None else ())
+        locations.append((location,) if location is not None else ())
         indent = len(line) - len(line.lstrip())
         if line.lstrip().startswith("}"):
-            if (opened := opens.get(indent)) is not None and not places[opened]:
-                places[opened] = places[-1]
+            if (opened := opens.get(indent)) is not None and not locations[opened]:
+                locations[opened] = locations[-1]
         elif not _AT_END.search(line) and line.lstrip().startswith("%"):
             opens[indent] = len(lines) - 1
-    return Listing("stablehlo", tuple(lines), tuple(places))
+    return Listing("stablehlo", tuple(lines), tuple(locations))
 
 
 _Stack = tuple[tuple[str, int, str], ...]
@@ -141,7 +145,7 @@ class Locations:
     def __init__(self, table: dict[str, str]):
         self._table = table
         self._stacks: dict[str, _Stack] = {}
-        self._places: dict[str, Place | None] = {}
+        self._locations: dict[str, Location | None] = {}
 
     @classmethod
     def of_text(cls, text: str) -> tuple[list[str], Locations]:
@@ -156,12 +160,12 @@ class Locations:
                 lines.append(line)
         return lines, cls(table)
 
-    def place(self, line: str) -> Place | None:
+    def location(self, line: str) -> Location | None:
         """The line of user code that a line of text comes from."""
         name = self._name(line)
-        if name not in self._places:
-            self._places[name] = place_of_stack(self._stack(name))
-        return self._places[name]
+        if name not in self._locations:
+            self._locations[name] = location_of_stack(self._stack(name))
+        return self._locations[name]
 
     def origin(self, line: str) -> tuple[str, _Stack]:
         """The scopes that a line of text was traced under, and its Python stack, the innermost first."""
@@ -217,7 +221,7 @@ _FRAME = re.compile(r" ?stack_frame_id=\d+(?=\})")
 def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
     """Optimized HLO as XLA prints it, without its frame tables."""
     lines: list[str] = []
-    places: list[tuple[Place, ...]] = []
+    locations: list[tuple[Location, ...]] = []
     instructions: list[int | None] = []
     for line in _TABLES.sub("", text).rstrip().splitlines():
         match = _INSTRUCTION.match(line)
@@ -226,8 +230,8 @@ def list_hlo(module: Module, sources: Sources, text: str) -> Listing:
             line = _FRAME.sub("", line).replace(", metadata={}", "")
         lines.append(line)
         instructions.append(None if instruction is None else instruction.id)
-        places.append(() if instruction is None else sources.spanned(instruction))
-    return Listing("hlo", tuple(lines), tuple(places), tuple(instructions))
+        locations.append(() if instruction is None else sources.spanned(instruction))
+    return Listing("hlo", tuple(lines), tuple(locations), tuple(instructions))
 
 
 # The parts of an HLO line that a narrow view leaves out.

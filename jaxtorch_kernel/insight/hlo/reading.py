@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...base.jax_private import hlo_text
-from ..programs import Place, ProgramInfo
+from ..programs import Location, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
 from .inferred import infer_origins
@@ -22,12 +22,12 @@ class LineCost(NamedTuple):
     """The instructions and the cost of one source line.
 
     Attributes:
-        place: the line; None for instructions without a line of user code.
+        location: the line; None for instructions without a line of user code.
         instructions: how many instructions do work for the line.
         cost: the total cost of the line in one run of the program.
     """
 
-    place: Place | None
+    location: Location | None
     instructions: int
     cost: Cost
 
@@ -52,13 +52,13 @@ class Fusion(NamedTuple):
     Attributes:
         kind: XLA's fusion kind.
         parts: the number of instructions inside, by opcode.
-        places: the source lines that the fusion does work for.
+        locations: the source lines that the fusion does work for.
     """
 
     instruction: Instruction
     kind: str
     parts: dict[str, int]
-    places: tuple[Place, ...]
+    locations: tuple[Location, ...]
     cost: Cost
 
 
@@ -152,17 +152,19 @@ class Reading:
             outer = self.sources.of(instruction)
             line_keys = set()
             for inner, cost in self.costs.spread(instruction):
-                place = self.sources.of(inner) or outer
-                key = None if place is None else (place.file, place.line)
+                location = self.sources.of(inner) or outer
+                key = None if location is None else (location.file, location.line)
                 costs[key] = costs.get(key, NOTHING).plus(cost.times(times))
                 if cost != NOTHING:
                     line_keys.add(key)
             counts.update(line_keys)
         rows = [
             LineCost(
-                place, counts[place.file, place.line], costs.get((place.file, place.line), NOTHING)
+                location,
+                counts[location.file, location.line],
+                costs.get((location.file, location.line), NOTHING),
             )
-            for place in self.sources.places
+            for location in self.sources.locations
         ]
         if costs.get(None, NOTHING) != NOTHING:
             rows.append(LineCost(None, counts[None], costs[None]))
@@ -197,9 +199,9 @@ class Reading:
                 if i.opcode not in ("parameter", "constant")
             )
             kind = instruction.fields.get(11, b"").decode()
-            places = self.sources.spanned(instruction)
+            locations = self.sources.spanned(instruction)
             cost = self.costs.of(instruction).times(times)
-            fusions.append(Fusion(instruction, kind, dict(parts), places, cost))
+            fusions.append(Fusion(instruction, kind, dict(parts), locations, cost))
         return sorted(fusions, key=lambda f: (-f.cost.flops, -f.cost.bytes))
 
     @cached_property
@@ -213,27 +215,27 @@ class Reading:
         The lines are those of the optimized HLO and of the listings read so far. A line whose instructions XLA removed
         appears only after the jaxpr has been read.
         """
-        places_by_file: dict[str, list[Place]] = {}
-        for place in self._all_places():
-            places_by_file.setdefault(place.file, []).append(place)
+        locations_by_file: dict[str, list[Location]] = {}
+        for location in self._all_locations():
+            locations_by_file.setdefault(location.file, []).append(location)
         sources = []
-        for file, places in places_by_file.items():
+        for file, locations in locations_by_file.items():
             lines = [line.rstrip("\n") for line in linecache.getlines(file)]
             first, last = 1, len(lines)
-            if places[0].cell is None:
-                first = max(1, min(p.line for p in places) - 3)
-                last = min(last, max(p.line for p in places) + 3)
+            if locations[0].cell is None:
+                first = max(1, min(p.line for p in locations) - 3)
+                last = min(last, max(p.line for p in locations) + 3)
             if not lines:  # a file that cannot be read: show the line numbers only
-                last = max(p.line for p in places)
+                last = max(p.line for p in locations)
                 lines = [""] * last
-            sources.append(Source(file, places[0].cell, first, tuple(lines[first - 1 : last])))
+            sources.append(Source(file, locations[0].cell, first, tuple(lines[first - 1 : last])))
         return sorted(sources, key=lambda s: (s.cell is None, s.cell or 0, s.file))
 
-    def _all_places(self) -> list[Place]:
+    def _all_locations(self) -> list[Location]:
         """The lines of all listings read so far. The HLO alone misses a line if XLA removed all its instructions."""
-        places = {(p.file, p.line): p for p in self.sources.places}
+        locations = {(p.file, p.line): p for p in self.sources.locations}
         for listing in self._listings.values():
-            places |= {(p.file, p.line): p for p in listing.all_places}
-        if not places and (place := self.program.place) is not None:
-            places[place.file, place.line] = place
-        return list(places.values())
+            locations |= {(p.file, p.line): p for p in listing.all_locations}
+        if not locations and (location := self.program.location) is not None:
+            locations[location.file, location.line] = location
+        return list(locations.values())

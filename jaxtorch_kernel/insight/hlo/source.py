@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from ...programs.site import is_user_file
-from ..programs import Place, place_of
+from ..programs import Location, location_of
 from .module import RUNS_INSIDE, Frame, Instruction, Module
 
 # The files that call user code in order to trace it, and that assemble and compile the trace.
@@ -28,7 +28,7 @@ _MACHINERY = frozenset(
 PROFILER = os.path.join(_KERNEL, "insight", "profile", "record.py")
 
 
-def place_of_stack(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | None:
+def location_of_stack(stack: Iterable[tuple[str, int, str] | Frame]) -> Location | None:
     """The line to show for a stack, given innermost first; None if it has no line of user code.
 
     Example:
@@ -37,27 +37,27 @@ def place_of_stack(stack: Iterable[tuple[str, int, str] | Frame]) -> Place | Non
         >>> place_of_stack(stack).cell, place_of_stack(stack).line, place_of_stack(stack[:1]).line
         (3, 2, 7)
     """
-    return select_place(user_places(stack))
+    return select_location(user_locations(stack))
 
 
-def user_places(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Place]:
+def user_locations(stack: Iterable[tuple[str, int, str] | Frame]) -> Iterator[Location]:
     """The lines of user code on a stack, the innermost first, up to the capture machinery or the profiler."""
     in_user_code = False
     for file, line, _ in stack:
         if file in _MACHINERY or (file == PROFILER and in_user_code):
             return
-        if file and is_user_file(file) and (place := place_of((file, line))) is not None:
+        if file and is_user_file(file) and (location := location_of((file, line))) is not None:
             in_user_code = True
-            yield place
+            yield location
 
 
-def select_place(places: Iterable[Place]) -> Place | None:
+def select_location(locations: Iterable[Location]) -> Location | None:
     """The place to show: the first one in a cell, or else the first."""
     first = None
-    for place in places:
-        if place.cell is not None or is_cell_file(place.file):
-            return place
-        first = first or place
+    for location in locations:
+        if location.cell is not None or is_cell_file(location.file):
+            return location
+        first = first or location
     return first
 
 
@@ -71,10 +71,10 @@ class Sources:
 
     def __init__(self, module: Module):
         self.module = module
-        self._places: dict[int, Place | None] = {0: None}
-        self._stacks: dict[int, tuple[Place, ...]] = {}
+        self._locations: dict[int, Location | None] = {0: None}
+        self._stacks: dict[int, tuple[Location, ...]] = {}
 
-    def of(self, instruction: Instruction) -> Place | None:
+    def of(self, instruction: Instruction) -> Location | None:
         """The line that an instruction was traced at.
 
         XLA may leave an instruction without a line. If it contains other instructions (a fusion, a reduction), it gets
@@ -82,11 +82,11 @@ class Sources:
         """
         return self._of_frame(self._frame(instruction))
 
-    def stack(self, instruction: Instruction) -> tuple[Place, ...]:
+    def stack(self, instruction: Instruction) -> tuple[Location, ...]:
         """Every line of user code on its stack, the innermost first, without duplicates."""
         frame = self._frame(instruction)
         if frame not in self._stacks:
-            self._stacks[frame] = tuple(dict.fromkeys(user_places(self.module.stack(frame))))
+            self._stacks[frame] = tuple(dict.fromkeys(user_locations(self.module.stack(frame))))
         return self._stacks[frame]
 
     def _frame(self, instruction: Instruction) -> int:
@@ -100,44 +100,44 @@ class Sources:
                         return frame
         return 0
 
-    def spanned(self, instruction: Instruction) -> tuple[Place, ...]:
+    def spanned(self, instruction: Instruction) -> tuple[Location, ...]:
         """Every line that an instruction does work for: its own line first, then the lines of fused instructions."""
         return self._spans[instruction.id]
 
-    def at(self, place: Place) -> Sequence[Instruction]:
+    def at(self, location: Location) -> Sequence[Instruction]:
         """The instructions that do work for a line: those traced at the line, and the fusions that contain them."""
-        return self._at.get((place.file, place.line), ())
+        return self._at.get((location.file, location.line), ())
 
     @property
-    def places(self) -> list[Place]:
+    def locations(self) -> list[Location]:
         """Every line with instructions, in order of file and line."""
         unique = {(p.file, p.line): p for spans in self._spans.values() for p in spans}
         return sorted(unique.values(), key=lambda p: (p.cell is None, p.cell or 0, p.file, p.line))
 
     @cached_property
-    def _spans(self) -> dict[int, tuple[Place, ...]]:
+    def _spans(self) -> dict[int, tuple[Location, ...]]:
         spans = {}
-        single: dict[Place | None, tuple[Place, ...]] = {None: ()}
+        single: dict[Location | None, tuple[Location, ...]] = {None: ()}
         for instruction in self.module.instructions.values():
-            place = self.of(instruction)
+            location = self.of(instruction)
             if instruction.opcode == "fusion":
                 inner = (self.of(i) for i in self.module.inside(instruction))
-                spanned = tuple(p for p in dict.fromkeys((place, *inner)) if p is not None)
-            elif (spanned := single.get(place)) is None:  # type: ignore[assignment]  # by the walrus
-                spanned = single[place] = (place,) if place is not None else ()
+                spanned = tuple(p for p in dict.fromkeys((location, *inner)) if p is not None)
+            elif (spanned := single.get(location)) is None:  # type: ignore[assignment]  # by the walrus
+                spanned = single[location] = (location,) if location is not None else ()
             spans[instruction.id] = spanned
         return spans
 
     @cached_property
     def _at(self) -> dict[tuple[str, int], list[Instruction]]:
         instructions: dict[tuple[str, int], list[Instruction]] = {}
-        for number, places in self._spans.items():
-            for place in places:
+        for number, locations in self._spans.items():
+            for location in locations:
                 instruction = self.module.instructions[number]
-                instructions.setdefault((place.file, place.line), []).append(instruction)
+                instructions.setdefault((location.file, location.line), []).append(instruction)
         return instructions
 
-    def _of_frame(self, frame: int) -> Place | None:
-        if frame not in self._places:
-            self._places[frame] = place_of_stack(self.module.stack(frame))
-        return self._places[frame]
+    def _of_frame(self, frame: int) -> Location | None:
+        if frame not in self._locations:
+            self._locations[frame] = location_of_stack(self.module.stack(frame))
+        return self._locations[frame]

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...programs.site import line_of
-from ..hlo.source import select_place
-from ..programs import Place, place_of
+from ..hlo.source import select_location
+from ..programs import Location, location_of
 from .executables import Executable, assign
 from .launches import Launch, Sites
 from .origins import Origin, Origins, Part
@@ -58,7 +58,7 @@ class Attribution:
     Attributes:
         total: nanoseconds of all device events, without double counting of nested ones.
         executable_of: for each device event, its executable.
-        places: the lines.
+        locations: the lines.
         place_of: for each device event, the line that most of its time belongs to, or -1.
     """
 
@@ -66,16 +66,16 @@ class Attribution:
     shares: tuple[Share, ...]
     executables: tuple[Executable, ...]
     executable_of: np.ndarray
-    places: tuple[Place, ...]
-    place_of: np.ndarray
+    locations: tuple[Location, ...]
+    location_of: np.ndarray
 
 
 def attribute(recording: Recording) -> Attribution:
     """Attribute the device time of a recording."""
     events = recording.events.select(recording.events.on_device)
     executables, executable_of, launch_of = assign(events, recording.launches)
-    place_cache = _PlaceCache()
-    origins = [_origin(launch, place_cache) for launch in recording.launches]
+    location_cache = _LocationCache()
+    origins = [_origin(launch, location_cache) for launch in recording.launches]
     # Many events have the same program, instruction and launching line. Handle each such combination once.
     number_of = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
     numbers = np.array([number_of[o] for o in origins] + [-1])  # the last for "no launch"
@@ -85,7 +85,7 @@ def attribute(recording: Recording) -> Attribution:
     distinct = list(number_of)
     splitter = [_Splitter(e) for e in executables]
     shares: list[Share] = []
-    lines: dict[Place, int] = {}
+    lines: dict[Location, int] = {}
     line_of_row = np.full(len(rows), -1)
     for i, (executable, name, origin_number) in enumerate(rows.tolist()):
         origin = distinct[origin_number] if origin_number >= 0 else None
@@ -95,9 +95,9 @@ def attribute(recording: Recording) -> Attribution:
             )
         )
         shares += row_shares
-        place = max(row_shares, key=lambda s: s.duration).origin.place
-        if place is not None:
-            line_of_row[i] = lines.setdefault(place, len(lines))
+        location = max(row_shares, key=lambda s: s.duration).origin.location
+        if location is not None:
+            line_of_row[i] = lines.setdefault(location, len(lines))
     return Attribution(
         float(events.self_time.sum()),
         tuple(shares),
@@ -108,26 +108,26 @@ def attribute(recording: Recording) -> Attribution:
     )
 
 
-class _PlaceCache(dict[tuple[int, int], Place | None]):
+class _LocationCache(dict[tuple[int, int], Location | None]):
     """Caches the line of each site, because launches share sites. Code objects are slow to hash, so keys have ids."""
 
-    def of(self, sites: Sites) -> list[Place]:
+    def of(self, sites: Sites) -> list[Location]:
         """The lines of some sites."""
-        places = []
+        locations = []
         for code, offset in sites:
             key = id(code), offset
             if key not in self:
-                self[key] = place_of((code.co_filename, line_of(code, offset)))
-            if (place := self[key]) is not None:
-                places.append(place)
-        return places
+                self[key] = location_of((code.co_filename, line_of(code, offset)))
+            if (location := self[key]) is not None:
+                locations.append(location)
+        return locations
 
 
-def _origin(launch: Launch, place_cache: _PlaceCache) -> Origin:
-    site_places = place_cache.of(launch.sites)
-    stack = tuple(dict.fromkeys([*site_places, *place_cache.of(launch.waiting)]))
+def _origin(launch: Launch, location_cache: _LocationCache) -> Origin:
+    site_locations = location_cache.of(launch.sites)
+    stack = tuple(dict.fromkeys([*site_locations, *location_cache.of(launch.waiting)]))
     return Origin(
-        select_place(site_places), launch.scope, launch.record.name, launch.backward, stack
+        select_location(site_locations), launch.scope, launch.record.name, launch.backward, stack
     )
 
 

@@ -15,24 +15,24 @@ from ..hlo.costs import Cost, Costs
 from ..hlo.module import Instruction, Module
 from ..hlo.scopes import scope_of
 from ..hlo.source import Sources
-from ..programs import Place
+from ..programs import Location
 
 
 class Origin(NamedTuple):
     """Where work comes from.
 
     Attributes:
-        place: the line; None if unknown.
-        stack: every line of user code on the stack, including `place`.
+        location: the line; None if unknown.
+        stack: every line of user code on the stack, including `location`.
         scope: the names of modules and `record_function`s, the outermost first.
         operator: torch's operator in eager code, JAX's primitive in captured code.
     """
 
-    place: Place | None = None
+    location: Location | None = None
     scope: tuple[str, ...] = ()
     operator: str = ""
     backward: bool = False
-    stack: tuple[Place, ...] = ()
+    stack: tuple[Location, ...] = ()
 
 
 class Part(NamedTuple):
@@ -78,7 +78,7 @@ class Origins:
         unattributed = []
         for inner, cost in self._costs.spread(instruction):
             origin = self._origin(inner)
-            if origin.place is None:
+            if origin.location is None:
                 unattributed.append(cost)
             elif any(cost) or inner is instruction:
                 groups[origin].append(cost)
@@ -104,10 +104,10 @@ class Origins:
 
     def _origin(self, instruction: Instruction) -> Origin:
         scope = scope_of(instruction.op_name)
-        place = self._sources.of(instruction)
+        location = self._sources.of(instruction)
         name = scope.primitive or instruction.opcode
         stack = self._sources.stack(instruction)
-        return Origin(place, scope.path, name, self.backward or scope.backward, stack)
+        return Origin(location, scope.path, name, self.backward or scope.backward, stack)
 
 
 def sum_of(costs: Iterable[Cost]) -> Cost:

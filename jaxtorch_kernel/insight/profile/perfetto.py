@@ -35,8 +35,8 @@ def _tracks(profile: Profile) -> Iterator[dict[str, Any]]:
     for i, lane in enumerate(profile.recording.events.lanes):
         for process in (_HOST, _DEVICE):
             yield _name("thread_name", process, i + 1, lane.name)
-    for i, place in enumerate(profile.attribution.places):
-        yield _name("thread_name", _LINES, i + 1, f"{line_label(place)}: {text_of(place)}")
+    for i, location in enumerate(profile.attribution.locations):
+        yield _name("thread_name", _LINES, i + 1, f"{line_label(location)}: {text_of(location)}")
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
 def _slices(profile: Profile) -> Iterator[dict[str, Any]]:
     events, attribution = profile.recording.events, profile.attribution
     line_of_event = np.full(len(events), -1)
-    line_of_event[events.on_device] = attribution.place_of
+    line_of_event[events.on_device] = attribution.location_of
     program_of_event = np.full(len(events), -1)
     program_of_event[events.on_device] = attribution.executable_of
     for i in range(len(events)):
@@ -62,6 +62,6 @@ def _slices(profile: Profile) -> Iterator[dict[str, Any]]:
         if owner >= 0:
             slice_["args"] = {"program": attribution.executables[owner].title}
         if line >= 0:
-            slice_["args"]["line"] = str(attribution.places[line])
+            slice_["args"]["line"] = str(attribution.locations[line])
             yield {**slice_, "pid": _LINES, "tid": line + 1}
         yield slice_

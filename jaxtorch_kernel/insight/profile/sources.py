@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..programs import Place
+from ..programs import Location
 from .summary import Profile, Row, Time
 
 _AROUND = 2  # context lines around a line with time, in files
@@ -53,9 +53,9 @@ def annotate(profile: Profile, first: str = "") -> list[Source]:
     files: dict[str, dict[int, Row]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
     for row in (*profile.lines, *profile.calling):
-        if row.place is not None:
-            files[row.place.file][row.place.line] = row
-            cells[row.place.file] = row.place.cell
+        if row.location is not None:
+            files[row.location.file][row.location.line] = row
+            cells[row.location.file] = row.location.cell
     sources = [_source(file, cells.get(file), rows) for file, rows in files.items()]
     return sorted(sources, key=lambda s: (s.file != first, -s.total))
 
@@ -77,16 +77,18 @@ def _line(number: int, text: str, row: Row | None) -> Line:
     return Line(number, text, row.time if row.time.count else None, row.inclusive)
 
 
-def line_label(place: Place) -> str:
+def line_label(location: Location) -> str:
     """A short name of a line, for tables: its cell, or its file name without folders, and its number.
 
     Example:
-        >>> line_label(Place("/home/me/models.py", 43))
+        >>> line_label(Location("/home/me/models.py", 43))
         'models.py, line 43'
     """
-    return str(place if place.cell is not None else replace(place, file=Path(place.file).name))
+    return str(
+        location if location.cell is not None else replace(location, file=Path(location.file).name)
+    )
 
 
-def text_of(place: Place) -> str:
+def text_of(location: Location) -> str:
     """The code on a line, without its indentation; "" if the file cannot be read."""
-    return linecache.getline(place.file, place.line).strip()
+    return linecache.getline(location.file, location.line).strip()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..programs import Place
+from ..programs import Location
 from .hosts import Host, host_time
 from .join import Attribution, Share, attribute
 from .record import Recording, record
@@ -56,7 +56,7 @@ class Row:
 
     name: str
     time: Time
-    place: Place | None = None
+    location: Location | None = None
     inclusive: Time = Time()
 
 
@@ -67,14 +67,14 @@ class InstructionRow:
     Attributes:
         program: the program's name.
         number: the `ProgramInfo.id`, for `%jax hlo`; None for programs that JAX runs on its own.
-        places: its lines, most time first.
+        locations: its lines, most time first.
     """
 
     program: str
     number: int | None
     instruction: str
     opcode: str
-    places: tuple[Place, ...]
+    locations: tuple[Location, ...]
     time: Time
 
 
@@ -123,46 +123,48 @@ class Profile:
     @cached_property
     def lines(self) -> list[Row]:
         """Time by line, in source order: cells by number, then files."""
-        times = self._by(lambda s: s.origin.place)
-        return self._lines({place: time for place, time in times.items() if place is not None})
+        times = self._by(lambda s: s.origin.location)
+        return self._lines(
+            {location: time for location, time in times.items() if location is not None}
+        )
 
     @cached_property
     def calling(self) -> list[Row]:
         """Lines without self time that called lines with device time, in the same order."""
-        with_time = {row.place for row in self.lines}
+        with_time = {row.location for row in self.lines}
         without_time = (
             p for p in self._inclusive if p not in with_time and not _is_magic_expansion(p)
         )
-        return self._lines({place: Time() for place in without_time})
+        return self._lines({location: Time() for location in without_time})
 
     @cached_property
-    def _inclusive(self) -> dict[Place, Time]:
+    def _inclusive(self) -> dict[Location, Time]:
         """The inclusive time of each line: the time of everything that ran while the line was on the stack."""
-        groups: dict[Place, list[Share]] = defaultdict(list)
+        groups: dict[Location, list[Share]] = defaultdict(list)
         for share in self.attribution.shares:
-            for place in share.origin.stack:
-                groups[place].append(share)
-        return {place: self._time(shares) for place, shares in groups.items()}
+            for location in share.origin.stack:
+                groups[location].append(share)
+        return {location: self._time(shares) for location, shares in groups.items()}
 
     @cached_property
     def roofline(self) -> list[Position]:
         """The positions of the lines under the roofline; empty if the device's peak is unknown."""
         return [] if self.peak is None else positions(self.lines, self.peak)
 
-    def _lines(self, times: dict[Place, Time]) -> list[Row]:
+    def _lines(self, times: dict[Location, Time]) -> list[Row]:
         rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in times.items()]
 
         def order(row: Row) -> Any:
-            place = row.place
-            assert place is not None
-            return place.cell is None, place.cell or 0, place.file, place.line
+            location = row.location
+            assert location is not None
+            return location.cell is None, location.cell or 0, location.file, location.line
 
         return sorted(rows, key=order)
 
     @cached_property
     def unattributed(self) -> Time:
         """Time for which no line was found."""
-        return self._by(lambda s: s.origin.place).get(None, Time())
+        return self._by(lambda s: s.origin.location).get(None, Time())
 
     @property
     def attributed(self) -> float:
@@ -195,7 +197,7 @@ class Profile:
                     executable.info.id if executable.info is not None else None,
                     name,
                     shares[0].opcode,
-                    tuple(dict.fromkeys(s.origin.place for s in ordered if s.origin.place)),
+                    tuple(dict.fromkeys(s.origin.location for s in ordered if s.origin.location)),
                     self._time(shares),
                 )
             )
@@ -276,6 +278,8 @@ def _sorted(times: dict[Any, Time]) -> list[Row]:
     return sorted((Row(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
 
 
-def _is_magic_expansion(place: Place) -> bool:
+def _is_magic_expansion(location: Location) -> bool:
     """Whether a line is IPython's expansion of a `%%magic`; the cell itself is shown instead."""
-    return linecache.getline(place.file, place.line).startswith("get_ipython().run_cell_magic(")
+    return linecache.getline(location.file, location.line).startswith(
+        "get_ipython().run_cell_magic("
+    )

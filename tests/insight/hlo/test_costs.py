@@ -214,7 +214,7 @@ def test_a_tpus_program_is_read_and_counted_too() -> None:
     assert costs.total.flops == expected["flops"] > 2 * 8 * 32 * 64
     assert costs.total.transcendentals == expected["transcendentals"]
     dots = [i for i in costs.module.instructions.values() if i.op_name.endswith("/tanh")]
-    lines = {place.line for i in dots for place in Sources(costs.module).spanned(i)}
+    lines = {location.line for i in dots for location in Sources(costs.module).spanned(i)}
     assert lines == {_program.__code__.co_firstlineno + 1}
 
 

@@ -66,8 +66,8 @@ def test_the_gradient_of_each_kernel_has_the_line_of_its_convolution(captured: A
     expected = []
     for name in re.findall(r"%\w+", returned):  # the names of the results; XLA keeps their order
         (defined,) = [i for i, line in enumerate(before.lines) if line.startswith(f"    {name} = ")]
-        (place,) = before.places[defined]
-        expected.append(place.line)
+        (location,) = before.locations[defined]
+        expected.append(location.line)
     assert sorted(expected) == list(LINES)
     root = module.instructions[module.entry.root]
     lines = []
@@ -80,10 +80,10 @@ def test_the_gradient_of_each_kernel_has_the_line_of_its_convolution(captured: A
 def test_each_line_has_the_work_of_its_gradients(captured: Any) -> None:
     """The first convolution has only the kernel's gradient, the others also have the input's."""
     reading = Reading(latest("convolved", "backward"))
-    work = {r.place.line: r.cost.flops for r in reading.lines if r.place is not None}
+    work = {r.location.line: r.cost.flops for r in reading.lines if r.location is not None}
     products = {line: round(work[line] / ONE) for line in LINES}
     assert products == {2: 1, 4: 2, 6: 2}
-    assert None not in [r.place for r in reading.lines]
+    assert None not in [r.location for r in reading.lines]
 
 
 def test_the_forward_pass_is_as_xla_says(captured: Any) -> None:
@@ -91,7 +91,7 @@ def test_the_forward_pass_is_as_xla_says(captured: Any) -> None:
     module = reading.module
     lines = {p.line for i in convolutions(module) if (p := reading.sources.of(i)) is not None}
     assert lines == set(LINES)
-    work = {r.place.line: r.cost.flops for r in reading.lines if r.place is not None}
+    work = {r.location.line: r.cost.flops for r in reading.lines if r.location is not None}
     assert {line: round(work[line] / ONE) for line in LINES} == dict.fromkeys(LINES, 1)
 
 

@@ -16,7 +16,7 @@ from jax import lax
 import jaxtorch
 from jaxtorch.insight.hlo.listing import Listing, list_jaxpr, list_stablehlo
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.hlo.source import place_of_stack
+from jaxtorch.insight.hlo.source import location_of_stack
 from jaxtorch.insight.programs import ProgramInfo, programs
 
 from .programs import CELL, array, optimized, run
@@ -49,19 +49,19 @@ def latest(name: str, part: str = "") -> ProgramInfo:
 
 def lines_of(reading: Reading, opcode: str) -> set[int]:
     """The lines of all instructions of an opcode; each must be of the cell."""
-    places = [
+    locations = [
         reading.sources.of(i) for i in reading.module.instructions.values() if i.opcode == opcode
     ]
-    assert places
-    assert all(p is not None and p.file == CELL and p.cell == 7 for p in places)
-    return {p.line for p in places if p is not None}
+    assert locations
+    assert all(p is not None and p.file == CELL and p.cell == 7 for p in locations)
+    return {p.line for p in locations if p is not None}
 
 
 def lines_in(listing: Listing, text: str) -> set[int]:
     """The source lines of all lines of a listing that contain a text."""
     matches = listing.grep(text)
     assert matches
-    return {p.line for i in matches for p in listing.places[i]}
+    return {p.line for i in matches for p in listing.locations[i]}
 
 
 @pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
@@ -73,11 +73,13 @@ def test_captured_code(capture: Any) -> None:
         captured(x, w)
     reading = Reading(latest("lines"))
     assert {opcode: lines_of(reading, opcode) for opcode in LINES} == LINES
-    assert [r.place.line for r in reading.lines if r.place is not None] == [2, 4, 5, 6, 7]
+    assert [r.location.line for r in reading.lines if r.location is not None] == [2, 4, 5, 6, 7]
     dearest = max(reading.lines, key=lambda r: r.cost.flops)
-    assert dearest.place is not None
-    assert (dearest.place.line, dearest.cost.flops) == (2, 2 * 8 * 16 * 16)
-    functions = {r.place.line: r.cost.transcendentals for r in reading.lines if r.place is not None}
+    assert dearest.location is not None
+    assert (dearest.location.line, dearest.cost.flops) == (2, 2 * 8 * 16 * 16)
+    functions = {
+        r.location.line: r.cost.transcendentals for r in reading.lines if r.location is not None
+    }
     assert functions == {2: 0, 4: 2 * 8 * 16, 5: 8 * 16, 6: 8 * 16, 7: 0}
 
 
@@ -87,8 +89,10 @@ def test_a_fusion_has_the_lines_of_all_that_was_fused() -> None:
     with torch.no_grad():
         captured(torch.randn(8, 16, device="jax"), torch.randn(16, 16, device="jax"))
     reading = Reading(latest("fused"))
-    place = next(r.place for r in reading.lines if r.place is not None and r.place.line == 5)
-    whole = [i for i in reading.sources.at(place) if i.opcode == "fusion"]
+    location = next(
+        r.location for r in reading.lines if r.location is not None and r.location.line == 5
+    )
+    whole = [i for i in reading.sources.at(location) if i.opcode == "fusion"]
     assert whole
     for fusion in whole:
         inside = {i.opcode for i in reading.module.inside(fusion)}
@@ -114,7 +118,7 @@ def test_the_texts_before_xla() -> None:
     }.items():
         listing = reading.listing(stage)
         assert [lines_in(listing, text) for text in texts] == [{2}, {4}, {5}, {6}, {7}], stage
-        (of_six,) = {p for places in listing.places for p in places if p.line == 6}
+        (of_six,) = {p for locations in listing.locations for p in locations if p.line == 6}
         assert any(texts[3] in listing.lines[i] for i in listing.at(of_six))
         assert not any(texts[0] in listing.lines[i] for i in listing.at(of_six))
         assert "loc(" not in listing.text
@@ -136,7 +140,7 @@ def test_the_backward_program_has_the_lines_of_the_forward_pass() -> None:
     assert lines_of(forward, "cosine") == {5}  # the derivative of line 5, kept
     dots = [i for i in backward.module.instructions.values() if i.opcode == "dot"]
     assert len(dots) == 2  # of x and of w
-    work = {r.place.line for r in backward.lines if r.place is not None and r.cost.flops}
+    work = {r.location.line for r in backward.lines if r.location is not None and r.cost.flops}
     assert work == {2, 4, 5, 6, 7}
 
 
@@ -174,9 +178,9 @@ def test_a_loops_body_has_the_bodys_line() -> None:
     f = run(LOOP, {"jnp": jnp, "lax": lax})["f"]
     module, sources, listing, _ = optimized(f, array(8, 8), array(8, 8))
     loop = next(i for i in module.instructions.values() if i.opcode == "while")
-    place = sources.of(loop)
-    assert place is not None
-    assert place.line == 5
+    location = sources.of(loop)
+    assert location is not None
+    assert location.line == 5
     tanh = [sources.of(i) for i in module.inside(loop) if i.opcode == "tanh"]
     assert [p.line for p in tanh if p is not None] == [4]
     dots = [sources.of(i) for i in module.instructions.values() if i.opcode == "dot"]
@@ -202,10 +206,10 @@ def test_helpers_show_as_the_line_of_the_cell_that_called_them(tmp_path: Any) ->
         captured(torch.ones(4, device="jax"))
         alone = jaxtorch.pure(names["help"], name="alone")
         alone(torch.ones(4, device="jax"))
-    places = {p.line for p in Reading(latest("helped")).sources.places}
-    assert places == {2, 3}
-    (place,) = Reading(latest("alone")).sources.places
-    assert (place.file, place.line, place.cell) == (helper, 2, None)
+    locations = {p.line for p in Reading(latest("helped")).sources.locations}
+    assert locations == {2, 3}
+    (location,) = Reading(latest("alone")).sources.locations
+    assert (location.file, location.line, location.cell) == (helper, 2, None)
 
 
 def test_which_frame_is_shown() -> None:
@@ -213,23 +217,23 @@ def test_which_frame_is_shown() -> None:
     mine, other = ("/home/me/mine.py", 3, "f"), ("/home/me/main.py", 9, "<module>")
     cell = ("/tmp/ipykernel_77/1234.py", 4, "<module>")
     outer = ("<ipython-input-2-ffff>", 1, "<module>")
-    assert place_of_stack([(library, 5, "relu")]) is None
-    place = place_of_stack([(library, 5, "relu"), mine, other])
-    assert place is not None
-    assert (place.file, place.line) == mine[:2]
-    place = place_of_stack([(library, 5, "relu"), mine, cell, outer])
-    assert place is not None
-    assert (place.file, place.line) == cell[:2]
+    assert location_of_stack([(library, 5, "relu")]) is None
+    location = location_of_stack([(library, 5, "relu"), mine, other])
+    assert location is not None
+    assert (location.file, location.line) == mine[:2]
+    location = location_of_stack([(library, 5, "relu"), mine, cell, outer])
+    assert location is not None
+    assert (location.file, location.line) == cell[:2]
     machinery = (jaxtorch.programs.compiled.__file__, 70, "build")
-    assert place_of_stack([machinery, cell]) is None
-    assert place_of_stack([]) is None
+    assert location_of_stack([machinery, cell]) is None
+    assert location_of_stack([]) is None
 
 
 def test_a_text_without_locations_has_no_links() -> None:
     lowered = jax.jit(jnp.sin).lower(array(3))
     listing = list_stablehlo(lowered.as_text())
     assert len(listing.lines) > 3
-    assert not any(listing.places)
+    assert not any(listing.locations)
 
 
 def test_names_that_look_like_locations() -> None:
@@ -245,7 +249,7 @@ def test_names_that_look_like_locations() -> None:
     assert lines_in(listing, "stablehlo.sine") == {f_lines}
     module, sources, _, _ = optimized(f, array(3))
     sine = next(i for i in module.instructions.values() if i.opcode == "sine")
-    place = sources.of(sine)
-    assert place is not None
-    assert place.line == f_lines
+    location = sources.of(sine)
+    assert location is not None
+    assert location.line == f_lines
     assert odd in sine.op_name

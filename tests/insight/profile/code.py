@@ -18,23 +18,25 @@ class Ran:
     def __init__(self, profiled: Profile, file: str):
         self.profile = profiled
         self.by_line: dict[int, Time] = {
-            row.place.line: row.time
+            row.location.line: row.time
             for row in profiled.lines
-            if row.place is not None and row.place.file == file
+            if row.location is not None and row.location.file == file
         }
         self.inclusive: dict[int, Time] = {
-            row.place.line: row.inclusive
+            row.location.line: row.inclusive
             for row in (*profiled.lines, *profiled.calling)
-            if row.place is not None and row.place.file == file
+            if row.location is not None and row.location.file == file
         }
-        self.elsewhere = [r for r in profiled.lines if r.place is None or r.place.file != file]
+        self.elsewhere = [
+            r for r in profiled.lines if r.location is None or r.location.file != file
+        ]
 
     def operators(self, line: int) -> set[str]:
         """What ran for a line, forward or backward."""
         return {
             s.origin.operator
             for s in self.profile.attribution.shares
-            if s.origin.place is not None and s.origin.place.line == line
+            if s.origin.location is not None and s.origin.location.line == line
         }
 
 

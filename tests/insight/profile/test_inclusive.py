@@ -51,7 +51,7 @@ def test_inclusive_is_the_time_of_all_that_was_called_through_a_line(
     assert flops[18] > flops[8]  # by line 9
     assert flops[19] == near(3)  # waits for the backward pass
     assert {line for line, time in profiled.by_line.items() if time.flops} == {2, 9, 16}
-    calling = {row.place.line for row in profiled.profile.calling if row.place is not None}
+    calling = {row.location.line for row in profiled.profile.calling if row.location is not None}
     assert calling == {5, 8, 18}  # line 19 has the gradient's seed itself
     for line, time in profiled.by_line.items():
         assert time.total <= profiled.inclusive[line].total * (1 + 1e-9)

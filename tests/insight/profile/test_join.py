@@ -268,7 +268,7 @@ def test_a_fusion_is_shared_by_its_lines_and_says_so(tmp_path: Path, names: dict
     )
     assert profiled.by_line.keys() == {3, 5, 7}
     (fusion,) = profiled.profile.instructions
-    assert {place.line for place in fusion.places} == {3, 5, 7}
+    assert {location.line for location in fusion.locations} == {3, 5, 7}
     for time in profiled.by_line.values():
         assert 0 < time.total == time.inferred < fusion.time.total
     assert profiled.by_line[3].flops == profiled.by_line[7].flops == N * N
@@ -360,8 +360,8 @@ def test_what_jax_runs_on_its_own_has_its_own_lines() -> None:
     if not was:
         events.stop()
     (row,) = profiled.lines  # this test's lambda, by the HLO
-    assert row.place is not None
-    assert row.place.file == __file__
+    assert row.location is not None
+    assert row.location.file == __file__
     assert row.time.flops == PRODUCT
 
 
@@ -377,7 +377,7 @@ def work():
     return y.exp().sum()
 result = profile(work)
 assert result.attributed == 1.0, result.lines
-flops = {{row.place.line: row.time.flops for row in result.lines}}
+flops = {{row.location.line: row.time.flops for row in result.lines}}
 print(flops[9] == 2 * 64**3, sorted(flops))
 """
 

@@ -132,8 +132,8 @@ def test_launches_of_other_threads_are_recorded_with_their_lines() -> None:
 
     recording = profile(work, warmup=1)
     (row,) = recording.lines
-    assert row.place is not None
-    assert row.place.line == other.__code__.co_firstlineno + 1
+    assert row.location is not None
+    assert row.location.line == other.__code__.co_firstlineno + 1
     assert not row.time.backward
 
 
