@@ -18,6 +18,7 @@ from .call import Call, describe, first_positions, kind_by_value
 from .cpu import on_cpu
 from .cpu_errors import argument_checks
 from .executable import build_lock
+from .filling import filling_of
 from .hot import hot_path
 from .program import Program
 from .running import run_plain, run_special
@@ -80,6 +81,7 @@ class Operation:
         self.builder = Builder(op, self.signature, lowering, self.name, self.kinds, result_types)
         self._argument_checks = argument_checks(op, self.signature) if checked else None
         self._overlap_checks = overlap.OverlapChecks()
+        self._fill = filling_of(op, self.signature)
         self._value_checks = self._checks_of_values() if checked else None
         self.kernel = hot_path(lambda: self)
 
@@ -118,6 +120,8 @@ class Operation:
             if self.op is not None and printing():
                 # torch formats a tensor: not worth a compilation, nor a warning.
                 return on_cpu(self.op, self.signature, call.args, {}, announce=False)
+            if self._fill is not None and (filled := self._fill(call)) is not None:
+                return filled
             if self.builder.fit_targets(call):
                 return self(*call.args)
             program = self.program(call)

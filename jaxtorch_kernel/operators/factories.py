@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 
 from ..base import torch_private as private
+from ..dispatch.filling import Budget
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.tracing import Untraceable
 from ..storage import moves, placement
-from ..storage.buffer import attached, buffer_of, spec_of, wrap, wrap_sized
+from ..storage.buffer import Spec, attached, buffer_of, spec_of, wrap, wrap_sized
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, is_row_major
@@ -34,6 +36,19 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
 
 
 _make_zeros = Operation(None, Lowering(_zeros), name="empty")
+_budget = Budget()
+
+
+def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array, Spec]:
+    """Zeros on the current device: at first by transfers, later by a program (`dispatch/filling.py`)."""
+    where = placement.current()
+    key = shape, dtype, where
+    if isinstance(where, SingleDeviceSharding) and _budget.is_left(key):
+        array, spec = zeros(shape, dtype)
+        _budget.spend(key, spec.nbytes)
+        return array, spec
+    made = buffer_of(_make_zeros(shape, dtype))
+    return made.array, made.spec
 
 
 def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
@@ -96,8 +111,7 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
         array = _zeros(shape, numpy_dtype)
         spec = spec_of(numpy_dtype, shape, placement.current())
     else:
-        made = buffer_of(_make_zeros(shape, numpy_dtype))
-        array, spec = made.array, made.spec
+        array, spec = _zeros_on_device(shape, numpy_dtype)
     result = wrap_sized(array, spec, size, dtype, stride)
     if trace is not None:
         trace.add_created(buffer_of(result))

@@ -1,0 +1,151 @@
+"""Tensors of one value, made without a program while calls are few.
+
+`zeros`, `ones`, `full`, their `*_like` and `new_*` forms, `zero_` and `fill_` need a program for each shape, and to
+compile one takes 30 ms. To fill an array on the host and to transfer it takes 60 µs for small arrays. So the first
+calls with a key are transfers. Once they have cost about as much as a compilation, a program takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jax.sharding import SingleDeviceSharding
+
+from ..base.torch_private import OpOverload
+from ..programs import watching
+from ..programs.site import origin
+from ..storage import placement
+from ..storage.arrays import in_host_memory
+from ..storage.buffer import Buffer, wrap_sized
+from ..storage.checks import check_index, check_layout
+from ..storage.dtypes import to_numpy
+from ..storage.layout import contiguous_strides, covers_buffer
+from ..storage.transfer import as_numpy, put
+from .call import Call
+from .cpu_errors import check_dtypes
+from .meta import call_meta
+from .results import Written
+from .schema import Signature, short_name
+
+Tensor = torch.Tensor
+
+# The value of each operator's results, or the name of the argument that gives it.
+_VALUES: dict[str, int | str] = {
+    "zeros.default": 0,
+    "ones.default": 1,
+    "full.default": "fill_value",
+    "zeros_like.default": 0,
+    "ones_like.default": 1,
+    "full_like.default": "fill_value",
+    "new_zeros.default": 0,
+    "new_ones.default": 1,
+    "new_full.default": "fill_value",
+    "zero_.default": 0,
+    "fill_.Scalar": "value",
+}
+
+# A small transfer costs 1, and each MiB costs 1 more.
+_BUDGET = 256
+_UNIT = 1 << 20  # bytes
+
+
+class Budget:
+    """How much transfers with each key have cost."""
+
+    def __init__(self) -> None:
+        self._spent: dict[object, int] = {}
+
+    def is_left(self, key: object) -> bool:
+        """Whether the next call with this key shall be a transfer."""
+        return self._spent.get(key, 0) < _BUDGET
+
+    def spend(self, key: object, nbytes: int) -> None:
+        """Note a transfer."""
+        self._spent[key] = self._spent.get(key, 0) + 1 + nbytes // _UNIT
+
+    def use_up(self, key: object) -> None:
+        """Make no more transfers for this key."""
+        self._spent[key] = _BUDGET
+
+
+class Filling:
+    """The calls of one operator that are transfers."""
+
+    def __init__(self, op: OpOverload, signature: Signature, value: int | str):
+        self.op, self.signature = op, signature
+        self.budget = Budget()
+        self._value: int | None = None if isinstance(value, str) else value
+        self._index = signature.names.index(value) if isinstance(value, str) else -1
+        self._origin = Written(short_name(op))
+
+    def run(self, call: Call) -> Tensor | None:
+        """The result of a call without a program; None if the call needs one, or is to be compiled.
+
+        Raises:
+            Whatever torch raises for these arguments.
+        """
+        key = tuple(call.key)
+        if not self.budget.is_left(key):
+            return None
+        made = self._written(call) if self.signature.written else self._fresh(call)
+        if made is None:
+            self.budget.use_up(key)
+            return None
+        result, nbytes = made
+        self.budget.spend(key, nbytes)
+        return result
+
+    def _fresh(self, call: Call) -> tuple[Tensor, int] | None:
+        """A new tensor and its size in bytes."""
+        where = call.buffers[0].spec.placement if call.buffers else placement.current()
+        args = dict(zip(self.signature.names, self.signature.complete(call.args), strict=True))
+        device: Any = args["device"]
+        if not isinstance(where, SingleDeviceSharding) or getattr(device, "type", "jax") != "jax":
+            return None
+        check_layout(args["layout"], args["pin_memory"])
+        check_index(device)
+        check_dtypes(self.op, self.signature, tuple(args.values()))
+        meta = call_meta(self.op, self.signature, tuple(args.values()))
+        if meta is None or meta.stride() != contiguous_strides(tuple(meta.shape)):
+            return None
+        array, spec = put(self._filled(call, tuple(meta.shape), meta.dtype), where)
+        result = wrap_sized(array, spec, tuple(meta.shape), meta.dtype)
+        self._note(result.untyped_storage().buffer)  # type: ignore[attr-defined]
+        return result, spec.nbytes
+
+    def _written(self, call: Call) -> tuple[Tensor, int] | None:
+        """The tensor that the call fills, if it is all of its buffer, and its size in bytes."""
+        (target,), (buffer,) = call.tensors, call.buffers
+        spec = buffer.spec
+        if not isinstance(spec.placement, SingleDeviceSharding) or not covers_buffer(target):
+            return None
+        if to_numpy(target.dtype) != spec.dtype:
+            return None
+        array, _ = put(self._filled(call, spec.shape, target.dtype), spec.placement)
+        buffer.write(array, spec)
+        self._note(buffer)
+        return target, spec.nbytes
+
+    def _filled(self, call: Call, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
+        """An array of the value, converted by torch."""
+        value: Any = call.args[self._index] if self._value is None else self._value
+        one = as_numpy(torch.full((), value, dtype=dtype, device="cpu"))
+        return in_host_memory(lambda: np.full(shape, one))
+
+    def _note(self, buffer: Buffer) -> None:
+        buffer.origin = origin(self._origin)
+        if watching.watcher is not None:
+            watching.watcher.add_result(buffer)
+
+
+def filling_of(
+    op: OpOverload | None, signature: Signature
+) -> Callable[[Call], Tensor | None] | None:
+    """What makes the results of an operator's first calls; None if the operator does not fill."""
+    value = None if op is None else _VALUES.get(short_name(op))
+    if op is None or value is None:
+        return None
+    return Filling(op, signature, value).run
