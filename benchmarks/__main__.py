@@ -15,6 +15,7 @@ def main() -> None:
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compiling is timed too
     names = sys.argv[1:] or [
         "dispatch",
+        "cold",
         "recording",
         "cpu_tensors",
         "training",

@@ -39,6 +39,8 @@ class Row:
 
 
 def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.2f} us"
     return f"{seconds * 1e3:.2f} ms"

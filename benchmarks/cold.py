@@ -1,0 +1,91 @@
+"""Cold starts: construction and first steps in fresh processes, in seconds of the processor.
+
+Compilations are what a cold start consists of. The persistent cache is off, except in the last comparison, which
+restarts a process and runs the same code again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from .harness import Row
+
+Stages = dict[str, dict[str, Any]]
+
+
+def rows() -> Iterator[Row | str]:
+    """One row for each goal."""
+    for model in ("ResNet-18", "GPT-2 small", "ViT-B"):
+        yield from _construction(model)
+    references = {model: _run(model, "JAX") for model in ("GPT", "ResNet-18")}
+    for model, limit in (("GPT", 0.25), ("ResNet-18", 1.0)):
+        yield _row(f"first eager step, {model}", _run(model, "eager"), references[model], 1, limit)
+    for model in ("GPT", "ResNet-18"):
+        ours = _run(model, "jit")
+        yield _row(f"first two jit steps, {model}", ours, references[model], 2, 0.6)
+    yield _restarted("GPT")
+
+
+def _construction(model: str) -> Iterator[Row | str]:
+    try:
+        ours, cpu = _run(model, "eager", only=True), _run(model, "torch CPU", only=True)
+    except subprocess.CalledProcessError as error:
+        yield f"{model} was not constructed: {error.stderr.strip().splitlines()[-1]}"
+        return
+    programs = ours["construct"]["programs"]
+    random = sum(name == "random bits" for name in programs)
+    seconds = {"jaxtorch": ours["construct"]["cpu"], "torch CPU": cpu["construct"]["cpu"]}
+    goal = 1.5 * seconds["torch CPU"] + 2
+    yield Row(f"construct {model}", seconds)
+    yield (
+        f"{'':28} goal: at most {goal:.2f} s. {len(programs)} programs, {random} of them with random "
+        "bits (goal: at most 8)"
+    )
+
+
+def _row(name: str, ours: Stages, theirs: Stages, steps: int, limit: float) -> Row:
+    stages = ["first step", "second step"][:steps]
+    seconds = {
+        key: sum(result[stage]["cpu"] for stage in stages)
+        for key, result in (("jaxtorch", ours), ("JAX", theirs))
+    }
+    return Row(name, seconds, limit, "JAX")
+
+
+def _restarted(model: str) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [_run(model, "jit", cache=folder) for _ in range(3)]
+    cold, _, warm = (sum(stage["cpu"] for stage in run.values()) for run in runs)
+    return Row(f"restart and run all, {model}", {"third": warm, "first": cold}, 0.2, "first")
+
+
+def _run(model: str, way: str, cache: str | None = None, only: bool = False) -> Stages:
+    """The stages of a case, run in a fresh process.
+
+    Args:
+        cache: folder of the persistent cache; by default there is none.
+        only: construct the model, and nothing more.
+    """
+    environment = dict(os.environ, JAX_ENABLE_COMPILATION_CACHE="true" if cache else "false")
+    if cache:
+        environment |= {
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.cold_case",
+        model,
+        way,
+        *(["only"] if only else []),
+    ]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
