@@ -48,12 +48,12 @@ class GPT(nn.Module):
 
     def __init__(self, depth: int, width: int, heads: int, length: int, words: int = 256):
         super().__init__()
-        self.tokens, self.locations = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.tokens, self.positions = nn.Embedding(words, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.tokens(x) + self.locations.weight
+        h = self.tokens(x) + self.positions.weight
         for block in self.blocks:
             h = block(h)
         return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
@@ -70,7 +70,7 @@ def jax_gpt(p: dict[str, jax.Array], x: jax.Array, y: jax.Array, depth: int, hea
     def linear(name: str, h: jax.Array) -> jax.Array:
         return h @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
-    h = p["tokens.weight"][x] + p["places.weight"]
+    h = p["tokens.weight"][x] + p["positions.weight"]
     b, t, w = h.shape
     mask = jnp.tril(jnp.ones((t, t), bool))
     for i in range(depth):
@@ -94,7 +94,7 @@ def gpts() -> Iterator[Row | str]:
 
 
 def _gpt(name: str, model: GPT, batch: int, calls: int, limit: float | None) -> Iterator[Row | str]:
-    x, y = torch.randint(256, (2, batch, len(model.locations.weight)))
+    x, y = torch.randint(256, (2, batch, len(model.positions.weight)))
     ours = copy.deepcopy(model).to("jax")
     theirs = _jax_step(model, x, y)
     contestants: dict[str, Callable[[], Any]] = {
