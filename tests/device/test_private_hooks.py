@@ -45,6 +45,18 @@ def test_a_meta_kernel_on_a_device_tensor_makes_an_alias() -> None:
     assert torch.ops.aten.view.default._op_dk(DispatchKey.Meta, tensor, (24,)).shape == (24,)
 
 
+def test_an_alias_is_of_the_kind_of_its_base() -> None:
+    tensor = torch.zeros(4, 6, device="jax")
+    with torch.inference_mode():
+        inside = torch.zeros(4, 6, device="jax")
+        views = [torch_private.alias_at(t, (3,), (2,), 1) for t in (tensor[1:], inside[1:])]
+    views += [torch_private.alias_at(t, (3,), (2,), 1) for t in (tensor[1:], inside[1:])]
+    assert [v.is_inference() for v in views] == [False, True, False, True]
+    for view, base in zip(views, [tensor, inside] * 2, strict=True):
+        assert view.untyped_storage() is base.untyped_storage()
+        assert (view.shape, view.stride(), view.storage_offset()) == ((3,), (2,), 7)
+
+
 def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
     one, two = torch_private.make_storage(24), torch_private.make_storage(24)
     assert one.nbytes() == 24
