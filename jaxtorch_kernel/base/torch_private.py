@@ -53,11 +53,7 @@ fused_attention_enabled: Callable[[], bool] = HOOKS.find(
     "torch._C._get_overrideable_sdp_enabled", instead=lambda: True
 )
 
-_META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
-_as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
-_reinterpret: Any = HOOKS.find("torch._C._dynamo.guards._reinterpret_tensor")
-_inference_mode = torch.is_inference_mode_enabled
 _set_storage = HOOKS.find("torch.ops.aten.set_.source_Storage_storage_offset._op_dk")
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
@@ -75,33 +71,6 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     check: Callable[..., bool] = guard.check
     return check
-
-
-@functools.cache
-def view_kernel(op: Any) -> Callable[..., Any]:
-    """torch's kernel of a view operator, for tensors of the device.
-
-    The kernel uses only size, stride and offset. The result is a true alias: it shares the Storage and everything that
-    is attached to the Storage.
-    """
-    name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
-    composite = not has_kernel(name, "Meta") and has_kernel(name, "CompositeExplicitAutograd")
-    key = DispatchKey.CompositeExplicitAutograd if composite else _META
-    return functools.partial(op._op_dk, key)
-
-
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: Any = 0) -> torch.Tensor:
-    """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
-    return _as_strided(_META, tensor, size, stride, offset)
-
-
-def alias_at(tensor: torch.Tensor, size: Any, stride: Any, increment: Any) -> torch.Tensor:
-    """As `as_strided`, for a geometry that is known to be valid; `increment` is added to the tensor's offset."""
-    # Below the dispatcher, torch makes an inference tensor in inference mode and a normal one outside of it, whereas a
-    # view has to be of the kind of its base.
-    if _reinterpret is None or tensor.is_inference() is not _inference_mode():
-        return _as_strided(_META, tensor, size, stride, tensor.storage_offset() + increment)
-    return _reinterpret(tensor, size, stride, increment)
 
 
 def make_storage(nbytes: int) -> torch.UntypedStorage:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..base import torch_private as private
+from ..base import torch_views
 from ..base.torch_private import OpOverload
 from ..dispatch.registry import kernel
 from ..dispatch.schema import Kernel, Signature
@@ -63,7 +64,7 @@ def view(
     op: OpOverload, self: Tensor, *args: object, **kwargs: object
 ) -> Tensor | Sequence[Tensor]:
     """Any view operator. It reads no data."""
-    views: Tensor | Sequence[Tensor] = private.view_kernel(op)(self, *args, **kwargs)
+    views: Tensor | Sequence[Tensor] = torch_views.view_kernel(op)(self, *args, **kwargs)
     return views if op is aten.detach.default else _noted(self, views)
 
 
@@ -85,7 +86,7 @@ def _view_kernel(op: OpOverload) -> Kernel:
     argument = str(op._schema.arguments[1].type) if len(op._schema.arguments) > 1 else ""
     listed = argument.startswith("List")
     several = Signature(op).returns_list[0]
-    alias = private.alias_at
+    alias = torch_views.alias_at
 
     def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
         if kwargs:
@@ -120,7 +121,7 @@ for _name in VIEWS:
 
 
 def _same(self: Tensor) -> Tensor:
-    return _noted(self, private.alias_at(self, self.shape, self.stride(), 0))
+    return _noted(self, torch_views.alias_at(self, self.shape, self.stride(), 0))
 
 
 @kernel("_conj")
@@ -147,9 +148,11 @@ def as_strided(
     offset = self.storage_offset() if storage_offset is None else storage_offset
     key = (buffer_of(self).spec, self.dtype, tuple(size), tuple(stride), offset)
     if key in _checked:
-        return _noted(self, private.alias_at(self, size, stride, offset - self.storage_offset()))
+        return _noted(
+            self, torch_views.alias_at(self, size, stride, offset - self.storage_offset())
+        )
     _check_geometry(self, size, stride, offset)
-    result = private.as_strided(self, size, stride, offset)
+    result = torch_views.as_strided(self, size, stride, offset)
     if len(_checked) >= _MOST:
         _checked.clear()
     _checked.add(key)
