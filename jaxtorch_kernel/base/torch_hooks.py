@@ -56,6 +56,9 @@ TABLE = {
     "torch.ops.aten.as_strided.default._op_dk": Hook(
         "runs an operator's kernel of a given dispatch key"
     ),
+    "torch._C._dynamo.guards._reinterpret_tensor": Hook(
+        "makes an alias of another geometry", without="views take longer"
+    ),
     "torch.ops.aten.set_.source_Storage_storage_offset._op_dk": Hook(
         "puts a tensor on another Storage"
     ),

@@ -53,9 +53,7 @@ fused_attention_enabled: Callable[[], bool] = HOOKS.find(
     "torch._C._get_overrideable_sdp_enabled", instead=lambda: True
 )
 
-_META = DispatchKey.Meta
 _CPU = DispatchKey.CPU
-_as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
 _set_storage = HOOKS.find("torch.ops.aten.set_.source_Storage_storage_offset._op_dk")
 _construct_storage: Any = torch._C._construct_storage_from_data_pointer
 
@@ -73,20 +71,6 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     guard = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     check: Callable[..., bool] = guard.check
     return check
-
-
-def alias(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a view operator's Meta kernel on tensors of the device.
-
-    The kernel uses only size, stride and offset. The result is a true alias: it shares the Storage and everything that
-    is attached to the Storage.
-    """
-    return op._op_dk(_META, *args, **kwargs)
-
-
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: Any = 0) -> torch.Tensor:
-    """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
-    return _as_strided(_META, tensor, size, stride, offset)
 
 
 def make_storage(nbytes: int) -> torch.UntypedStorage:

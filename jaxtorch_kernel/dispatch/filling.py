@@ -58,9 +58,9 @@ class Budget:
     def __init__(self) -> None:
         self._spent: dict[object, int] = {}
 
-    def is_left(self, key: object) -> bool:
-        """Whether the next call with this key shall be a transfer."""
-        return self._spent.get(key, 0) < _BUDGET
+    def is_left(self, key: object, nbytes: int = 0) -> bool:
+        """Whether the next call with this key, of this size, shall be a transfer."""
+        return self._spent.get(key, 0) + nbytes // _UNIT < _BUDGET
 
     def spend(self, key: object, nbytes: int) -> None:
         """Note a transfer."""
@@ -111,6 +111,8 @@ class Filling:
         meta = call_meta(self.op, self.signature, tuple(args.values()))
         if meta is None or meta.stride() != contiguous_strides(tuple(meta.shape)):
             return None
+        if not self.budget.is_left(tuple(call.key), meta.nbytes):
+            return None
         array, spec = put(self._filled(call, tuple(meta.shape), meta.dtype), where)
         result = wrap_sized(array, spec, tuple(meta.shape), meta.dtype)
         self._note(result.untyped_storage().buffer)  # type: ignore[attr-defined]
@@ -122,7 +124,9 @@ class Filling:
         spec = buffer.spec
         if not isinstance(spec.placement, SingleDeviceSharding) or not covers_buffer(target):
             return None
-        if to_numpy(target.dtype) != spec.dtype:
+        if to_numpy(target.dtype) != spec.dtype or not self.budget.is_left(
+            tuple(call.key), spec.nbytes
+        ):
             return None
         array, _ = put(self._filled(call, spec.shape, target.dtype), spec.placement)
         buffer.write(array, spec)

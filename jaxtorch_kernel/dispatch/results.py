@@ -9,6 +9,7 @@ import jax
 import torch
 
 from ..base import torch_private as private
+from ..base import torch_views
 from ..programs import watching
 from ..programs.site import origin
 from ..storage.buffer import Named, Spec
@@ -65,7 +66,7 @@ def wrap_result(leaf: Fresh, array: jax.Array, maker: Named) -> Tensor:
     result.untyped_storage().buffer = buffer  # type: ignore[attr-defined]
     if watching.watcher is not None:
         watching.watcher.add_result(buffer)
-    return result if leaf.stride is None else private.as_strided(result, leaf.size, leaf.stride)
+    return result if leaf.stride is None else torch_views.as_strided(result, leaf.size, leaf.stride)
 
 
 class Results:

@@ -2,7 +2,7 @@
 
 1. A kernel over tensors, if there is one (`registry.KERNELS`; torch's dispatcher calls it, see `registration.py`).
 2. The overload's own lowering, or its functional overload's.
-3. A view operator: torch's Meta kernel makes the alias (`views.py`).
+3. A view operator without a kernel (`view.dtype`): torch's kernel makes the alias (`views.py`).
 4. torch's decomposition, as one program (`dispatch/decomposed.py`). If it needs values:
 5. The CPU kernel, on copies (`dispatch/cpu.py`).
 """

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..base import torch_private as private
+from ..base import torch_views
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
@@ -53,7 +53,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
     if x.shape[0] == count:
         return x
     size = (count, *x.shape[1:])
-    return private.as_strided(x, size, contiguous_strides(size))
+    return torch_views.as_strided(x, size, contiguous_strides(size))
 
 
 def program(function: Callable[..., object]) -> Operation:

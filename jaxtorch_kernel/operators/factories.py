@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -43,7 +44,9 @@ def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array
     """Zeros on the current device: at first by transfers, later by a program (`dispatch/filling.py`)."""
     where = placement.current()
     key = shape, dtype, where
-    if isinstance(where, SingleDeviceSharding) and _budget.is_left(key):
+    if isinstance(where, SingleDeviceSharding) and _budget.is_left(
+        key, math.prod(shape) * dtype.itemsize
+    ):
         array, spec = zeros(shape, dtype)
         _budget.spend(key, spec.nbytes)
         return array, spec

@@ -1,15 +1,20 @@
-"""View operators: a new tensor over the same Storage, computed by torch's own Meta kernels."""
+"""View operators: a new tensor over the same Storage, whose geometry torch's own Meta kernels compute.
+
+A view operator's kernel (`_view_kernel`) computes each geometry once. A repeated view only makes the alias.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..base import torch_private as private
+from ..base import torch_views
 from ..base.torch_private import OpOverload
 from ..dispatch.registry import kernel
+from ..dispatch.schema import Kernel, Signature
 from ..programs import tracing
 from ..storage.buffer import buffer_of
 from .factories import set_geometry
@@ -19,11 +24,47 @@ aten = torch.ops.aten
 Views = TypeVar("Views", bound=Tensor | Sequence[Tensor])
 
 
+# Every view operator that autograd sees and whose kernel in torch would call the device, mostly as `as_strided`. It is
+# not worth it for `detach`, `view.dtype` and such: they make their alias in C++.
+VIEWS = (
+    "_reshape_alias",
+    "diagonal",
+    "expand",
+    "permute",
+    "select.int",
+    "slice.Tensor",
+    "split.Tensor",
+    "split_with_sizes",
+    "squeeze",
+    "squeeze.dim",
+    "squeeze.dims",
+    "t",
+    "transpose.int",
+    "unbind.int",
+    "unfold",
+    "unsqueeze",
+    "view",
+    "view_as_complex",
+    "view_as_real",
+)
+
+_MOST = 4096  # how many geometries each operator remembers
+
+
+def _geometries(source: Tensor, views: Tensor | Sequence[Tensor]) -> Any:
+    """Size, stride and offset from the source, for each view; None if their dtype is another (`view_as_real`)."""
+    if not isinstance(views, Tensor):
+        return [_geometries(source, v) for v in views]
+    if views.dtype != source.dtype:
+        return None
+    return tuple(views.shape), views.stride(), views.storage_offset() - source.storage_offset()
+
+
 def view(
     op: OpOverload, self: Tensor, *args: object, **kwargs: object
 ) -> Tensor | Sequence[Tensor]:
     """Any view operator. It reads no data."""
-    views: Tensor | Sequence[Tensor] = private.alias(op, self, *args, **kwargs)
+    views: Tensor | Sequence[Tensor] = torch_views.view_kernel(op)(self, *args, **kwargs)
     return views if op is aten.detach.default else _noted(self, views)
 
 
@@ -36,12 +77,51 @@ def _noted(source: Tensor, views: Views) -> Views:
     return views
 
 
+def _view_kernel(op: OpOverload) -> Kernel:
+    """The kernel of a view operator: it computes each geometry once, and then only makes aliases.
+
+    What the operator does depends on the tensor's size and stride and on the arguments, and not on the offset.
+    """
+    known: dict[tuple[object, ...], Any] = {}
+    argument = str(op._schema.arguments[1].type) if len(op._schema.arguments) > 1 else ""
+    listed = argument.startswith("List")
+    several = Signature(op).returns_list[0]
+    alias = torch_views.alias_at
+
+    def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
+        if kwargs:
+            return view(op, self, *args, **kwargs)
+        key: tuple[object, ...] = (self.shape, self.stride(), *args)
+        if listed:
+            key = (self.shape, self.stride(), tuple(args[0]), *args[1:])
+        try:
+            geometry = known.get(key)
+        except TypeError:  # a symbolic number or a second list
+            return view(op, self, *args)
+        if geometry is None:
+            views = view(op, self, *args)
+            if len(known) >= _MOST:
+                known.clear()
+            known[key] = _geometries(self, views)
+            return views
+        views = [alias(self, *g) for g in geometry] if several else alias(self, *geometry)
+        return _noted(self, views) if tracing.depth else views
+
+    return kernel
+
+
+for _name in VIEWS:
+    _op = private.overload(_name)
+    if _op is not None:
+        kernel(_name)(_view_kernel(_op))
+
+
 # `alias` has no kernel here: torch's, in C++, returns a result without a Python object, which can become one of a
 # subclass (`as_subclass`). So do torch's kernels of the two operators below, but a trace must know about their results.
 
 
 def _same(self: Tensor) -> Tensor:
-    return _noted(self, private.as_strided(self, self.shape, self.stride(), self.storage_offset()))
+    return _noted(self, torch_views.alias_at(self, self.shape, self.stride(), 0))
 
 
 @kernel("_conj")
@@ -66,8 +146,20 @@ def as_strided(
 ) -> Tensor:
     """A view of any geometry. It is checked against the buffer, because the Storage may report 0 bytes."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
+    key = (buffer_of(self).spec, self.dtype, tuple(size), tuple(stride), offset)
+    if key in _checked:
+        return _noted(
+            self, torch_views.alias_at(self, size, stride, offset - self.storage_offset())
+        )
     _check_geometry(self, size, stride, offset)
-    return _noted(self, private.as_strided(self, size, stride, offset))
+    result = torch_views.as_strided(self, size, stride, offset)
+    if len(_checked) >= _MOST:
+        _checked.clear()
+    _checked.add(key)
+    return _noted(self, result)
+
+
+_checked: set[tuple[object, ...]] = set()
 
 
 @kernel("as_strided_")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._C import DispatchKey
 
-from jaxtorch.base import hooks, torch_private
+from jaxtorch.base import hooks, torch_private, torch_views
 
 
 def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
@@ -34,10 +34,22 @@ def test_attributes_of_a_storage_live_as_long_as_the_storage() -> None:
 
 def test_a_meta_kernel_on_a_device_tensor_makes_an_alias() -> None:
     tensor = torch.zeros(4, 6, device="jax")
-    view = torch_private.as_strided(tensor, (3,), (2,), 5)
+    view = torch_views.as_strided(tensor, (3,), (2,), 5)
     assert view.untyped_storage() is tensor.untyped_storage()
     assert (view.stride(), view.storage_offset()) == ((2,), 5)
     assert torch.ops.aten.view.default._op_dk(DispatchKey.Meta, tensor, (24,)).shape == (24,)
+
+
+def test_an_alias_is_of_the_kind_of_its_base() -> None:
+    tensor = torch.zeros(4, 6, device="jax")
+    with torch.inference_mode():
+        inside = torch.zeros(4, 6, device="jax")
+        views = [torch_views.alias_at(t, (3,), (2,), 1) for t in (tensor[1:], inside[1:])]
+    views += [torch_views.alias_at(t, (3,), (2,), 1) for t in (tensor[1:], inside[1:])]
+    assert [v.is_inference() for v in views] == [False, True, False, True]
+    for view, base in zip(views, [tensor, inside] * 2, strict=True):
+        assert view.untyped_storage() is base.untyped_storage()
+        assert (view.shape, view.stride(), view.storage_offset()) == ((3,), (2,), 7)
 
 
 def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:
