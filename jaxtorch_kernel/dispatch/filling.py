@@ -7,6 +7,7 @@ calls with a key are transfers. Once they have cost about as much as a compilati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -136,8 +137,10 @@ class Filling:
     def _filled(self, call: Call, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
         """An array of the value, converted by torch."""
         value: Any = call.args[self._index] if self._value is None else self._value
-        one = as_numpy(torch.full((), value, dtype=dtype, device="cpu"))
-        return in_host_memory(lambda: np.full(shape, one))
+        # torch checks the range of the value only for more than one element.
+        count = 2 if math.prod(shape) > 1 else 1
+        few = as_numpy(torch.full((count,), value, dtype=dtype, device="cpu"))
+        return in_host_memory(lambda: np.full(shape, few[0]))
 
     def _note(self, buffer: Buffer) -> None:
         buffer.origin = origin(self._origin)
