@@ -50,8 +50,8 @@ class Jit(Cached[Step]):
         return pytree.tree_map_only(torch.Tensor, without_history, result)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
-        again = previous is not None and previous.provisional
-        step = trace_step(self._function, arguments, self._name, donated, again)
+        first = previous if previous is not None and previous.provisional else None
+        step = trace_step(self._function, arguments, self._name, donated, first)
         if previous is not None and same_program(previous, step):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records

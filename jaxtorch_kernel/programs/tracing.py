@@ -72,6 +72,10 @@ class Trace:
         self.constants: set[int] = set()  # ids of the constants
         self.read_buffers: set[int] = set()  # ids of the buffers that an operator has read
         self.new_buffers: dict[int, weakref.ref[Buffer]] = {}
+        # Whether a buffer is the state of an optimizer that steps here. If the trace created it, its initial value
+        # is an input from the first operator that takes it, as it is once the state exists (outermost only).
+        self.is_state: Callable[[Buffer], bool] = _never
+        self.creates_state = False  # whether an optimizer steps: tensors of zeros are state (outermost only)
         # id of a buffer -> the tensor computed into it from inputs with a gradient. Held strongly, because autograd
         # sets the tensor's `requires_grad` only after its kernel has returned.
         self.active: dict[int, Tensor] = {}
@@ -141,6 +145,7 @@ class Trace:
             return known
         if isinstance(buffer.array, jax.core.Tracer) and self.created_here(buffer):
             return None
+        self.locals.pop(id(buffer), None)  # of a dead one: the order must be that of the first touch
         local = self.locals[id(buffer)] = TracedBuffer(buffer)
         traced_buffer.share(buffer)
         return local
@@ -167,12 +172,15 @@ class Trace:
 
     def is_fresh(self, buffer: Buffer) -> bool:
         """Whether the buffer was created in a trace and depends on no input so far."""
-        return not isinstance(buffer.array, jax.core.Tracer) and (
-            self.created_here(buffer) or (self.parent is not None and self.parent.is_fresh(buffer))
+        return (
+            not isinstance(buffer.array, jax.core.Tracer)
+            and self.created(buffer)
+            and not self.root.is_state(buffer)
         )
 
     def add_created(self, buffer: Buffer) -> None:
         """Note a buffer that was created inside."""
+        self.new_buffers.pop(id(buffer), None)  # of a dead one: the order must be that of creation
         self.new_buffers[id(buffer)] = weakref.ref(buffer)
 
     def note_writer(self, buffer: Buffer) -> None:
@@ -276,6 +284,10 @@ class Trace:
         self.locals.clear()
 
 
+def _never(buffer: Buffer) -> bool:
+    return False
+
+
 def tracer_of(constant: jax.Array) -> jax.Array:
     """A tracer for a constant of the trace: the identity gives one, and XLA drops it."""
     return jax.lax.reshape_p.bind(
@@ -315,6 +327,16 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         _thread.trace = trace.parent
         with _lock:
             depth -= 1
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Let this thread see the values that buffers have outside the open trace."""
+    trace, _thread.trace = current(), None
+    try:
+        yield
+    finally:
+        _thread.trace = trace
 
 
 @contextmanager
