@@ -21,8 +21,9 @@ from ..base.torch_private import pytree
 from ..programs import tracing
 from . import saving
 from .cached import Cached, check_callable, name_of
+from .same_program import same_program
 from .signature import Arguments
-from .step import Step, same_program, trace_step
+from .step import Step, trace_step
 
 _steps = threading.RLock()
 
@@ -52,7 +53,12 @@ class Jit(Cached[Step]):
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
         first = previous if previous is not None and previous.provisional else None
         step = trace_step(self._function, arguments, self._name, donated, first)
-        if previous is not None and same_program(previous, step):
+        if (
+            previous is not None
+            and previous.compiled.forward is not None
+            and previous.compiled.donated == step.compiled.donated
+            and same_program(previous.captured, step.captured)
+        ):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records
         return step

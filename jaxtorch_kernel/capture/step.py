@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 
 from ..base.torch_private import pytree
@@ -367,33 +366,3 @@ def _alive(reference: weakref.ref[Buffer]) -> Buffer:
     buffer = reference()
     assert buffer is not None  # it escaped: something outside the code refers to it
     return buffer
-
-
-def same_program(first: Step, second: Step) -> bool:
-    """Whether two traces gave the same program, apart from where its inputs come from."""
-    a, b = first.captured, second.captured
-    return (
-        first.compiled.forward is not None
-        and first.compiled.donated == second.compiled.donated
-        and a.written == b.written
-        and len(a.escaped) == len(b.escaped)
-        and list(map(_signature, a.avals)) == list(map(_signature, b.avals))
-        and str(a.jaxpr) == str(b.jaxpr)
-        and _same_constants(a.constants, b.constants)
-    )
-
-
-def _signature(aval: jax.ShapeDtypeStruct) -> tuple[object, ...]:
-    return aval.shape, aval.dtype, aval.sharding
-
-
-def _same_constants(first: list[int | jax.Array], second: list[int | jax.Array]) -> bool:
-    return all(
-        x == y if type(x) is int or type(y) is int else _same_bytes(np.asarray(x), np.asarray(y))
-        for x, y in zip(first, second, strict=True)
-    )
-
-
-def _same_bytes(x: np.ndarray, y: np.ndarray) -> bool:
-    """Equal to the last bit: 0.0 is not -0.0."""
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

@@ -271,9 +271,20 @@ class Trace:
             others = [b for b in buffers if b is not None and id(b) not in exclude]
             return [b for b in others if isinstance(b.array, jax.core.Tracer)]
 
-        if alive():
+        held = self._gradient_buffers()
+        if any(id(buffer) not in held for buffer in alive()):
             gc.collect()  # those that only a reference cycle holds are garbage
         return [(weakref.ref(buffer), buffer.spec) for buffer in alive()]
+
+    def _gradient_buffers(self) -> set[int]:
+        """The buffers of the gradients that leaves from outside have now, by identity: the leaves hold them."""
+        leaves = [reference() for reference, _ in self.gradients.values()]
+        gradients = [leaf.grad for leaf in leaves if leaf is not None]
+        return {
+            id(storage.buffer)  # type: ignore[attr-defined]  # of a tensor of the device
+            for g in gradients
+            if g is not None and hasattr(storage := g.untyped_storage(), "buffer")
+        }
 
     def close(self) -> None:
         """Release every buffer: it has the value from before the trace again."""
