@@ -5,7 +5,8 @@ statistics, the random key. The old arrays are donated, so that a step needs no 
 per signature.
 
 A step that creates persistent tensors (an optimizer's state in its first call) is retraced at its second call, when
-they exist. If the program is the same, the compiled one is kept.
+they exist. The program is the same if the first trace took them as inputs, and then the compiled one is kept
+(`same_program.py`).
 """
 
 from __future__ import annotations

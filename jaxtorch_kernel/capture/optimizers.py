@@ -380,11 +380,12 @@ def _add_momentum(optimizer: torch.optim.Optimizer, group: Group) -> None:
     torch's first step stores the gradient itself. Later ones compute `momentum * buffer + gradient`, which is the
     gradient to the last bit if the buffer is -0.0, as long as nothing dampens the gradient.
     """
-    if type(optimizer).step is not torch.optim.SGD.step or group["dampening"]:
+    if type(optimizer).step is not torch.optim.SGD.step:
         return
-    if not group["momentum"]:
+    if not group["momentum"] or group["dampening"]:
         return
     for p in group["params"]:
-        state = optimizer.state[p]
-        if p.grad is not None and p.is_floating_point() and state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.full_like(p, -0.0)
+        if p.grad is None or not p.is_floating_point() or not is_device_tensor(p):
+            continue
+        if optimizer.state[p].get("momentum_buffer") is None:
+            optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0)

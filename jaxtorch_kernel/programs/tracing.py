@@ -34,10 +34,11 @@ import jax
 import torch
 
 from ..base import torch_private as private
-from ..storage.buffer import Buffer, Spec
+from ..storage.buffer import Buffer, Spec, buffer_of
 from . import traced_buffer
 from .site import line_of, origin
 from .traced_buffer import TracedBuffer
+from .trees import is_device_tensor
 
 Node = torch.autograd.graph.Node
 Tensor = torch.Tensor
@@ -75,7 +76,11 @@ class Trace:
         # Whether a buffer is the state of an optimizer that steps here. If the trace created it, its initial value
         # is an input from the first operator that takes it, as it is once the state exists (outermost only).
         self.is_state: Callable[[Buffer], bool] = _never
-        self.creates_state = False  # whether an optimizer steps: tensors of zeros are state (outermost only)
+        # By the identity of its constant: the tracer that reads of a fresh buffer return.
+        self.fresh_tracers: dict[int, jax.Array] = {}
+        self.creates_state = (
+            False  # whether an optimizer steps: tensors of zeros are state (outermost only)
+        )
         # id of a buffer -> the tensor computed into it from inputs with a gradient. Held strongly, because autograd
         # sets the tensor's `requires_grad` only after its kernel has returned.
         self.active: dict[int, Tensor] = {}
@@ -110,9 +115,12 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(buffer)
+        if self.is_fresh(buffer):  # the code may still ask for its value
+            if id(constant) not in self.fresh_tracers:
+                self.fresh_tracers[id(constant)] = tracer_of(constant)
+            return self.fresh_tracers[id(constant)]
         tracer = tracer_of(constant)
-        if not self.is_fresh(buffer):  # the code may still ask for a fresh one's value
-            self.substitute(buffer, tracer)
+        self.substitute(buffer, tracer)
         return tracer
 
     def substitute(self, buffer: Buffer, tracer: jax.Array) -> None:
@@ -145,7 +153,9 @@ class Trace:
             return known
         if isinstance(buffer.array, jax.core.Tracer) and self.created_here(buffer):
             return None
-        self.locals.pop(id(buffer), None)  # of a dead one: the order must be that of the first touch
+        self.locals.pop(
+            id(buffer), None
+        )  # of a dead one: the order must be that of the first touch
         local = self.locals[id(buffer)] = TracedBuffer(buffer)
         traced_buffer.share(buffer)
         return local
@@ -271,20 +281,12 @@ class Trace:
             others = [b for b in buffers if b is not None and id(b) not in exclude]
             return [b for b in others if isinstance(b.array, jax.core.Tracer)]
 
-        held = self._gradient_buffers()
+        leaves = [reference() for reference, _ in self.gradients.values()]
+        gradients = [leaf.grad for leaf in leaves if leaf is not None]
+        held = {id(buffer_of(g)) for g in gradients if is_device_tensor(g)}  # by their leaves
         if any(id(buffer) not in held for buffer in alive()):
             gc.collect()  # those that only a reference cycle holds are garbage
         return [(weakref.ref(buffer), buffer.spec) for buffer in alive()]
-
-    def _gradient_buffers(self) -> set[int]:
-        """The buffers of the gradients that leaves from outside have now, by identity: the leaves hold them."""
-        leaves = [reference() for reference, _ in self.gradients.values()]
-        gradients = [leaf.grad for leaf in leaves if leaf is not None]
-        return {
-            id(storage.buffer)  # type: ignore[attr-defined]  # of a tensor of the device
-            for g in gradients
-            if g is not None and hasattr(storage := g.untyped_storage(), "buffer")
-        }
 
     def close(self) -> None:
         """Release every buffer: it has the value from before the trace again."""
