@@ -214,7 +214,9 @@ def _run(
         # What only these hold is dropped: it does not outlive the trace.
         del result, results, leaves
         written = trace.written()
-        escaped = trace.escaped()
+        # State that the code created is written like any input, and no output besides.
+        state = {id(b) for b in written if trace.created_here(b) and trace.is_state(b)}
+        escaped = trace.escaped(exclude=state)
         outcome = Outcome(
             trace,
             structure,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ..storage.buffer import Buffer
 from .captured import Captured
@@ -15,6 +15,7 @@ def arguments_first(
     arguments: Arguments,
     record: Record,
     is_created: Callable[[Buffer], bool] = lambda buffer: False,
+    last: Collection[Buffer] = (),
 ) -> tuple[Captured, list[int], list[Buffer]]:
     """Sort the inputs of what was captured.
 
@@ -23,6 +24,7 @@ def arguments_first(
         arguments: those of the call that was traced.
         record: knows which buffers are found through a tensor that the code read by name; these precede the others.
         is_created: whether the code created a buffer, so that only its initial value is an input.
+        last: those that come last, if the order is free: an earlier trace created them.
 
     Returns:
         The same function with its inputs in order; the index of each argument among the leaves of a call; the
@@ -36,14 +38,12 @@ def arguments_first(
     index_of = arguments.buffer_indices()
     argument = [index_of.get(id(buffer)) for buffer in buffers]
     created = list(map(is_created, buffers))
+    late = set(map(id, last))
 
-    def position(i: int) -> tuple[bool, bool, int, bool]:
-        return (
-            created[i],
-            argument[i] is None,
-            argument[i] or 0,
-            not record.buffers.is_named(buffers[i]),
-        )
+    def position(i: int) -> tuple[bool, bool, int, bool, bool]:
+        buffer = buffers[i]
+        unnamed = not record.buffers.is_named(buffer)
+        return created[i], argument[i] is None, argument[i] or 0, unnamed, id(buffer) in late
 
     order = sorted(range(len(buffers)), key=position)
     indices = [index for i in order if (index := argument[i]) is not None and not created[i]]

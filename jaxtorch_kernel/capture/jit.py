@@ -5,7 +5,8 @@ statistics, the random key. The old arrays are donated, so that a step needs no 
 per signature.
 
 A step that creates persistent tensors (an optimizer's state in its first call) is retraced at its second call, when
-they exist. If the program is the same, the compiled one is kept.
+they exist. The program is the same if the first trace took them as inputs, and then the compiled one is kept
+(`same_program.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from ..base.torch_private import pytree
 from ..programs import tracing
 from . import saving
 from .cached import Cached, check_callable, name_of
+from .same_program import same_program
 from .signature import Arguments
-from .step import Step, same_program, trace_step
+from .step import Step, trace_step
 
 _steps = threading.RLock()
 
@@ -50,9 +52,14 @@ class Jit(Cached[Step]):
         return pytree.tree_map_only(torch.Tensor, without_history, result)
 
     def _trace(self, arguments: Arguments, donated: set[int], previous: Step | None) -> Step:
-        again = previous is not None and previous.provisional
-        step = trace_step(self._function, arguments, self._name, donated, again)
-        if previous is not None and same_program(previous, step):
+        first = previous if previous is not None and previous.provisional else None
+        step = trace_step(self._function, arguments, self._name, donated, first)
+        if (
+            previous is not None
+            and previous.compiled.forward is not None
+            and previous.compiled.donated == step.compiled.donated
+            and same_program(previous.captured, step.captured)
+        ):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records
         return step

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
 from ..storage.transfer import put
@@ -179,7 +180,7 @@ def _state_values(state: dict[Tensor, Any]) -> Iterable[object]:
         return chain.from_iterable(map(_parts, state.values()))
 
 
-def _parts(state: object) -> Iterable[object]:
+def _parts(state: object) -> Collection[object]:
     if isinstance(state, dict):
         return state.values()
     return state if isinstance(state, list | tuple) else (state,)
@@ -198,6 +199,26 @@ def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     )
 
 
+class StateOf:
+    """The buffers in the state of optimizers, looked up again whenever a step has added some."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self._size = 0
+        self._buffers: dict[int, weakref.ref[Buffer]] = {}
+
+    def contains(self, buffer: Buffer) -> bool:
+        """Whether the buffer is in the state."""
+        states = [state for o in self.optimizers for state in o.state.values()]
+        size = sum(map(len, map(_parts, states)))
+        if size != self._size:
+            self._size = size
+            found = [buffer_of(v) for s in states for v in _parts(s) if is_device_tensor(v)]
+            self._buffers = {id(b): weakref.ref(b) for b in found}
+        reference = self._buffers.get(id(buffer))
+        return reference is not None and reference() is buffer
+
+
 class Optimizers:
     """The optimizers that the code uses while a step is traced.
 
@@ -214,6 +235,7 @@ class Optimizers:
         self._before: list[tuple[Group, str, object]] = []
         self._states: list[tuple[torch.optim.Optimizer, State]] = []
         self._prepared: dict[int, dict[int, Rate]] = {}
+        self._state = StateOf()
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -240,6 +262,7 @@ class Optimizers:
                 handle.remove()
             self._restore_groups()
             self._states.clear()
+            self._state = StateOf()
             if self._recorder is not None:
                 for optimizer in self._recorder.optimizers.values():
                     self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
@@ -266,7 +289,11 @@ class Optimizers:
         known = self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
+        trace = tracing.current()
+        if trace is not None:
+            trace.root.is_state, trace.root.creates_state = self._state.contains, True
         if first:
+            self._state.optimizers.append(optimizer)
             self._states.append((optimizer, {p: copy.copy(s) for p, s in optimizer.state.items()}))
             if self._recorder is not None:
                 self._recorder.uses(optimizer)
@@ -283,6 +310,7 @@ class Optimizers:
                 self._set(group, "lr", rates[index].tensor)
             if first:
                 _move_counts(optimizer, group)
+            _add_momentum(optimizer, group)
 
     def _restore_groups(self, *_: object) -> None:
         """Restore the settings of the groups."""
@@ -291,6 +319,9 @@ class Optimizers:
         for group, name, value in reversed(self._before):
             group[name] = value
         self._before.clear()
+        trace = tracing.current()
+        if trace is not None:
+            trace.root.creates_state = False
 
     def _set(self, group: Group, name: str, value: object) -> None:
         self._before.append((group, name, group[name]))
@@ -341,3 +372,20 @@ def _move_counts(optimizer: torch.optim.Optimizer, group: Group) -> None:
                 # Not by `to`, which the trace would record: a tensor computed from no input is a constant.
                 array, spec = put(value.detach().numpy())
                 state[name] = wrap(array, spec, (), value.dtype)
+
+
+def _add_momentum(optimizer: torch.optim.Optimizer, group: Group) -> None:
+    """Give SGD the momentum that makes its first step like all others, so that one program runs both.
+
+    torch's first step stores the gradient itself. Later ones compute `momentum * buffer + gradient`, which is the
+    gradient to the last bit if the buffer is -0.0, as long as nothing dampens the gradient.
+    """
+    if type(optimizer).step is not torch.optim.SGD.step:
+        return
+    if not group["momentum"] or group["dampening"]:
+        return
+    for p in group["params"]:
+        if p.grad is None or not p.is_floating_point() or not is_device_tensor(p):
+            continue
+        if optimizer.state[p].get("momentum_buffer") is None:
+            optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0)

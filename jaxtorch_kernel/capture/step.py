@@ -9,12 +9,11 @@ exchanged is removed or exchanged again (`GradientChange`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 
 from ..base.torch_private import pytree
@@ -160,6 +159,10 @@ class Step(Replay):
             captured.function, captured.avals, donated=[*self._donated, *initial], name=self.name
         )
 
+    def state_buffers(self) -> list[Buffer]:
+        """The buffers whose initial values the program takes, if they still exist."""
+        return [buffer for value in self.initial if (buffer := value.buffer()) is not None]
+
     def settle(self) -> None:
         """Accept the step, which was retraced with the state that its first run created, as its final program.
 
@@ -260,14 +263,14 @@ def trace_step(
     arguments: Arguments,
     name: str,
     donated: set[int],
-    again: bool = False,
+    previous: Step | None = None,
     rates: bool = True,
 ) -> Step:
     """Trace a call for its signature.
 
     Args:
         donated: leaves of the call that are donated, besides those that are written.
-        again: whether the state that its first run created exists now.
+        previous: the provisional step whose run created the state that exists now.
         rates: whether learning rates are operands, for optimizers that accept tensors.
     """
     traced_leaves = arguments.traced_leaves()
@@ -291,8 +294,9 @@ def trace_step(
             record = Record(recorder, outcome.trace.created_here, captured.leaves, captured.escaped)
             if recorder.uses_gradients():
                 record.tie(arguments.caller_leaves, recorder)
-            step = _step(arguments, captured, outcome, record, optimizers, recorder, name)
-            if step.provisional and again:
+            state = [] if previous is None else previous.state_buffers()
+            step = _step(arguments, captured, outcome, record, optimizers, recorder, name, state)
+            if step.provisional and previous is not None:
                 step.settle()
             step.prepare(donated)
     except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError) as error:
@@ -300,7 +304,7 @@ def trace_step(
             raise
     else:
         return step
-    return trace_step(function, arguments, name, donated, again, rates=False)
+    return trace_step(function, arguments, name, donated, previous, rates=False)
 
 
 def _step(
@@ -311,6 +315,7 @@ def _step(
     optimizers: Optimizers,
     recorder: Recorder,
     name: str,
+    state: Collection[Buffer],
 ) -> Step:
     before = recorder.gradients
     # A leaf that the code created, over memory from outside, no longer exists.
@@ -318,7 +323,7 @@ def _step(
     after = {key: leaf.grad for key, leaf in leaves_of.items()}
     recorder.restore_gradients()  # the step reads the buffers of the old gradients
     captured, indices, created = arguments_first(
-        captured, arguments, record, outcome.trace.created_here
+        captured, arguments, record, outcome.trace.created_here, state
     )
     initial = [InitialValue(weakref.ref(buffer), buffer.array) for buffer in created]
     check_parts(arguments, captured.buffers, indices, captured.written)
@@ -361,29 +366,3 @@ def _alive(reference: weakref.ref[Buffer]) -> Buffer:
     buffer = reference()
     assert buffer is not None  # it escaped: something outside the code refers to it
     return buffer
-
-
-def same_program(first: Step, second: Step) -> bool:
-    """Whether two traces gave the same program, apart from where its inputs come from."""
-    a, b = first.captured, second.captured
-    return (
-        first.compiled.forward is not None
-        and first.compiled.donated == second.compiled.donated
-        and a.written == b.written
-        and len(a.escaped) == len(b.escaped)
-        and [(x.shape, x.dtype) for x in a.avals] == [(x.shape, x.dtype) for x in b.avals]
-        and str(a.jaxpr) == str(b.jaxpr)
-        and _same_constants(a.constants, b.constants)
-    )
-
-
-def _same_constants(first: list[int | jax.Array], second: list[int | jax.Array]) -> bool:
-    return all(
-        x == y if type(x) is int or type(y) is int else _same_bytes(np.asarray(x), np.asarray(y))
-        for x, y in zip(first, second, strict=True)
-    )
-
-
-def _same_bytes(x: np.ndarray, y: np.ndarray) -> bool:
-    """Equal to the last bit: 0.0 is not -0.0."""
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

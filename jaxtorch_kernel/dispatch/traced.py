@@ -16,6 +16,7 @@ import jax
 import torch
 
 from ..base import torch_private as private
+from ..programs import tracing
 from ..programs.tracing import Trace
 from ..storage.buffer import Buffer, buffer_of
 from . import pausing
@@ -39,8 +40,13 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
 
 
 def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
-    if trace.eager and not operation.lowering.random and all(map(trace.is_fresh, call.buffers)):
-        return _run_fresh(operation, call, trace)
+    if trace.eager and not operation.lowering.random:
+        if all(map(trace.is_fresh, call.buffers)):
+            return _run_fresh(operation, call, trace)
+        if operation.lowering.modeled and trace.root.creates_state:
+            with tracing.outside():
+                if not any(map(_is_tracer, call.buffers)):
+                    return _run_fresh(operation, call, trace)
     program = operation.find(call)
     if program is None:
         if operation.builder.fit_targets(call):
@@ -92,6 +98,10 @@ def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:
         if buffer.array is not array:
             _forget(buffer, trace.root)
     return _note_made(results, call, trace)
+
+
+def _is_tracer(buffer: Buffer) -> bool:
+    return isinstance(buffer.array, jax.core.Tracer)
 
 
 def _forget(buffer: Buffer, trace: Trace) -> None:

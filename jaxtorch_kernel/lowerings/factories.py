@@ -39,8 +39,9 @@ def factory(
                 continue
             arguments = [a.name for a in op._schema.arguments]
             options = arguments[arguments.index("dtype") :]
-            lower(name, static=static, random=random)(_checked(function, options))
-            if arguments[0] == "self":
+            modeled = arguments[0] == "self"
+            lower(name, static=static, random=random, modeled=modeled)(_checked(function, options))
+            if modeled:
                 MODELED.append(name)
         return function
 

@@ -34,10 +34,11 @@ import jax
 import torch
 
 from ..base import torch_private as private
-from ..storage.buffer import Buffer, Spec
+from ..storage.buffer import Buffer, Spec, buffer_of
 from . import traced_buffer
 from .site import line_of, origin
 from .traced_buffer import TracedBuffer
+from .trees import is_device_tensor
 
 Node = torch.autograd.graph.Node
 Tensor = torch.Tensor
@@ -72,6 +73,14 @@ class Trace:
         self.constants: set[int] = set()  # ids of the constants
         self.read_buffers: set[int] = set()  # ids of the buffers that an operator has read
         self.new_buffers: dict[int, weakref.ref[Buffer]] = {}
+        # Whether a buffer is the state of an optimizer that steps here. If the trace created it, its initial value
+        # is an input from the first operator that takes it, as it is once the state exists (outermost only).
+        self.is_state: Callable[[Buffer], bool] = _never
+        # By the identity of its constant: the tracer that reads of a fresh buffer return.
+        self.fresh_tracers: dict[int, jax.Array] = {}
+        self.creates_state = (
+            False  # whether an optimizer steps: tensors of zeros are state (outermost only)
+        )
         # id of a buffer -> the tensor computed into it from inputs with a gradient. Held strongly, because autograd
         # sets the tensor's `requires_grad` only after its kernel has returned.
         self.active: dict[int, Tensor] = {}
@@ -106,9 +115,12 @@ class Trace:
         if isinstance(array, jax.core.Tracer):
             return array
         constant = self.root.constant_of(buffer)
+        if self.is_fresh(buffer):  # the code may still ask for its value
+            if id(constant) not in self.fresh_tracers:
+                self.fresh_tracers[id(constant)] = tracer_of(constant)
+            return self.fresh_tracers[id(constant)]
         tracer = tracer_of(constant)
-        if not self.is_fresh(buffer):  # the code may still ask for a fresh one's value
-            self.substitute(buffer, tracer)
+        self.substitute(buffer, tracer)
         return tracer
 
     def substitute(self, buffer: Buffer, tracer: jax.Array) -> None:
@@ -141,6 +153,9 @@ class Trace:
             return known
         if isinstance(buffer.array, jax.core.Tracer) and self.created_here(buffer):
             return None
+        self.locals.pop(
+            id(buffer), None
+        )  # of a dead one: the order must be that of the first touch
         local = self.locals[id(buffer)] = TracedBuffer(buffer)
         traced_buffer.share(buffer)
         return local
@@ -167,12 +182,15 @@ class Trace:
 
     def is_fresh(self, buffer: Buffer) -> bool:
         """Whether the buffer was created in a trace and depends on no input so far."""
-        return not isinstance(buffer.array, jax.core.Tracer) and (
-            self.created_here(buffer) or (self.parent is not None and self.parent.is_fresh(buffer))
+        return (
+            not isinstance(buffer.array, jax.core.Tracer)
+            and self.created(buffer)
+            and not self.root.is_state(buffer)
         )
 
     def add_created(self, buffer: Buffer) -> None:
         """Note a buffer that was created inside."""
+        self.new_buffers.pop(id(buffer), None)  # of a dead one: the order must be that of creation
         self.new_buffers[id(buffer)] = weakref.ref(buffer)
 
     def note_writer(self, buffer: Buffer) -> None:
@@ -263,7 +281,10 @@ class Trace:
             others = [b for b in buffers if b is not None and id(b) not in exclude]
             return [b for b in others if isinstance(b.array, jax.core.Tracer)]
 
-        if alive():
+        leaves = [reference() for reference, _ in self.gradients.values()]
+        gradients = [leaf.grad for leaf in leaves if leaf is not None]
+        held = {id(buffer_of(g)) for g in gradients if is_device_tensor(g)}  # by their leaves
+        if any(id(buffer) not in held for buffer in alive()):
             gc.collect()  # those that only a reference cycle holds are garbage
         return [(weakref.ref(buffer), buffer.spec) for buffer in alive()]
 
@@ -274,6 +295,10 @@ class Trace:
             if buffer is not None:
                 traced_buffer.unshare(buffer)
         self.locals.clear()
+
+
+def _never(buffer: Buffer) -> bool:
+    return False
 
 
 def tracer_of(constant: jax.Array) -> jax.Array:
@@ -315,6 +340,16 @@ def tracing(trace: Trace) -> Iterator[Trace]:
         _thread.trace = trace.parent
         with _lock:
             depth -= 1
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Let this thread see the values that buffers have outside the open trace."""
+    trace, _thread.trace = current(), None
+    try:
+        yield
+    finally:
+        _thread.trace = trace
 
 
 @contextmanager
