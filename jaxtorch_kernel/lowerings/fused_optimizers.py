@@ -89,11 +89,11 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
     return adam
 
 
-lower("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))
-lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False)(_adam(decoupled=True))
+lower("_fused_adam", "_fused_adam.tensor_lr", meta=False, by_position=True)(_adam(decoupled=False))
+lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False, by_position=True)(_adam(decoupled=True))
 
 
-@lower("_fused_sgd", "_fused_sgd.tensor_lr", meta=False)
+@lower("_fused_sgd", "_fused_sgd.tensor_lr", meta=False, by_position=True)
 def sgd(
     self: Arrays,
     grads: Arrays,
@@ -121,7 +121,7 @@ def sgd(
     return _step(rule, (self, grads, momentum_buffer_list), maximize, grad_scale, found_inf)
 
 
-@lower("_fused_adagrad.tensor_lr", meta=False)
+@lower("_fused_adagrad.tensor_lr", meta=False, by_position=True)
 def adagrad(
     self: Arrays,
     grads: Arrays,
@@ -145,7 +145,7 @@ def adagrad(
     return _step(rule, (self, grads, state_sums), maximize, grad_scale, found_inf)
 
 
-@lower("_fused_adagrad", meta=False)
+@lower("_fused_adagrad", meta=False, by_position=True)
 def adagrad_with_steps(
     self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, *options: Any
 ) -> list[Arrays]:

@@ -36,6 +36,8 @@ class Lowering:
     keeps_format: bool = False
     # Whether the operator is one of torch's decompositions, which docs/coverage.md counts separately.
     decomposed: bool = False
+    # Lists of tensors are taken position by position: parts of a long list may run as programs of their own.
+    by_position: bool = False
 
 
 LOWERINGS: dict[str, Lowering] = {}
@@ -47,6 +49,7 @@ def lower(
     random: bool = False,
     meta: bool = True,
     keeps_format: bool = False,
+    by_position: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as the lowering of these overloads, named as in `torch.ops.aten` ("add.Tensor").
 
@@ -61,7 +64,9 @@ def lower(
             full = name if "." in name else f"{name}.default"
             if full in LOWERINGS:
                 raise ValueError(f"{full} has two lowerings: {function} and {LOWERINGS[full]}")
-            LOWERINGS[full] = Lowering(function, frozenset(static), random, meta, keeps_format)
+            LOWERINGS[full] = Lowering(
+                function, frozenset(static), random, meta, keeps_format, by_position=by_position
+            )
         return function
 
     return register
