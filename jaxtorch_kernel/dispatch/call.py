@@ -14,7 +14,7 @@ from ..base import ambient
 from ..programs.errors import mixed_devices
 from ..storage.buffer import Buffer, buffer_of, geometry
 from .numbers import KindedNumber
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
+from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
 
 Tensor = torch.Tensor
 
@@ -77,6 +77,9 @@ class Call:
             key.append(len(argument))
             for item in argument:
                 self.add(NUMBER, item, operator, copy_cpu)
+        elif kind == FLAG:
+            key.append("i")
+            self.numbers.append(("i", int(argument)))
         elif kind == STATIC:
             key.append(exact(argument))
 

@@ -22,7 +22,7 @@ from .hot import hot_path
 from .parts import Divisions, run_parts
 from .program import Program
 from .running import run_plain, run_special
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
+from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
 from .targets import Type
 from .traced import run_traced
 from .value_checks import ValueChecks
@@ -189,6 +189,8 @@ def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
     return tuple(
         STATIC
         if kind in (NUMBER, NUMBERS) and (lowering.decomposed or name in lowering.static)
+        else FLAG
+        if name in lowering.flags
         else kind
         for kind, name in zip(signature.kinds, signature.names, strict=True)
     )

@@ -9,7 +9,7 @@ A list is not divided if it is short, or if a buffer that is written occurs in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,7 +20,7 @@ import jax
 import torch
 
 from ..programs import watching
-from ..programs.atomic import DONATED_ERRORS, ensure_unshared, run_all_into, was_replaced
+from ..programs.atomic import DONATED_ERRORS, Launch, ensure_unshared, run_all_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import Buffer
@@ -108,7 +108,10 @@ class Divisions:
         operation = self._operation
         count = max(map(len, self._lists_of(call.args)))
         keys = [self._described(self._arguments(call.args, [i])).key for i in range(count)]
-        divided = parts_of([tuple(key) for key in keys])
+        numbered = any(
+            kind == NUMBERS and a for kind, a in zip(operation.kinds, call.args, strict=False)
+        )
+        divided = parts_of([tuple(key) for key in keys], numbered)
         if len(divided) == 1:
             return []
         indices = self._indices(call)
@@ -221,9 +224,7 @@ def _run_written(operation: Operation, pairs: list[tuple[Program, Call]]) -> Non
         return
 
 
-def _launch(
-    prepared: list[_Prepared], launches: Iterator[Callable[[], Sequence[jax.Array]]]
-) -> None:
+def _launch(prepared: list[_Prepared], launches: Iterator[Launch]) -> None:
     """Run the programs and store their outputs. As in `running.py`, specs are set first, and restored on failure."""
     for p in prepared:
         watching.launching(p.program.executable.record)

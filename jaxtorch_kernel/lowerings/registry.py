@@ -28,6 +28,8 @@ class Lowering:
     function: Callable[..., Any]
     # Names of Scalar or float arguments whose value is compiled into the program (an exponent that is unrolled).
     static: frozenset[str] = frozenset()
+    # Names of bool arguments that are operands, as integers; others are static.
+    flags: frozenset[str] = frozenset()
     # The function takes a JAX key (uint32[2] data) before the operator's arguments.
     random: bool = False
     # Whether torch's Meta kernel gives result dtypes, shapes and strides; False where it is wrong or missing.
@@ -46,6 +48,7 @@ LOWERINGS: dict[str, Lowering] = {}
 def lower(
     *names: str,
     static: Iterable[str] = (),
+    flags: Iterable[str] = (),
     random: bool = False,
     meta: bool = True,
     keeps_format: bool = False,
@@ -65,7 +68,13 @@ def lower(
             if full in LOWERINGS:
                 raise ValueError(f"{full} has two lowerings: {function} and {LOWERINGS[full]}")
             LOWERINGS[full] = Lowering(
-                function, frozenset(static), random, meta, keeps_format, by_position=by_position
+                function,
+                frozenset(static),
+                frozenset(flags),
+                random,
+                meta,
+                keeps_format,
+                by_position=by_position,
             )
         return function
 
