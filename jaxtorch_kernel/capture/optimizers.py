@@ -29,6 +29,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..device.optimizers import move_counts
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
@@ -309,7 +310,7 @@ class Optimizers:
                     known.rates.add(index)
                 self._set(group, "lr", rates[index].tensor)
             if first:
-                _move_counts(optimizer, group)
+                move_counts(optimizer, group)
             _add_momentum(optimizer, group)
 
     def _restore_groups(self, *_: object) -> None:
@@ -361,17 +362,6 @@ def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
         or "capturable" in optimizer.defaults
         or getattr(optimizer, "takes_tensor_rate", False)
     )
-
-
-def _move_counts(optimizer: torch.optim.Optimizer, group: Group) -> None:
-    """Move the step counts of an optimizer from the CPU to the device, where the program increments them."""
-    for p in group["params"]:
-        state = optimizer.state.get(p, {})
-        for name, value in state.items() if isinstance(state, dict) else ():
-            if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.dim():
-                # Not by `to`, which the trace would record: a tensor computed from no input is a constant.
-                array, spec = put(value.detach().numpy())
-                state[name] = wrap(array, spec, (), value.dtype)
 
 
 def _add_momentum(optimizer: torch.optim.Optimizer, group: Group) -> None:

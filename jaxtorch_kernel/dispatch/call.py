@@ -14,12 +14,15 @@ from ..base import ambient
 from ..programs.errors import mixed_devices
 from ..storage.buffer import Buffer, buffer_of, geometry
 from .numbers import KindedNumber
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
+from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments
 
 Tensor = torch.Tensor
 
 # The kind of a Python number. A bool has none: it is a static argument.
 number_kind = {int: "i", float: "f", complex: "c"}.get
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Call:
@@ -35,12 +38,16 @@ class Call:
 
     __slots__ = ("args", "buffers", "key", "numbers", "tensors")
 
-    def __init__(self, args: Arguments):
-        self.args = args
-        self.key: list[Any] = ambient.eager()
-        self.tensors: list[Tensor] = []
-        self.buffers: list[Buffer] = []
-        self.numbers: list[KindedNumber] = []
+    def __init__(
+        self,
+        args: Arguments,
+        key: list[Any],
+        tensors: list[Tensor],
+        buffers: list[Buffer],
+        numbers: list[KindedNumber],
+    ):
+        self.args, self.key = args, key
+        self.tensors, self.buffers, self.numbers = tensors, buffers, numbers
 
     def add(self, kind: int, argument: Any, operator: str, copy_cpu: bool) -> None:
         """Add one argument to the key and to the inputs.
@@ -54,6 +61,8 @@ class Call:
         key = self.key
         if argument is None:
             key.append(None)
+        elif kind == TENSORS:
+            self._add_tensors(argument, operator, copy_cpu)
         elif kind == TENSOR and isinstance(argument, Tensor):
             self._add_tensor(argument, operator, copy_cpu)
         elif kind <= NUMBER:
@@ -64,13 +73,30 @@ class Call:
             else:
                 key.append(letter)
                 self.numbers.append((letter, argument))
-        elif kind in (TENSORS, NUMBERS):
+        elif kind == NUMBERS:
             key.append(len(argument))
-            item_kind = TENSOR if kind == TENSORS else NUMBER
             for item in argument:
-                self.add(item_kind, item, operator, copy_cpu)
+                self.add(NUMBER, item, operator, copy_cpu)
+        elif kind == FLAG:
+            key.append("i")
+            self.numbers.append(("i", int(argument)))
         elif kind == STATIC:
             key.append(exact(argument))
+
+    def _add_tensors(self, items: Sequence[Any], operator: str, copy_cpu: bool) -> None:
+        key, tensors, buffers = self.key, self.tensors, self.buffers
+        key.append(len(items))
+        for item in items:
+            # Tensors of the device are handled inline, as in `describe`: optimizers pass hundreds.
+            buffer = (
+                getattr(item.untyped_storage(), "buffer", None) if type(item) in _PLAIN else None
+            )
+            if buffer is None:
+                self.add(TENSOR, item, operator, copy_cpu)
+            else:
+                tensors.append(item)
+                buffers.append(buffer)
+                key.append(geometry(item, buffer))
 
     def _add_tensor(self, tensor: Tensor, operator: str, copy_cpu: bool) -> None:
         device = tensor.device.type
@@ -88,9 +114,14 @@ class Call:
         self.key.append(geometry(tensor, buffer))
 
 
+def new_call(args: Arguments) -> Call:
+    """A call whose arguments are still to be added."""
+    return Call(args, ambient.eager(), [], [], [])
+
+
 def describe(args: Arguments, kinds: Iterable[int], operator: str, copy_cpu: bool) -> Call:
     """Take a call apart."""
-    call = Call(args)
+    call = new_call(args)
     key, tensors, buffers, numbers = call.key, call.tensors, call.buffers, call.numbers
     for kind, a in zip(kinds, args, strict=False):
         # Plain tensors and numbers are handled inline, which saves a method call for each.

@@ -20,9 +20,10 @@ from .cpu_errors import argument_checks
 from .executable import build_lock
 from .filling import filling_of
 from .hot import hot_path
+from .parts import Divisions, run_parts
 from .program import Program
 from .running import run_plain, run_special
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
+from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS, Arguments, Signature, short_name
 from .targets import Type
 from .traced import run_traced
 from .value_checks import ValueChecks
@@ -79,6 +80,7 @@ class Operation:
             return operation_of(functional).result_types(args)
 
         self.builder = Builder(op, self.signature, lowering, self.name, self.kinds, result_types)
+        self._divisions = Divisions(self) if _is_divisible(self.signature, lowering) else None
         self._argument_checks = argument_checks(op, self.signature) if checked else None
         self._overlap_checks = overlap.OverlapChecks()
         self._fill = filling_of(op, self.signature)
@@ -115,6 +117,8 @@ class Operation:
 
     def run(self, call: Call) -> object:
         """The call on values."""
+        if self._divisions is not None and (parts := self._divisions.find(call)):
+            return run_parts(self, self._divisions, parts, call)
         program = self.find(call)
         if program is None:
             if self.op is not None and printing():
@@ -129,6 +133,15 @@ class Operation:
 
     def find(self, call: Call) -> Program | None:
         """The program of a call, if it was built before. Completes the call's key."""
+        self.complete_key(call)
+        return self.programs.find(tuple(call.key))
+
+    def complete_key(self, call: Call) -> None:
+        """Add to the key how the tensors of a call that writes share memory, and the device where none says it.
+
+        Raises:
+            Whatever torch raises for tensors that overlap.
+        """
         key, buffers = call.key, call.buffers
         if self.signature.written and len(buffers) > 1:
             first = first_positions(buffers)
@@ -138,7 +151,6 @@ class Operation:
                 self._overlap_checks.check(self.op, self.signature, call)
         if self.lowering.random or not buffers:
             key.append(placement.current())
-        return self.programs.find(tuple(key))
 
     def program(self, call: Call, gather: bool = False) -> Program:
         """The program of a call with a complete key; builds it if there is none."""
@@ -167,11 +179,22 @@ class Operation:
         return describe(args, self.kinds or map(kind_by_value, args), self.name, self.copy_cpu)
 
 
+def _is_divisible(signature: Signature, lowering: Lowering) -> bool:
+    """Whether parts of long lists may run as calls of their own: each position is written, or has one result."""
+    if not lowering.by_position or signature.is_out:
+        return False
+    if signature.written:
+        return not signature.returns_list
+    return signature.returns_list == (True,)
+
+
 def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
     """The kinds of the arguments. A number that the lowering needs as a value is static."""
     return tuple(
         STATIC
         if kind in (NUMBER, NUMBERS) and (lowering.decomposed or name in lowering.static)
+        else FLAG
+        if name in lowering.flags
         else kind
         for kind, name in zip(signature.kinds, signature.names, strict=True)
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def run_plain(operation: Operation, program: Program, call: Call) -> object:
     """A call that only returns new tensors."""
     operands: list[Operand] = [b.array for b in call.buffers]
-    program = _with_operands(operation, program, call, operands)
+    program = with_operands(operation, program, call, operands)
     execute = program.executable.call or program.compiled()
     watching.launching(program.executable.record)
     try:
@@ -46,7 +46,7 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
         ensure_unshared(buffer)
     sources = [call.buffers[i] for i in program.operands.unique]
     operands: list[Operand] = [buffer.array for buffer in sources]
-    program = _with_operands(operation, program, call, operands)
+    program = with_operands(operation, program, call, operands)
     try:
         if program.lowering.random:
             with random_key(operation.kinds, call, program).drawing() as key:
@@ -71,7 +71,7 @@ def random_key(kinds: Sequence[int], call: Call, program: Program) -> rng.Random
     return rng.key_for(next(generators, None), program.operands.sharding)
 
 
-def _with_operands(
+def with_operands(
     operation: Operation, program: Program, call: Call, operands: list[Operand]
 ) -> Program:
     """Add the views' starts and the numbers to the operands; returns the program to run.
@@ -83,7 +83,7 @@ def _with_operands(
         return program
     if not inputs.add(operands, call.tensors, call.numbers, program.template):
         call.key.append("gather")
-        return _with_operands(operation, operation.program(call, gather=True), call, operands)
+        return with_operands(operation, operation.program(call, gather=True), call, operands)
     if program.quick and len(call.numbers) == 1:
         inputs.remember(call.numbers[0][1], operands[-1])
     return program

@@ -22,6 +22,7 @@ TENSORS = 2  # Tensor[], Tensor?[]
 NUMBERS = 3  # Scalar[], float[]
 GENERATOR = 4
 STATIC = 5
+FLAG = 6  # a bool that is an operand, as an integer (`Lowering.flags`)
 
 _KINDS = {
     "Tensor": TENSOR,

@@ -13,7 +13,7 @@ from ..lowerings.types import Number
 from ..storage.dtypes import to_numpy
 from .call import kind_of_tensor, number_kind
 from .numbers import Bound, limits
-from .schema import NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
+from .schema import FLAG, NUMBER, NUMBERS, STATIC, TENSOR, TENSORS
 
 Tensor = torch.Tensor
 
@@ -103,6 +103,8 @@ class _Slots:
         if kind <= NUMBER:
             letter = number_kind(type(a))
             return self._number(letter, None, scalar=kind == NUMBER) if letter else a
+        if kind == FLAG:
+            return self._number("i", None, scalar=False)
         if kind in (TENSORS, NUMBERS):
             item_kind = TENSOR if kind == TENSORS else NUMBER
             return [self.entry(item_kind, item) for item in a]

@@ -90,9 +90,9 @@ def _sum_of_powers(self: Array, ord: float = 2, dtype: torch.dtype | None = None
 for _overload, _name in _ONE.items():
     # The exponent is part of the program (a square is a product).
     _static = ("exponent",) if _name == "pow.Tensor_Scalar" else ()
-    lower(f"_foreach_{_overload}", static=_static)(_at_each(_lowering(_name)))
+    lower(f"_foreach_{_overload}", static=_static, by_position=True)(_at_each(_lowering(_name)))
 
-lower("_foreach_norm.Scalar", static=("ord",))(_at_each(_vector_norm))
-lower("_foreach_powsum.Scalar", static=("ord",))(_at_each(_sum_of_powers))
-lower("_foreach_zero")(_at_each(jnp.zeros_like))
-lower("_foreach_clone")(_at_each(lambda self, memory_format=None: jnp.copy(self)))
+lower("_foreach_norm.Scalar", static=("ord",), by_position=True)(_at_each(_vector_norm))
+lower("_foreach_powsum.Scalar", static=("ord",), by_position=True)(_at_each(_sum_of_powers))
+lower("_foreach_zero", by_position=True)(_at_each(jnp.zeros_like))
+lower("_foreach_clone", by_position=True)(_at_each(lambda self, memory_format=None: jnp.copy(self)))

@@ -89,11 +89,12 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
     return adam
 
 
-lower("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))
-lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False)(_adam(decoupled=True))
+lower("_fused_adam", "_fused_adam.tensor_lr", meta=False, by_position=True)(_adam(decoupled=False))
+lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False, by_position=True)(_adam(decoupled=True))
 
 
-@lower("_fused_sgd", "_fused_sgd.tensor_lr", meta=False)
+# The first step is no program of its own, which would be compiled for that step alone.
+@lower("_fused_sgd", "_fused_sgd.tensor_lr", flags=["is_first_step"], meta=False, by_position=True)
 def sgd(
     self: Arrays,
     grads: Arrays,
@@ -104,7 +105,7 @@ def sgd(
     dampening: Scalar,
     nesterov: bool,
     maximize: bool,
-    is_first_step: bool,
+    is_first_step: Scalar,
     grad_scale: Operand | None = None,
     found_inf: Operand | None = None,
 ) -> list[Arrays]:
@@ -114,14 +115,14 @@ def sgd(
         if buffer:
             factor = cast(momentum, dtype)
             updated = factor * buffer[0] + (1 - cast(dampening, dtype)) * grad
-            buffer = (grad if is_first_step else updated,)
+            buffer = (jnp.where(cast(is_first_step, jnp.int32) != 0, grad, updated),)
             grad = grad + factor * buffer[0] if nesterov else buffer[0]
         return param - cast(lr, dtype) * grad, *buffer
 
     return _step(rule, (self, grads, momentum_buffer_list), maximize, grad_scale, found_inf)
 
 
-@lower("_fused_adagrad.tensor_lr", meta=False)
+@lower("_fused_adagrad.tensor_lr", meta=False, by_position=True)
 def adagrad(
     self: Arrays,
     grads: Arrays,
@@ -145,7 +146,7 @@ def adagrad(
     return _step(rule, (self, grads, state_sums), maximize, grad_scale, found_inf)
 
 
-@lower("_fused_adagrad", meta=False)
+@lower("_fused_adagrad", meta=False, by_position=True)
 def adagrad_with_steps(
     self: Arrays, grads: Arrays, state_sums: Arrays, state_steps: Arrays, *options: Any
 ) -> list[Arrays]:

@@ -28,6 +28,8 @@ class Lowering:
     function: Callable[..., Any]
     # Names of Scalar or float arguments whose value is compiled into the program (an exponent that is unrolled).
     static: frozenset[str] = frozenset()
+    # Names of bool arguments that are operands, as integers; others are static.
+    flags: frozenset[str] = frozenset()
     # The function takes a JAX key (uint32[2] data) before the operator's arguments.
     random: bool = False
     # Whether torch's Meta kernel gives result dtypes, shapes and strides; False where it is wrong or missing.
@@ -38,6 +40,8 @@ class Lowering:
     decomposed: bool = False
     # Whether the result depends on the shape and the dtype of the tensors alone, not on their values (`zeros_like`).
     modeled: bool = False
+    # Lists of tensors are taken position by position: parts of a long list may run as programs of their own.
+    by_position: bool = False
 
 
 LOWERINGS: dict[str, Lowering] = {}
@@ -46,10 +50,12 @@ LOWERINGS: dict[str, Lowering] = {}
 def lower(
     *names: str,
     static: Iterable[str] = (),
+    flags: Iterable[str] = (),
     random: bool = False,
     meta: bool = True,
     keeps_format: bool = False,
     modeled: bool = False,
+    by_position: bool = False,
 ) -> Callable[[F], F]:
     """Register a function as the lowering of these overloads, named as in `torch.ops.aten` ("add.Tensor").
 
@@ -65,7 +71,14 @@ def lower(
             if full in LOWERINGS:
                 raise ValueError(f"{full} has two lowerings: {function} and {LOWERINGS[full]}")
             LOWERINGS[full] = Lowering(
-                function, frozenset(static), random, meta, keeps_format, modeled=modeled
+                function,
+                frozenset(static),
+                frozenset(flags),
+                random,
+                meta,
+                keeps_format,
+                by_position=by_position,
+                modeled=modeled,
             )
         return function
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, starmap
 from threading import get_ident
 from typing import Never
@@ -23,6 +24,9 @@ import numpy as np
 from ..storage.buffer import Buffer
 
 _set_array = vars(Buffer)["array"].__set__
+# A program with its operands. Calling it by `_launch` runs no Python.
+Launch = partial[Sequence[jax.Array]]
+_launch = partial.__call__
 _consume = deque[None](maxlen=0).extend
 _POLL = 50e-6  # seconds between two checks for the end of another thread's write
 _writing: dict[int, Sequence[Buffer]] = {}  # by thread: the buffers that its running program writes
@@ -44,11 +48,24 @@ def run_into(
     """Call `execute(*operands)` and store its outputs in `buffers`, in order."""
     if not buffers:  # `map` over no buffers would not run the program, which may print
         execute(*operands)
+    _store_outputs(starmap(execute, (operands,)), buffers)
+
+
+def run_all_into(launches: Iterator[Launch], buffers: Sequence[Buffer]) -> None:
+    """Call the launches in order and store their outputs, at least one of each, in `buffers`, in order.
+
+    If one fails, `launches` has only those after it left, and the buffers of those before it are written.
+    """
+    _store_outputs(map(_launch, launches), buffers)
+
+
+def _store_outputs(outputs: Iterator[Sequence[jax.Array]], buffers: Sequence[Buffer]) -> None:
+    """Store the outputs of programs, each of which runs when its outputs are asked for."""
     thread = get_ident()
     outer = _writing.get(thread)  # this program may run in a Python callback of another
     _writing[thread] = buffers if outer is None else [*outer, *buffers]
     try:
-        _consume(map(_set_array, buffers, chain.from_iterable(starmap(execute, (operands,)))))
+        _consume(map(_set_array, buffers, chain.from_iterable(outputs)))
     finally:
         if outer is None:
             _writing.pop(thread, None)

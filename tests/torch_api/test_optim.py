@@ -130,3 +130,148 @@ def test_grad_scaler_skips_a_step_with_infinite_gradients() -> None:
             scaler.update()
         torch.testing.assert_close(parameter.detach().cpu(), torch.full((3,), 0.9))
         assert scaler.get_scale() == 4.0
+
+
+# -- the default: one fused operator --------------------------------------------------------------
+
+FUSED: dict[str, Any] = {
+    "Adam": torch.optim.Adam,
+    "AdamW": torch.optim.AdamW,
+    "Adagrad": torch.optim.Adagrad,
+    "SGD": lambda p, **keywords: torch.optim.SGD(p, lr=0.1, momentum=0.9, **keywords),
+}
+
+
+def _parameters(device: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.rand(n, 2, generator=generator).to(device, dtype) for n in (2, 3, 4)]
+    for p in made:
+        p.requires_grad_()
+        p.grad = torch.ones_like(p)
+    return made
+
+
+def _operators(run: Any) -> set[str]:
+    """The names of the operators that a call runs."""
+    with torch.profiler.profile() as profile:
+        run()
+    return {event.name for event in profile.events()}
+
+
+def _is_fused(run: Any) -> bool:
+    return any(name.startswith("aten::_fused_") for name in _operators(run))
+
+
+def _assert_same(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.detach().cpu(), e.detach())
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_the_default_is_fused(name: str) -> None:
+    optimizer = FUSED[name](_parameters("jax"))
+    settings = copy.deepcopy({k: v for k, v in optimizer.param_groups[0].items() if k != "params"})
+    for _ in range(2):
+        assert _is_fused(optimizer.step)
+    group = optimizer.param_groups[0]
+    assert {k: v for k, v in group.items() if k != "params"} == settings
+    assert not _is_fused(FUSED[name](_parameters("jax"), foreach=True).step)
+    assert not _is_fused(FUSED[name](_parameters("jax"), foreach=False).step)
+    assert not _is_fused(FUSED[name](_parameters("cpu")).step)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_complex_parameters_are_not_fused(name: str) -> None:
+    expected, actual = (_parameters(device, torch.complex64) for device in ("cpu", "jax"))
+    optimizers = [FUSED[name](parameters) for parameters in (expected, actual)]
+    assert not _is_fused(optimizers[1].step)
+    optimizers[0].step()
+    _assert_same(actual, expected)
+
+
+def test_a_parameter_whose_first_gradient_comes_later() -> None:
+    for name in FUSED:
+        both = []
+        for device in ("cpu", "jax"):
+            parameters = _parameters(device)
+            both.append(parameters)
+            late, parameters[1].grad = parameters[1].grad, None
+            optimizer = FUSED[name](parameters)
+            optimizer.step()
+            parameters[1].grad = late
+            for _ in range(2):
+                optimizer.step()
+        _assert_same(both[1], both[0])
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(("before", "after"), [("cpu", "jax"), ("jax", "cpu")])
+def test_state_of_another_device(name: str, before: str, after: str) -> None:
+    parameters = _parameters(before)
+    optimizer = FUSED[name](parameters)
+    optimizer.step()
+    state = optimizer.state_dict()
+    moved = [p.detach().to(after).requires_grad_() for p in parameters]
+    for p in moved:
+        p.grad = torch.ones_like(p)
+    other = FUSED[name](moved)
+    other.load_state_dict(state)
+    expected = _parameters("cpu")
+    reference = FUSED[name](expected)
+    reference.step()
+    for _ in range(2):
+        other.step()
+        reference.step()
+    _assert_same(moved, expected)
+
+
+def test_an_error_of_the_closure_changes_no_setting() -> None:
+    optimizer = torch.optim.AdamW(_parameters("jax"))
+
+    def closure() -> float:
+        assert optimizer.param_groups[0]["fused"] is None
+        raise ValueError("closure")
+
+    with pytest.raises(ValueError, match="closure"):
+        optimizer.step(closure)
+    assert optimizer.param_groups[0]["fused"] is None
+    assert _is_fused(lambda: optimizer.step(closure=lambda: 1.0))
+
+
+def test_an_error_of_the_step_is_forgotten_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = _parameters("jax")
+    optimizer = torch.optim.AdamW(parameters)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_fused_adamw_", None)
+        with pytest.raises(TypeError):
+            optimizer.step()
+    optimizer.step()
+    assert optimizer.param_groups[0]["fused"] is None
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"amsgrad": True}, {"capturable": True}, {"lr": torch.tensor(0.01)}]
+)
+def test_settings_of_adam(keywords: dict[str, Any]) -> None:
+    expected, actual = _parameters("cpu"), _parameters("jax")
+    reference = torch.optim.Adam(
+        expected, **{k: v for k, v in keywords.items() if k != "capturable"}
+    )
+    optimizer = torch.optim.Adam(actual, **keywords)
+    for _ in range(2):
+        assert _is_fused(optimizer.step)
+        reference.step()
+    _assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_eager_and_captured_steps_of_one_optimizer(name: str) -> None:
+    expected, actual = _parameters("cpu"), _parameters("jax")
+    reference, optimizer = FUSED[name](expected), FUSED[name](actual)
+    captured = jaxtorch.jit(optimizer.step)
+    for step in (captured, optimizer.step, captured, captured, optimizer.step):
+        for o in (reference, optimizer):
+            o.param_groups[0]["lr"] *= 0.5
+        step()
+        reference.step()
+    _assert_same(actual, expected)

@@ -1,0 +1,136 @@
+"""The default of torch's optimizers: one fused operator for all parameters, as `fused=True` gives.
+
+torch's own default is `foreach`, a dozen operators over all parameters. A group of parameters of the device that says
+neither `fused` nor `foreach` is stepped with `fused=True` instead. torch decides this inside `step`, from the settings
+of the group, so its hooks around `step` change the setting and change it back. If `step` raises an error, the setting
+is changed back at the next step.
+
+A group keeps torch's default where the fused operator does not apply: complex parameters, a differentiable step, a
+subclass of a tensor, settings that are tensors, momentum that some parameters do not have yet. So does captured code,
+which XLA fuses anyway.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ..programs import tracing
+from ..storage.buffer import wrap
+from ..storage.transfer import put
+
+Tensor = torch.Tensor
+Optimizer = torch.optim.Optimizer
+Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
+
+# Those with a fused operator. A subclass may step in its own way.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_PLAIN = (Tensor, torch.nn.Parameter)
+# The groups that are fused for the current step.
+_chosen: weakref.WeakKeyDictionary[Optimizer, list[Group]] = weakref.WeakKeyDictionary()
+
+
+def install() -> None:
+    """Make fused operators the default."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_restore)
+
+
+def move_counts(optimizer: Optimizer, group: Group) -> None:
+    """Move the step counts of a group from the CPU to the device."""
+    for p in group["params"]:
+        state = optimizer.state.get(p)
+        for name, value in list(state.items()) if isinstance(state, dict) else ():
+            if isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim():
+                # Not by `to`, which a trace would record: a tensor computed from no input is a constant.
+                array, spec = put(value.detach().numpy())
+                state[name] = wrap(array, spec, (), value.dtype)
+
+
+def _return_counts(optimizer: Optimizer, group: Group) -> None:
+    """Move the step counts of parameters on the CPU there, from the state of an optimizer of the device.
+
+    torch's `load_state_dict` leaves them where they were, because by the settings they are always on the CPU.
+    """
+    for p in group["params"]:
+        state = optimizer.state.get(p)
+        step = state.get("step") if state else None
+        if not isinstance(step, Tensor) or step.device.type != "jax" or p.device.type != "cpu":
+            return
+        state["step"] = step.cpu()
+
+
+def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Choose before the step, or once the closure has computed gradients."""
+    if type(optimizer) not in _FUSED or tracing.active():
+        return None
+    _restore(optimizer)
+    closure = kwargs.get("closure") if len(args) < 2 else args[1]
+    if closure is None:
+        _choose(optimizer)
+        return None
+
+    def computed() -> object:
+        loss = closure()
+        _choose(optimizer)
+        return loss
+
+    return (args[0], computed), {}
+
+
+def _choose(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        if _is_fusible(optimizer, group):
+            move_counts(optimizer, group)
+            group["fused"] = True
+            _chosen.setdefault(optimizer, []).append(group)
+        else:
+            _return_counts(optimizer, group)
+
+
+def _restore(optimizer: Optimizer, *_: object) -> None:
+    for group in _chosen.pop(optimizer, ()):
+        group["fused"] = None
+
+
+def _is_fusible(optimizer: Optimizer, group: Group) -> bool:
+    """Whether a group is stepped by torch's default, and the fused operator computes the same."""
+    if not ("fused" in group and group["fused"] is None and group["foreach"] is None):
+        return False
+    if group["differentiable"] or not all(map(_is_plain_setting, group.items())):
+        return False
+    params = [p for p in group["params"] if p.grad is not None]
+    if not all(map(_is_plain, group["params"])) or not all(p.grad.dtype == p.dtype for p in params):
+        return False
+    if not group.get("momentum"):
+        return True
+    missing = [optimizer.state.get(p, {}).get("momentum_buffer") is None for p in params]
+    return all(missing) or not any(missing)
+
+
+def _is_plain(p: Tensor) -> bool:
+    grad = p.grad
+    return (
+        type(p) in _PLAIN
+        and p.device.type == "jax"
+        and p.is_floating_point()
+        and (grad is None or (type(grad) in _PLAIN and not grad.requires_grad))
+    )
+
+
+def _is_plain_setting(item: tuple[str, Any]) -> bool:
+    """Whether a setting is none that only some of torch's implementations accept: a tensor, except as `lr`."""
+    name, value = item
+    if name == "params":
+        return True
+    if isinstance(value, tuple | list):
+        return not any(isinstance(v, Tensor) for v in value)
+    if not isinstance(value, Tensor):
+        return True
+    return name == "lr" and not value.dim() and not value.requires_grad
