@@ -45,7 +45,7 @@ def install() -> None:
 def move_counts(optimizer: Optimizer, group: Group) -> None:
     """Move the step counts of a group from the CPU to the device."""
     for p in group["params"]:
-        state = optimizer.state.get(p)
+        state: Any = optimizer.state.get(p)
         for name, value in list(state.items()) if isinstance(state, dict) else ():
             if isinstance(value, Tensor) and value.device.type == "cpu" and not value.dim():
                 # Not by `to`, which a trace would record: a tensor computed from no input is a constant.
@@ -59,7 +59,7 @@ def _return_counts(optimizer: Optimizer, group: Group) -> None:
     torch's `load_state_dict` leaves them where they were, because by the settings they are always on the CPU.
     """
     for p in group["params"]:
-        state = optimizer.state.get(p)
+        state: Any = optimizer.state.get(p)
         step = state.get("step") if state else None
         if not isinstance(step, Tensor) or step.device.type != "jax" or p.device.type != "cpu":
             return

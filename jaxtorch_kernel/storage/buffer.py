@@ -147,7 +147,8 @@ class _Counted(Buffer):
         if allocated > usage.peak:
             usage.peak = allocated
 
-    def __del__(self) -> None:
+    # A default, because the module's names are None when the interpreter ends.
+    def __del__(self, usage: Usage = usage) -> None:
         usage.allocated -= self.counted
 
     def failed(self) -> None:
