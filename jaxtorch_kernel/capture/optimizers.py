@@ -17,9 +17,8 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,11 @@ from .dependencies.guard import Change
 from .dependencies.recorder import Recorder
 from .dependencies.tokens import token
 from .errors import CaptureError
+from .optimizer_state import StateOf, add_momentum, is_torchs, state_values, tensor_ids
 
 Tensor = torch.Tensor
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
 State = dict[Tensor, object]  # the state of an optimizer, by parameter
-_values_of = dict.values
 
 
 class Rate:
@@ -173,51 +172,17 @@ def _numbers(group: Group) -> Group:
     return {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
 
 
-def _state_values(state: dict[Tensor, Any]) -> Iterable[object]:
-    """The values in an optimizer's state."""
-    try:
-        return [*chain.from_iterable(map(_values_of, state.values()))]
-    except TypeError:  # torch has a dictionary for each parameter; optimizers of other libraries may have other objects
-        return chain.from_iterable(map(_parts, state.values()))
-
-
-def _parts(state: object) -> Collection[object]:
-    if isinstance(state, dict):
-        return state.values()
-    return state if isinstance(state, list | tuple) else (state,)
-
-
 def _identities(optimizer: torch.optim.Optimizer) -> tuple[object, ...]:
     """The identities of parameters, state, hooks, and of `step`, which the user may have replaced."""
     attributes = vars(optimizer)
     return (
         [[*map(id, group["params"])] for group in optimizer.param_groups],
-        [*map(id, _state_values(optimizer.state))],
+        [*map(id, state_values(optimizer.state))],
         id(attributes.get("step")),
         id(type(optimizer).step),
         [*map(id, attributes.get("_optimizer_step_pre_hooks", {}).values())],
         [*map(id, attributes.get("_optimizer_step_post_hooks", {}).values())],
     )
-
-
-class StateOf:
-    """The buffers in the state of optimizers, looked up again whenever a step has added some."""
-
-    def __init__(self) -> None:
-        self.optimizers: list[torch.optim.Optimizer] = []
-        self._size = 0
-        self._buffers: dict[int, weakref.ref[Buffer]] = {}
-
-    def contains(self, buffer: Buffer) -> bool:
-        """Whether the buffer is in the state."""
-        states = [state for o in self.optimizers for state in o.state.values()]
-        size = sum(map(len, map(_parts, states)))
-        if size != self._size:
-            self._size = size
-            found = [buffer_of(v) for s in states for v in _parts(s) if is_device_tensor(v)]
-            self._buffers = {id(b): weakref.ref(b) for b in found}
-        reference = self._buffers.get(id(buffer))
-        return reference is not None and reference() is buffer
 
 
 class Optimizers:
@@ -271,6 +236,15 @@ class Optimizers:
                 known.settle()
             self._recorder = None
 
+    def state_only_grew(self) -> bool:
+        """In the trace: whether all state from before the trace is still there (new parameters may have got theirs)."""
+        before = [set(tensor_ids(state)) for _, state in self._states]
+        now = [set(tensor_ids(optimizer.state)) for optimizer, _ in self._states]
+        # An optimizer whose state has just begun may be made by each call.
+        return all(
+            old <= new and bool(old) == bool(new) for old, new in zip(before, now, strict=True)
+        )
+
     def refresh(self) -> None:
         """Update the program's learning rates."""
         for rate in self.rates:
@@ -291,10 +265,11 @@ class Optimizers:
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
         trace = tracing.current()
-        if trace is not None:
+        if trace is not None and is_torchs(optimizer):
             trace.root.is_state, trace.root.creates_state = self._state.contains, True
+            if first:
+                self._state.optimizers.append(optimizer)
         if first:
-            self._state.optimizers.append(optimizer)
             self._states.append((optimizer, {p: copy.copy(s) for p, s in optimizer.state.items()}))
             if self._recorder is not None:
                 self._recorder.uses(optimizer)
@@ -311,7 +286,7 @@ class Optimizers:
                 self._set(group, "lr", rates[index].tensor)
             if first:
                 move_counts(optimizer, group)
-            _add_momentum(optimizer, group)
+            add_momentum(optimizer, group)
 
     def _restore_groups(self, *_: object) -> None:
         """Restore the settings of the groups."""
@@ -362,20 +337,3 @@ def _takes_tensor_rate(optimizer: torch.optim.Optimizer) -> bool:
         or "capturable" in optimizer.defaults
         or getattr(optimizer, "takes_tensor_rate", False)
     )
-
-
-def _add_momentum(optimizer: torch.optim.Optimizer, group: Group) -> None:
-    """Give SGD the momentum that makes its first step like all others, so that one program runs both.
-
-    torch's first step stores the gradient itself. Later ones compute `momentum * buffer + gradient`, which is the
-    gradient to the last bit if the buffer is -0.0, as long as nothing dampens the gradient.
-    """
-    if type(optimizer).step is not torch.optim.SGD.step:
-        return
-    if not group["momentum"] or group["dampening"]:
-        return
-    for p in group["params"]:
-        if p.grad is None or not p.is_floating_point() or not is_device_tensor(p):
-            continue
-        if optimizer.state[p].get("momentum_buffer") is None:
-            optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0)

@@ -163,13 +163,17 @@ class Step(Replay):
         """The buffers whose initial values the program takes, if they still exist."""
         return [buffer for value in self.initial if (buffer := value.buffer()) is not None]
 
-    def settle(self) -> None:
+    def settle(self, creates_state: bool) -> None:
         """Accept the step, which was retraced with the state that its first run created, as its final program.
+
+        Args:
+            creates_state: whether it creates state of an optimizer once more.
 
         Raises:
             CaptureError: if it creates further state.
         """
-        if len({landing.output for landing in self.landings}) < len(self.captured.escaped):
+        landed = {landing.output for landing in self.landings}
+        if creates_state or len(landed) < len(self.captured.escaped):
             raise CaptureError(
                 "each run of the captured code creates a tensor and stores it outside (in an object or a list)",
                 "Return it and store it outside.",
@@ -297,7 +301,9 @@ def trace_step(
             state = [] if previous is None else previous.state_buffers()
             step = _step(arguments, captured, outcome, record, optimizers, recorder, name, state)
             if step.provisional and previous is not None:
-                step.settle()
+                creates_state = any(map(outcome.trace.is_state, step.state_buffers()))
+                if not (creates_state and optimizers.state_only_grew()):
+                    step.settle(creates_state)
             step.prepare(donated)
     except (CaptureError, Untraceable, jax.errors.ConcretizationTypeError) as error:
         if not optimizers.rates or isinstance(error, NeedsOffset):

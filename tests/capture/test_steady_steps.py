@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import jaxtorch
+from jaxtorch.capture.errors import CaptureError
 from jaxtorch.capture.same_program import _Pairs
 from jaxtorch.programs import stats
 
@@ -156,6 +157,79 @@ def test_parameters_that_get_their_first_gradient_later() -> None:
         body(models[1], theirs, both)
         torch.testing.assert_close(list(models[0]), list(models[1]))
     assert "momentum_buffer" in ours.state[models[0][1]]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD, momentum"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_parameters_that_are_added_get_state_of_their_own(name: str, calls: int) -> None:
+    models = [nn.ParameterList([torch.ones(2), torch.ones(2)]).to("jax") for _ in range(2)]
+    ours, theirs = (STEADY[name]([m[0]]) for m in models)
+
+    def body(model: nn.ParameterList, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        (model[0] * model[1]).square().sum().backward()
+        optimizer.step()
+
+    step = jaxtorch.jit(lambda: body(models[0], ours))
+    for i in range(calls + 3):
+        if i == calls:
+            ours.add_param_group({"params": [models[0][1]]})
+            theirs.add_param_group({"params": [models[1][1]]})
+        step()
+        body(models[1], theirs)
+        torch.testing.assert_close(list(models[0]), list(models[1]))
+        for ones, twins in zip(ours.state.values(), theirs.state.values(), strict=True):
+            torch.testing.assert_close(ones, {k: v.to("jax") for k, v in twins.items()})
+
+
+class Summing(torch.optim.Optimizer):
+    """An optimizer of the user's. It creates its state at the first step, or at each."""
+
+    def __init__(self, params: Any, anew: bool):
+        super().__init__(params, {"lr": 0.1})
+        self.anew = anew
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            if self.anew or not self.state[p]:
+                self.state[p]["sum"] = torch.zeros_like(p)
+            self.state[p]["sum"].add_(p.grad)
+            p.sub_(self.state[p]["sum"] * 0.1)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_an_optimizer_of_the_users(anew: bool) -> None:
+    weights = [torch.ones(2, device="jax", requires_grad=True) for _ in range(2)]
+    ours, theirs = (Summing([w], anew) for w in weights)
+
+    def body(w: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        w.square().sum().backward()
+        optimizer.step()
+
+    step = jaxtorch.jit(lambda: body(weights[0], ours))
+    for _ in range(4):
+        step()
+        body(weights[1], theirs)
+        torch.testing.assert_close(*weights)
+        torch.testing.assert_close(ours.state[weights[0]], theirs.state[weights[1]])
+
+
+def test_an_optimizer_that_every_call_makes() -> None:
+    w = torch.ones(2, device="jax", requires_grad=True)
+
+    @jaxtorch.jit
+    def step() -> None:
+        optimizer = torch.optim.AdamW([w], lr=0.1, weight_decay=0.0)
+        w.grad = None
+        w.square().sum().backward()
+        optimizer.step()
+
+    step()
+    with pytest.raises(CaptureError, match="each run of the captured code creates a tensor"):
+        step()
+    torch.testing.assert_close(w, torch.full((2,), 0.9).to("jax"))
 
 
 def test_a_gradient_scaler_that_is_made_in_the_first_call() -> None:
