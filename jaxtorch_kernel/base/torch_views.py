@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
 from .torch_hooks import HOOKS
+from .torch_private import OpOverload
+
+Ints = Sequence[int]
+Kernel = Callable[..., Any]
 
 _META = DispatchKey.Meta
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -19,7 +23,7 @@ _inference_mode = torch.is_inference_mode_enabled
 
 
 @functools.cache
-def view_kernel(op: Any) -> Callable[..., Any]:
+def view_kernel(op: OpOverload) -> Kernel:
     """torch's kernel of a view operator, for tensors of the device.
 
     The kernel uses only size, stride and offset. The result is a true alias: it shares the Storage and everything that
@@ -31,12 +35,16 @@ def view_kernel(op: Any) -> Callable[..., Any]:
     return functools.partial(op._op_dk, key)
 
 
-def as_strided(tensor: torch.Tensor, size: Any, stride: Any, offset: Any = 0) -> torch.Tensor:
+def as_strided(
+    tensor: torch.Tensor, size: Ints, stride: Ints, offset: int | torch.SymInt = 0
+) -> torch.Tensor:
     """A true alias of `tensor`'s Storage with this geometry (elements, not bytes)."""
     return _as_strided(_META, tensor, size, stride, offset)
 
 
-def alias_at(tensor: torch.Tensor, size: Any, stride: Any, increment: Any) -> torch.Tensor:
+def alias_at(
+    tensor: torch.Tensor, size: Ints, stride: Ints, increment: int | torch.SymInt
+) -> torch.Tensor:
     """As `as_strided`, for a geometry that is known to be valid; `increment` is added to the tensor's offset."""
     # Below the dispatcher, torch makes an inference tensor in inference mode and a normal one outside of it, whereas a
     # view has to be of the kind of its base.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -36,7 +36,7 @@ class StateOf:
         return reference is not None and reference() is buffer
 
 
-def state_values(state: dict[Tensor, Any]) -> Iterable[object]:
+def state_values(state: Mapping[Tensor, Any]) -> Iterable[object]:
     """The values in an optimizer's state."""
     try:
         return [*chain.from_iterable(map(_values_of, state.values()))]
@@ -44,7 +44,7 @@ def state_values(state: dict[Tensor, Any]) -> Iterable[object]:
         return chain.from_iterable(map(_parts, state.values()))
 
 
-def tensor_ids(state: dict[Tensor, Any]) -> Iterator[int]:
+def tensor_ids(state: Mapping[Tensor, object]) -> Iterator[int]:
     """The identities of the device's tensors in an optimizer's state."""
     return (id(value) for value in state_values(state) if is_device_tensor(value))
 

@@ -66,7 +66,9 @@ def _return_counts(optimizer: Optimizer, group: Group) -> None:
         state["step"] = step.cpu()
 
 
-def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _before_step(
+    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Choose before the step, or once the closure has computed gradients."""
     if type(optimizer) not in _FUSED or tracing.active():
         return None
@@ -124,7 +126,7 @@ def _is_plain(p: Tensor) -> bool:
     )
 
 
-def _is_plain_setting(item: tuple[str, Any]) -> bool:
+def _is_plain_setting(item: tuple[str, object]) -> bool:
     """Whether a setting is none that only some of torch's implementations accept: a tensor, except as `lr`."""
     name, value = item
     if name == "params":

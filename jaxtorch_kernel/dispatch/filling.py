@@ -103,7 +103,7 @@ class Filling:
         """A new tensor and its size in bytes."""
         where = call.buffers[0].spec.placement if call.buffers else placement.current()
         args = dict(zip(self.signature.names, self.signature.complete(call.args), strict=True))
-        device: Any = args["device"]
+        device = args["device"]
         if not isinstance(where, SingleDeviceSharding) or getattr(device, "type", "jax") != "jax":
             return None
         check_layout(args["layout"], args["pin_memory"])

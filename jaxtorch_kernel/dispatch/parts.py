@@ -57,7 +57,7 @@ class Part:
     positions: list[int]
     tensors: list[int]
     numbers: list[int]
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
 
 
 class Divisions:
@@ -67,7 +67,7 @@ class Divisions:
         self._operation = operation
         kinds = operation.signature.kinds
         self._lists = [i for i, kind in enumerate(kinds) if kind in (TENSORS, NUMBERS)]
-        self._known: dict[tuple[Any, ...], list[Part]] = {}
+        self._known: dict[tuple[object, ...], list[Part]] = {}
 
     def find(self, call: Call) -> list[Part]:
         """The parts of a call; none if it is one program."""
