@@ -92,18 +92,19 @@ for _name in {**_TRANSPOSING, **_CHECKING}:
         kernel(_name)(_checking(_op, _run, _CHECKING[_name]) if _name in _CHECKING else _run)
 
 
-@kernel("cholesky")
-def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-    """The factor, or torch's error if the matrix is not positive-definite."""
-    factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
-    aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
-    return factor
+if hasattr(aten, "cholesky"):  # until torch 2.14
 
+    @kernel("cholesky")
+    def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+        """The factor, or torch's error if the matrix is not positive-definite."""
+        factor, info = aten.linalg_cholesky_ex.default(self, upper=upper)
+        aten._linalg_check_errors(info, "cholesky", is_matrix=self.dim() == 2)
+        return factor
 
-@kernel("cholesky.out")
-def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
-    """`cholesky` into a tensor that is resized."""
-    return write_out(out, cholesky(self, upper))
+    @kernel("cholesky.out")
+    def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+        """`cholesky` into a tensor that is resized."""
+        return write_out(out, cholesky(self, upper))
 
 
 _inverse_of_factor = Operation(

@@ -383,12 +383,14 @@ def test_another_object_in_the_memory_of_a_dead_one_is_another() -> None:
     class Thing:
         pass
 
+    # Alone in its pool, its memory would be free for objects of other sizes.
+    neighbours = [Thing() for _ in range(100)]
     thing = Thing()
     guard, number = Guard("thing", thing), id(thing)
     assert guard.is_at(thing)
     assert guard.accepts(thing)
     del thing
-    others = [Thing() for _ in range(1000)]
+    others = neighbours + [Thing() for _ in range(100_000)]
     (other,) = [o for o in others if id(o) == number]
     assert not guard.is_at(other)
     assert not guard.accepts(other)
