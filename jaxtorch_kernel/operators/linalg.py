@@ -92,7 +92,7 @@ for _name in {**_TRANSPOSING, **_CHECKING}:
         kernel(_name)(_checking(_op, _run, _CHECKING[_name]) if _name in _CHECKING else _run)
 
 
-if hasattr(aten, "cholesky"):  # until torch 2.14
+if hasattr(aten, "cholesky"):  # torch 2.14 removed it
 
     @kernel("cholesky")
     def cholesky(self: Tensor, upper: bool = False) -> Tensor:
