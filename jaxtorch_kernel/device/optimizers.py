@@ -107,6 +107,9 @@ def _is_fusible(optimizer: Optimizer, group: Group) -> bool:
         return False
     if group["differentiable"] or not all(map(_is_plain_setting, group.items())):
         return False
+    # With this default the step counts of torch's other implementations are float64; the fused one's are float32.
+    if torch.get_default_dtype() == torch.float64:
+        return False
     params = [p for p in group["params"] if p.grad is not None]
     if not all(map(_is_plain, group["params"])) or not all(p.grad.dtype == p.dtype for p in params):
         return False

@@ -8,7 +8,7 @@ calls with a key are transfers. Once they have cost about as much as a compilati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,11 @@ _VALUES: dict[str, int | str] = {
 # A small transfer costs 1, and each MiB costs 1 more.
 _BUDGET = 256
 _UNIT = 1 << 20  # bytes
+
+
+def host_bytes(shape: Sequence[int], itemsize: int) -> int:
+    """The bytes to reckon with for an array on the host. NumPy refuses large dimensions even beside one of size 0."""
+    return math.prod(max(n, 1) for n in shape) * itemsize
 
 
 class Budget:
@@ -112,7 +117,7 @@ class Filling:
         meta = call_meta(self.op, self.signature, tuple(args.values()))
         if meta is None or meta.stride() != contiguous_strides(tuple(meta.shape)):
             return None
-        if not self.budget.is_left(tuple(call.key), meta.nbytes):
+        if not self.budget.is_left(tuple(call.key), host_bytes(meta.shape, meta.dtype.itemsize)):
             return None
         array, spec = put(self._filled(call, tuple(meta.shape), meta.dtype), where)
         result = wrap_sized(array, spec, tuple(meta.shape), meta.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -13,7 +12,7 @@ import torch
 from jax.sharding import SingleDeviceSharding
 
 from ..base import torch_private as private
-from ..dispatch.filling import Budget
+from ..dispatch.filling import Budget, host_bytes
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
 from ..lowerings.registry import Lowering
@@ -45,7 +44,7 @@ def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array
     where = placement.current()
     key = shape, dtype, where
     if isinstance(where, SingleDeviceSharding) and _budget.is_left(
-        key, math.prod(shape) * dtype.itemsize
+        key, host_bytes(shape, dtype.itemsize)
     ):
         array, spec = zeros(shape, dtype)
         _budget.spend(key, spec.nbytes)
