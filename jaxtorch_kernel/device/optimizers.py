@@ -6,8 +6,8 @@ of the group, so its hooks around `step` change the setting and change it back. 
 is changed back at the next step.
 
 A group keeps torch's default where the fused operator does not apply: complex parameters, a differentiable step, a
-subclass of a tensor, settings that are tensors, momentum that some parameters do not have yet. So does captured code,
-which XLA fuses anyway.
+subclass of a tensor, settings that are tensors, momentum that some parameters do not have yet, steps that are counted
+in float64. So does captured code, which XLA fuses anyway.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def _return_counts(optimizer: Optimizer, group: Group) -> None:
         state["step"] = step.cpu()
 
 
-def _before_step(
-    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Choose before the step, or once the closure has computed gradients."""
     if type(optimizer) not in _FUSED or tracing.active():
         return None
@@ -105,10 +103,9 @@ def _is_fusible(optimizer: Optimizer, group: Group) -> bool:
     """Whether a group is stepped by torch's default, and the fused operator computes the same."""
     if not ("fused" in group and group["fused"] is None and group["foreach"] is None):
         return False
+    if torch.get_default_dtype() == torch.float64 and "momentum" not in group:
+        return False  # then torch counts steps in float64, but those of a fused operator in float32
     if group["differentiable"] or not all(map(_is_plain_setting, group.items())):
-        return False
-    # With this default the step counts of torch's other implementations are float64; the fused one's are float32.
-    if torch.get_default_dtype() == torch.float64:
         return False
     params = [p for p in group["params"] if p.grad is not None]
     if not all(map(_is_plain, group["params"])) or not all(p.grad.dtype == p.dtype for p in params):
@@ -129,7 +126,7 @@ def _is_plain(p: Tensor) -> bool:
     )
 
 
-def _is_plain_setting(item: tuple[str, object]) -> bool:
+def _is_plain_setting(item: tuple[str, Any]) -> bool:
     """Whether a setting is none that only some of torch's implementations accept: a tensor, except as `lr`."""
     name, value = item
     if name == "params":

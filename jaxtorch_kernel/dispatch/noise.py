@@ -1,9 +1,9 @@
 """Random bits for eager programs, made by programs of a few fixed sizes.
 
-A program that contains threefry takes 0.15 s to compile, and a model has dozens of shapes. So an eager program whose
-lowering draws one row of bits takes that row as operands: blocks of 2**8, 2**12, ... bits, which are made from the
-random key and from the index of each block's first element. Such a program only joins the blocks, and compiles in a
-sixth of the time. The bits are those that a captured program computes from the key (`lowerings/draws.py`).
+A program that contains threefry takes twice as long to compile as one without it, and a model has dozens of shapes. So
+an eager program whose lowering draws one row of bits takes that row as operands: blocks of 2**8, 2**12, ... bits, which
+are made from the random key and from the index of each block's first element. Such a program only joins the blocks. The
+bits are those that a captured program computes from the key (`lowerings/draws.py`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 # What the parts cost, in units of one more kernel to compile.
 _TENSOR = 0.12  # one more tensor in a program
 _PROGRAM = 1.0  # one more program
-_LAUNCH = 1.0  # a thousand launches, at 20 µs
+_LAUNCH = 1.0  # one more launch, in hundreds of steps (20 to 75 µs each)
 
 # The most tensors of one kind in a part, as far as one kind decides the number of parts.
 _MOST_EACH = 16

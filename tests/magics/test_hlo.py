@@ -250,3 +250,11 @@ def test_names_complete(ready: Any) -> None:
     with provisionalcompleter():
         assert [c.text for c in ready.Completer.completions(line, len(line))] == ["quagga"]
     assert "quagga" in {p.name for p in programs()}
+
+
+def test_random_numbers_have_the_lines_of_their_own_cell(ready: Any) -> None:
+    """JAX's primitive for random bits is traced once in a process, with the lines of the first cell."""
+    run(ready, "%%pure\n\nfirst = F.dropout(images, 0.5).sum()")
+    view = run(ready, "%%jax hlo\n%%pure -q\nimages\nimages\nlast = F.dropout(images, 0.5).sum()")
+    lines = {r.location.line for r in view.reading.lines if r.location is not None and r.cost.flops}
+    assert lines == {4}  # counted from `%%pure`

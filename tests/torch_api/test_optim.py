@@ -189,6 +189,22 @@ def test_complex_parameters_are_not_fused(name: str) -> None:
     _assert_same(actual, expected)
 
 
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_the_state_has_the_dtypes_of_the_cpu(name: str, default: torch.dtype) -> None:
+    torch.set_default_dtype(default)
+    try:
+        states = []
+        for device in ("cpu", "jax"):
+            optimizer = FUSED[name](_parameters(device))
+            optimizer.step()
+            values = [s for of in optimizer.state.values() for s in sorted(of.items())]
+            states.append([(key, v.dtype, v.shape) for key, v in values])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert states[1] == states[0]
+
+
 def test_a_parameter_whose_first_gradient_comes_later() -> None:
     for name in FUSED:
         both = []
