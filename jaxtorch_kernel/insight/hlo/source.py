@@ -32,9 +32,9 @@ def location_of_stack(stack: Iterable[tuple[str, int, str] | Frame]) -> Location
     """The line to show for a stack, given innermost first; None if it has no line of user code.
 
     Example:
-        >>> from jaxtorch.insight.hlo.source import place_of_stack
+        >>> from jaxtorch.insight.hlo.source import location_of_stack
         >>> stack = [("/home/me/helpers.py", 7, "f"), ("<ipython-input-3-abc>", 2, "<module>")]
-        >>> place_of_stack(stack).cell, place_of_stack(stack).line, place_of_stack(stack[:1]).line
+        >>> location_of_stack(stack).cell, location_of_stack(stack).line, location_of_stack(stack[:1]).line
         (3, 2, 7)
     """
     return select_location(user_locations(stack))
