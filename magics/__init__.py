@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jaxtorch.deferred.switch import switch
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
 from jaxtorch.insight import events, memory
@@ -87,6 +88,7 @@ def _before_cell(info: Any) -> None:
 
 def _after_cell(result: Any) -> None:
     global _interruptible
+    switch.boundary()
     _count_memory(result)
     progress.settle()
     live.flush()

@@ -106,6 +106,11 @@ def as_if_at(frames: Any) -> Iterator[None]:
         _frames.context = before
 
 
+def checks_values() -> bool:
+    """Whether JAX checks each result for NaN or infinity."""
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]  # as documented
+
+
 def uncommitted(array: jax.Array) -> jax.Array:
     """An uncommitted array over the same memory, if it lies on one device. JAX may move such an array to others.
 

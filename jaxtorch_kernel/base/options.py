@@ -89,6 +89,8 @@ class ProcessOptions:
             None: the known figures of the device.
         program_memory: the limit in bytes for all programs of eager operators together; None: no limit.
         compile_cache: whether compiled programs are kept on disk across sessions.
+        execution: "immediate" runs each operator when it is called; "deferred" records operators and runs them together
+            (docs/execution.md).
     """
 
     max_traces: int | None = _option(
@@ -111,6 +113,11 @@ class ProcessOptions:
     )
     compile_cache: bool = _one_of(
         False, True, help="keep compiled programs on disk across sessions"
+    )
+    execution: str = _one_of(
+        "immediate",
+        "deferred",
+        help="'deferred': record operators, and run those of a training step together; 'immediate'",
     )
 
 
@@ -186,6 +193,8 @@ class Config:
         self._process = ProcessOptions()
         self._open = 0
         self._lock = threading.Lock()
+        # Called with a new value of `execution`; set when the device starts (`deferred/switch.py`).
+        self.on_execution: Callable[[str], None] = lambda execution: None
 
     def __call__(self, **changes: Any) -> _Scope:
         """A scope in which these options apply: a context manager and a decorator.
@@ -215,6 +224,8 @@ class Config:
             (compile_cache.on if changes["compile_cache"] else compile_cache.off)("config")
         for name, value in changes.items():
             setattr(self._process, name, value)
+        if "execution" in changes:
+            self.on_execution(changes["execution"])
         with self._lock:
             self._base = _changed(self._base, scoped)
 
@@ -243,6 +254,11 @@ class Config:
     def peak(self) -> tuple[float, float] | None:
         """See `ProcessOptions`."""
         return self._process.peak
+
+    @property
+    def execution(self) -> str:
+        """See `ProcessOptions`."""
+        return self._process.execution
 
     @property
     def program_memory(self) -> int | None:

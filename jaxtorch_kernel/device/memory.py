@@ -12,7 +12,7 @@ import os
 from collections import Counter, OrderedDict
 from typing import Any
 
-from ..storage import placement
+from ..storage import pending, placement
 from ..storage.buffer import LARGE
 from ..storage.placement import Device
 
@@ -41,6 +41,8 @@ def allocated_by_device(platform: str | None = None) -> Counter[Any]:
     import jax
 
     from ..storage.transfer import has_failed  # imports jax too
+
+    pending.flush()
 
     allocated: Counter[Any] = Counter()
     for array in jax.live_arrays(platform):

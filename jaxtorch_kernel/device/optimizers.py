@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ..deferred.switch import switch
 from ..programs import tracing
 from ..storage.buffer import wrap
 from ..storage.transfer import put
@@ -39,7 +40,12 @@ _chosen: weakref.WeakKeyDictionary[Optimizer, list[Group]] = weakref.WeakKeyDict
 def install() -> None:
     """Make fused operators the default."""
     register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_restore)
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, *_: object) -> None:
+    _restore(optimizer)
+    switch.boundary()
 
 
 def move_counts(optimizer: Optimizer, group: Group) -> None:
@@ -94,7 +100,7 @@ def _choose(optimizer: Optimizer) -> None:
             _return_counts(optimizer, group)
 
 
-def _restore(optimizer: Optimizer, *_: object) -> None:
+def _restore(optimizer: Optimizer) -> None:
     for group in _chosen.pop(optimizer, ()):
         group["fused"] = None
 

@@ -45,6 +45,7 @@ def first_use() -> Callable[..., Any]:
     global _run
     with _lock:
         if _run is None:
+            from ..deferred.switch import switch
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
@@ -67,5 +68,6 @@ def first_use() -> Callable[..., Any]:
             higher_order.install()
             _refuse_other_layouts()
             interrupts.install()
+            switch.follow_options()
             _run = run
     return _run

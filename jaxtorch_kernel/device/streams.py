@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 
+from ..storage import pending
 from ..storage.placement import Device
 from . import fork
 
 
 def _pending() -> list[Any]:
-    """The live arrays of this process that are not computed yet."""
+    """The live arrays of this process that are not computed yet. Deferred calls are launched first."""
     import jax
+
+    pending.flush()
 
     return [a for a in jax.live_arrays() if not a.is_deleted() and not a.is_ready()]
 

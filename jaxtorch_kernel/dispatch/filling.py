@@ -8,9 +8,10 @@ calls with a key are transfers. Once they have cost about as much as a compilati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from jax.sharding import SingleDeviceSharding
@@ -20,14 +21,15 @@ from ..programs import watching
 from ..programs.site import origin
 from ..storage import placement
 from ..storage.arrays import in_host_memory
-from ..storage.buffer import Buffer, wrap_sized
+from ..storage.buffer import Buffer, Spec, wrap_sized
 from ..storage.checks import check_index, check_layout
-from ..storage.dtypes import to_numpy
+from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, covers_buffer
 from ..storage.transfer import as_numpy, put
 from .call import Call
 from .cpu_errors import check_dtypes
 from .meta import call_meta
+from .numbers import KindedNumber
 from .results import Written
 from .schema import Signature, short_name
 
@@ -140,12 +142,24 @@ class Filling:
         return target, spec.nbytes
 
     def _filled(self, call: Call, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
-        """An array of the value, converted by torch."""
-        value: Any = call.args[self._index] if self._value is None else self._value
-        # torch checks the range of the value only for more than one element.
-        count = 2 if math.prod(shape) > 1 else 1
-        few = as_numpy(torch.full((count,), value, dtype=dtype, device="cpu"))
-        return in_host_memory(lambda: np.full(shape, few[0]))
+        return filled(self._value_of(call), shape, dtype)
+
+    def _value_of(self, call: Call) -> Any:
+        return call.args[self._index] if self._value is None else self._value
+
+    def constant(self, call: Call, specs: Sequence[Spec]) -> Constant | None:
+        """The result of a call's program as a value, where a transfer would make it; None if it is a computation.
+
+        Args:
+            specs: those of the program's results.
+        """
+        (spec,) = specs
+        if self.signature.written:
+            (target,) = call.tensors
+            if not covers_buffer(target) or to_numpy(target.dtype) != spec.dtype:
+                return None
+        is_operand = bool(call.numbers)
+        return Constant(spec, None if is_operand else self._value_of(call))
 
     def _note(self, buffer: Buffer) -> None:
         buffer.origin = origin(self._origin)
@@ -153,11 +167,42 @@ class Filling:
             watching.watcher.add_result(buffer)
 
 
-def filling_of(
-    op: OpOverload | None, signature: Signature
-) -> Callable[[Call], Tensor | None] | None:
+class Constant:
+    """The result of a program that fills.
+
+    Args:
+        spec: of the result.
+        value: of its elements; None if it is the number that the program takes.
+    """
+
+    def __init__(self, spec: Spec, value: Any):
+        self.spec, self._value = spec, value
+        self._budget = Budget()
+
+    def array(self, numbers: Sequence[KindedNumber]) -> jax.Array | None:
+        """The result by a transfer; None if transfers have cost as much as a compilation.
+
+        Args:
+            numbers: those that the program takes.
+        """
+        spec = self.spec
+        nbytes = host_bytes(spec.shape, spec.dtype.itemsize)
+        if not self._budget.is_left(None, nbytes):
+            return None
+        self._budget.spend(None, nbytes)
+        value = numbers[0][1] if self._value is None else self._value
+        return put(filled(value, spec.shape, to_torch(spec.dtype)), spec.placement)[0]
+
+
+def filled(value: Any, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
+    """An array of one value, converted by torch."""
+    # torch checks the range of the value only for more than one element.
+    count = 2 if math.prod(shape) > 1 else 1
+    few = as_numpy(torch.full((count,), value, dtype=dtype, device="cpu"))
+    return in_host_memory(lambda: np.full(shape, few[0]))
+
+
+def filling_of(op: OpOverload | None, signature: Signature) -> Filling | None:
     """What makes the results of an operator's first calls; None if the operator does not fill."""
     value = None if op is None else _VALUES.get(short_name(op))
-    if op is None or value is None:
-        return None
-    return Filling(op, signature, value).run
+    return None if op is None or value is None else Filling(op, signature, value)

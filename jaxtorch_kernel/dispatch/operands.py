@@ -14,7 +14,7 @@ from jax.sharding import Sharding
 
 from ..lowerings.promote import convert
 from ..storage import placement
-from ..storage.buffer import Buffer
+from ..storage.buffer import Buffer, Spec
 from ..storage.dtypes import to_numpy
 from ..storage.layout import Plan, Starts, plan
 from ..storage.transfer import put
@@ -25,6 +25,12 @@ from .template import Template
 
 Tensor = torch.Tensor
 Operand = jax.Array | np.ndarray
+Offsets = tuple[int | torch.SymInt, ...]
+
+
+def aval_of(spec: Spec) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of a buffer's array."""
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement)
 
 
 class Inputs(NamedTuple):
@@ -57,6 +63,8 @@ class Operands:
         plans: how each tensor views its buffer; None for a tensor that is its buffer's array.
         views: the index and the plan of each tensor whose plan takes starts. (A plan without starts covers its buffer.)
         number_kinds: the kinds of numbers, sorted; there is one operand for each.
+        kinds: the kind of each number.
+        number_count: how many numbers there are.
     """
 
     def __init__(
@@ -82,11 +90,13 @@ class Operands:
             p = plan(spec, t.dtype, tuple(t.shape), t.stride())
             self.plans.append(p.fallback if p is not None and gather else p)
         self.views = [(i, p) for i, p in enumerate(self.plans) if p is not None and p.count]
-        self._number_counts = Counter(kind for kind, _ in numbers)
+        self.kinds = [kind for kind, _ in numbers]
+        self.number_count = len(numbers)
+        self._number_counts = Counter(self.kinds)
         self.number_kinds = sorted(self._number_counts)
         self._sizes = [tuple(t.shape) for t in tensors]
         self._dtypes = [to_numpy(t.dtype) for t in tensors]
-        self._known_starts: dict[tuple[int | torch.SymInt, ...], Operand] = {}
+        self._known_starts: dict[Offsets, Operand] = {}
         self._known_numbers: dict[Scalar, Operand] = {}
 
     # -- inside the program ----------------------------------------------------------------------------------------
@@ -95,8 +105,7 @@ class Operands:
         """Shape, dtype and sharding of each operand."""
         avals = list(self.leading)
         for i in self.unique:
-            spec = self.specs[i]
-            avals.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement))
+            avals.append(aval_of(self.specs[i]))
         if self.views:
             count = sum(p.count for _, p in self.views)
             avals.append(jax.ShapeDtypeStruct((count,), np.int32))
@@ -160,7 +169,7 @@ class Operands:
     ) -> bool:
         """Append the starts and the numbers of a call; False if a plan does not apply to an offset."""
         if self.views:
-            starts = self.starts(tensors)
+            starts = self.starts(self.offsets(tensors))
             if starts is None:
                 return False
             operands.append(starts)
@@ -170,26 +179,29 @@ class Operands:
             operands += number_operands(self.number_kinds, numbers, self.sharding)
         return True
 
-    def new_starts(self, tensors: Sequence[Tensor]) -> np.ndarray | None:
-        """The starts of the call's views (int32), or None if a plan does not apply to an offset."""
+    def offsets(self, tensors: Sequence[Tensor]) -> Offsets:
+        """The storage offsets of the call's views that take starts."""
+        return tuple([tensors[i].storage_offset() for i, _ in self.views])
+
+    def new_starts(self, offsets: Offsets) -> np.ndarray | None:
+        """The starts of the views at these offsets (int32), or None if a plan does not apply to an offset."""
         starts: tuple[int, ...] = ()
-        for i, p in self.views:
-            of_view = p.starts(int(tensors[i].storage_offset()))
+        for (_, p), offset in zip(self.views, offsets, strict=True):
+            of_view = p.starts(int(offset))
             if of_view is None:
                 return None
             starts += of_view
         return np.array(starts, np.int32)
 
-    def starts(self, tensors: Sequence[Tensor]) -> Operand | None:
+    def starts(self, offsets: Offsets) -> Operand | None:
         """As `new_starts`, and cached.
 
         The result is a NumPy array when offsets first occur, and a device array from then on. A transfer takes six
         times as long as XLA takes to read a NumPy argument, so it pays only for offsets that occur again.
         """
-        offsets = tuple([tensors[i].storage_offset() for i, _ in self.views])
         starts = self._known_starts.get(offsets)
         if starts is None:
-            starts = self.new_starts(tensors)
+            starts = self.new_starts(offsets)
             if starts is None:
                 return None
             if len(self._known_starts) >= 4096:

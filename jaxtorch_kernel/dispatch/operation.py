@@ -12,7 +12,7 @@ from ..programs import program_cache, tracing
 from ..programs.program_cache import ProgramCache
 from ..programs.site import printing
 from ..storage import placement
-from . import overlap
+from . import deferring, overlap
 from .building import Builder
 from .call import Call, describe, first_positions, kind_by_value
 from .cpu import on_cpu
@@ -83,7 +83,7 @@ class Operation:
         self._divisions = Divisions(self) if _is_divisible(self.signature, lowering) else None
         self._argument_checks = argument_checks(op, self.signature) if checked else None
         self._overlap_checks = overlap.OverlapChecks()
-        self._fill = filling_of(op, self.signature)
+        self._filling = filling_of(op, self.signature)
         self._value_checks = self._checks_of_values() if checked else None
         self.kernel = hot_path(lambda: self)
 
@@ -124,11 +124,23 @@ class Operation:
             if self.op is not None and printing():
                 # torch formats a tensor: not worth a compilation, nor a warning.
                 return on_cpu(self.op, self.signature, call.args, {}, announce=False)
-            if self._fill is not None and (filled := self._fill(call)) is not None:
+            recording = deferring.recorder is not None
+            if self._filling and not recording and (filled := self._filling.run(call)) is not None:
                 return filled
             if self.builder.fit_targets(call):
                 return self(*call.args)
             program = self.program(call)
+            if self._filling and recording:
+                program.constant = self._filling.constant(call, program.result_specs())
+        return self.run_program(program, call)
+
+    def run_program(self, program: Program, call: Call) -> object:
+        """Record or run the program of a call."""
+        recorder = deferring.recorder
+        if recorder is not None:
+            result = recorder.call(self, program, call)
+            if result is not NotImplemented:
+                return result
         return (run_special if self.special else run_plain)(self, program, call)
 
     def find(self, call: Call) -> Program | None:
@@ -165,7 +177,7 @@ class Operation:
     def _built(self, call: Call, gather: bool = False) -> Program:
         program = self.builder.build(call, gather)
         checks = self._value_checks
-        program.by_hot_path = checks is None or not checks.wanted_eagerly(call.key[0])
+        program.allow_hot_path(checks is None or not checks.wanted_eagerly(call.key[0]))
         return program
 
     def result_types(self, args: Sequence[object]) -> list[Type]:
@@ -202,5 +214,7 @@ def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
 
 def forget_programs() -> None:
     """Drop every operator's programs: the next call of each recompiles."""
+    if deferring.recorder is not None:
+        deferring.recorder.forget_windows()
     with build_lock:
         program_cache.clear()

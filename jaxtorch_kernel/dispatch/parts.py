@@ -24,13 +24,13 @@ from ..programs.atomic import DONATED_ERRORS, Launch, ensure_unshared, run_all_i
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import Buffer
-from . import executable
+from . import deferring, executable
 from .call import Call, describe, first_positions, new_call
 from .operands import Operand
 from .partition import parts_of
 from .program import Program
 from .results import flatten
-from .running import run_plain, with_operands
+from .running import with_operands
 from .schema import NUMBER, NUMBERS, TENSOR, TENSORS, Arguments
 
 if TYPE_CHECKING:
@@ -164,18 +164,19 @@ class Divisions:
 
 def run_parts(operation: Operation, divisions: Divisions, parts: list[Part], call: Call) -> object:
     """Run the parts of a call on values; returns what the call returns."""
-    calls = [divisions.call_of(part, call) for part in parts]
-    programs = []
-    for own in calls:
-        program = operation.programs.find(tuple(own.key)) or operation.program(own)
-        program.compiled()
-        programs.append(program)
+    pairs: list[tuple[Program, Call]] = []
+    for part in parts:
+        own = divisions.call_of(part, call)
+        pairs.append((operation.programs.find(tuple(own.key)) or operation.program(own), own))
     if operation.signature.written:
-        _run_written(operation, list(zip(programs, calls, strict=True)))
+        recorder = deferring.recorder
+        while recorder and pairs and recorder.call(operation, *pairs[0]) is not NotImplemented:
+            del pairs[0]
+        _run_written(operation, pairs)
         return None
     results: list[object] = [None] * sum(len(part.positions) for part in parts)
-    for part, program, own in zip(parts, programs, calls, strict=True):
-        of_part: Any = run_plain(operation, program, own)
+    for part, (program, own) in zip(parts, pairs, strict=True):
+        of_part: Any = operation.run_program(program, own)
         for position, result in zip(part.positions, of_part, strict=True):
             results[position] = result
     return results

@@ -14,6 +14,7 @@ results and raises torch's own errors for bad input; the lowering must agree on 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import SingleDeviceSharding
 
 from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
@@ -33,6 +35,7 @@ from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
 from .executable import Executable, Run, build_lock
+from .filling import Constant
 from .noise import Noise, noise_of
 from .operands import Operand, Operands
 from .results import Fresh, Results, Structure, Written, flatten
@@ -50,9 +53,12 @@ class Program:
         new_specs: the specs of those buffers after a run.
         executable: the compiled function.
         quick: the hot path may call it: it is compiled, writes nothing, has one contiguous result, and needs no check.
-        plain: it is quick, and takes neither starts nor numbers.
-        only: the one result of a quick program.
-        by_hot_path: no check of values has to run before it.
+        simple: it will be quick once it is compiled.
+        plain: it is simple, and takes neither starts nor numbers.
+        only: the one result of a simple program.
+        deferrable: its calls may be recorded instead of run (`deferred/`): it runs on one device, without effects.
+        recordable: it is simple and deferrable.
+        constant: its result, if the program only fills and was built while calls are recorded.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
         origin: recorded in the buffers that it writes.
         nbytes: its estimated size (`programs/program_cache.py`).
@@ -78,8 +84,9 @@ class Program:
         self.new_specs: list[Spec] = []
         self.quick = False
         self.plain = False
-        self.only: Fresh = None  # type: ignore[assignment]  # set with `quick`
-        self.by_hot_path = True
+        self.only: Fresh = None  # type: ignore[assignment]  # set with `simple`
+        self.simple = self.deferrable = self.recordable = False
+        self.constant: Constant | None = None
         self.origin = Written(name)
         self.nbytes, self.round = program_cache.TRACED_BYTES, 0
         self.noise: Noise | None = None
@@ -192,6 +199,10 @@ class Program:
             if leaf is not None:
                 leaf.spec = next(specs)
         self.new_specs = list(specs)
+        self.deferrable = not traced.jaxpr.effects and all(
+            isinstance(where, SingleDeviceSharding) and where == operands.sharding
+            for where in (operands.sharding, *(spec.placement for spec in operands.specs))
+        )
         return Executable(
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)
         )
@@ -207,6 +218,25 @@ class Program:
         with phase(self.name), jax.enable_x64(True):
             return noise_of(run, operands.sharding)
 
+    def allow_hot_path(self, allowed: bool) -> None:
+        """Say whether the hot path may call the program: no check of values has to run before it."""
+        only = self.results.only()
+        if only is not None and allowed and not self.operands.written:
+            self.only = only
+            self.plain = not (self.operands.views or self.operands.number_kinds)
+            self.simple = True
+            self.recordable = self.deferrable
+
+    def result_specs(self) -> list[Spec]:
+        """The specs of the results: new ones, then written ones."""
+        fresh = [leaf.spec for leaf in self.results.leaves if leaf is not None]
+        return [*fresh, *self.new_specs]
+
+    @functools.cached_property
+    def inlined(self) -> Run:
+        """The call as a function to use inside a larger program. It is traced and lowered once for all its uses."""
+        return jax.jit(_named(self.function, self.name))
+
     @property
     def takes_key(self) -> bool:
         """Whether the compiled program takes a random key, and returns the next one."""
@@ -217,11 +247,7 @@ class Program:
         with build_lock:
             if self.executable.call is None:
                 program_cache.count_executable(self, self.executable.compile())
-                only = self.results.only()
-                if only is not None and self.by_hot_path and not self.operands.written:
-                    self.only = only
-                    self.plain = not (self.operands.views or self.operands.number_kinds)
-                    self.quick = True
+                self.quick = self.simple
             assert self.executable.call is not None
             return self.executable.call
 

@@ -58,11 +58,11 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
         source = random_key(operation.kinds, call, program)
         operands.insert(0, trace.read(source))
     if program.operands.views:
-        starts = program.operands.new_starts(call.tensors)
+        starts = _starts(program, call)
         if starts is None:
             call.key.append("gather")
             program = operation.program(call, gather=True)
-            starts = program.operands.new_starts(call.tensors) if program.operands.views else None
+            starts = _starts(program, call)
         if starts is not None:
             operands.append(starts)
     scopes = trace.root.scopes
@@ -134,6 +134,11 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
             if not trace.is_constant(t):
                 trace.add_reader(t)
     return operands
+
+
+def _starts(program: Program, call: Call) -> Operand | None:
+    inputs = program.operands
+    return inputs.new_starts(inputs.offsets(call.tensors)) if inputs.views else None
 
 
 def _write(program: Program, call: Call, outputs: Sequence[jax.Array], trace: Trace) -> None:

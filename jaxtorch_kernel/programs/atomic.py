@@ -80,7 +80,7 @@ def was_replaced(buffers: Iterable[Buffer], arrays: Iterable[jax.Array | np.ndar
     """
     replaced = False
     for buffer, array in zip(buffers, arrays, strict=False):
-        if isinstance(array, jax.core.Tracer | np.ndarray | _Donated) or not array.is_deleted():
+        if isinstance(array, jax.core.Tracer | np.ndarray | Unavailable) or not array.is_deleted():
             continue
         while buffer.array is array and _is_written(buffer):
             time.sleep(_POLL)
@@ -119,17 +119,23 @@ def ensure_unshared(buffer: Buffer) -> None:
             ensure_unshared(buffer)
 
 
-class _Donated:
-    """Replaces the array of a donated buffer: any use of it is an error."""
+class Unavailable:
+    """Replaces an array that no longer exists: any use of it is an error, with this message."""
+
+    def __init__(self, message: str):
+        self.__message = message
 
     def __getattr__(self, name: str) -> Never:
-        raise RuntimeError(
-            "this tensor was donated to a compiled function, and its memory has been reused. Use what the call "
-            "returned, or leave the argument's name out of `donate`."
-        )
+        raise RuntimeError(self.__message)
+
+
+_DONATED = Unavailable(
+    "this tensor was donated to a compiled function, and its memory has been reused. Use what the call "
+    "returned, or leave the argument's name out of `donate`."
+)
 
 
 def mark_donated(buffer: Buffer) -> None:
     """Make later use of a donated buffer an error, unless XLA left its data intact."""
     if buffer.array.is_deleted():
-        buffer.array = _Donated()  # type: ignore[assignment]  # raises wherever it is used
+        buffer.array = _DONATED  # type: ignore[assignment]  # raises wherever it is used

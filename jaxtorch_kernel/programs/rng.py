@@ -167,6 +167,11 @@ def split_key(data: jax.Array | np.ndarray) -> tuple[jax.Array, jax.Array]:
     return following, current
 
 
+def next_key(data: jax.Array, where: Sharding) -> jax.Array:
+    """The key after one draw, by a program of its own."""
+    return _following(where)(data)[0]
+
+
 @functools.cache
 def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
     """A program that computes the next key from a key, as every random program does."""

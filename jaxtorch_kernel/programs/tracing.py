@@ -34,6 +34,7 @@ import jax
 import torch
 
 from ..base import torch_private as private
+from ..storage import pending
 from ..storage.buffer import Buffer, Spec, buffer_of
 from . import traced_buffer
 from .site import line_of, origin
@@ -326,6 +327,7 @@ def _ends_nowhere(tensor: Tensor) -> bool:
 def tracing(trace: Trace) -> Iterator[Trace]:
     """Open a trace and its contexts for a block of torch code."""
     global depth
+    pending.flush()  # in a trace, a deferred call would run among the tracers
     trace.parent = current()
     with _lock:
         depth += 1
@@ -356,6 +358,7 @@ def outside() -> Iterator[None]:
 def aside() -> Iterator[None]:
     """Make every call in the block take the general path, even if nothing is traced."""
     global depth
+    pending.flush()
     with _lock:
         depth += 1
     try:

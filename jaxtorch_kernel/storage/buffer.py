@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -113,10 +113,12 @@ LARGE = 32 * 1024  # bytes
 class Buffer:
     """One Storage's data. Read with `.array`; write with `.write`.
 
-    `origin` is what computes the array, or None if that is unknown.
+    `origin` is what computes the array, or None if that is unknown. `pending` is whether the array is not computed
+    yet (`pending.py`).
     """
 
     __slots__ = ("__weakref__", "array", "origin", "spec")
+    pending: ClassVar[bool] = False
 
     def __init__(self, array: jax.Array, spec: Spec, origin: Origin | None = None):
         self.array = array

@@ -8,6 +8,7 @@ import torch
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
+from jaxtorch.base.options import config
 from jaxtorch.device.session import session
 from jaxtorch.insight.status import read_status
 from jaxtorch.widgets.status import StatusView
@@ -17,14 +18,22 @@ from .table import Call, subcommand
 
 @subcommand(
     "on",
+    argument(
+        "--deferred",
+        action="store_true",
+        help="record operators, and run those of a training step together: `config(execution='deferred')`",
+    ),
     help="create new tensors and modules on the device; torch.load places tensors there too",
 )
 def on(call: Call) -> None:
     """Make the device the session's default."""
     _switch(session.on)
+    if call.arguments.deferred:
+        config.update(execution="deferred")
     status = read_status()
     devices = f"{len(status.devices)} device{'s'[: len(status.devices) > 1]}"
-    print(f"Default device: {torch.get_default_device()} ({status.platform}, {devices})")
+    deferred = ", deferred execution" if config.execution == "deferred" else ""
+    print(f"Default device: {torch.get_default_device()} ({status.platform}, {devices}{deferred})")
 
 
 @subcommand("off", help="restore the default device from before `%jax on`")

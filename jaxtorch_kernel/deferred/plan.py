@@ -1,0 +1,173 @@
+"""A window as one compiled program.
+
+The program takes the inputs of the window and its numbers, and returns the results that somebody holds at its end. The
+others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, which lets
+XLA slice statically.
+
+Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
+XLA inlines them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from ..dispatch.numbers import KINDS, KindedNumber, operand
+from ..dispatch.operands import aval_of
+from ..programs.compiling import finish, phase
+from ..programs.stats import FunctionRecord, ProgramRecord, TraceRecord
+from .node import Node, Recorded
+
+FUNCTION = FunctionRecord("deferred calls", "deferred")
+
+
+class Plan:
+    """The program of a window for one set of results.
+
+    Args:
+        node: the window.
+        live: the indices of the results that it returns.
+
+    Attributes:
+        input_count: how many inputs it takes: the first of the window.
+        donated: the inputs whose memory it may reuse.
+        execute, record: once it is compiled.
+    """
+
+    def __init__(self, node: Node, live: Sequence[int]):
+        self.live = sorted(live)
+        self._returned = frozenset(self.live)
+        self._path = node.path()
+        self._avals = _inputs(self._path)
+        self.input_count = len(self._avals)
+        self.donated = _overwritten(self._path, self._returned)
+        kinds = [kind for call in self._path for kind in _kinds_of(call)]
+        self._kinds = sorted(set(kinds))
+        self._positions = [[i for i, k in enumerate(kinds) if k == kind] for kind in self._kinds]
+        self._sharding: Sharding = self._path[0].program.operands.sharding
+        self.execute: Callable[..., Sequence[jax.Array]]
+        self.record: ProgramRecord
+
+    def serves(self, live: Sequence[int]) -> bool:
+        """Whether it returns all of these results."""
+        return self._returned.issuperset(live)
+
+    def number_operands(self, numbers: Sequence[KindedNumber]) -> list[jax.Array]:
+        """One vector for each kind of number."""
+        return [
+            operand(kind, tuple([numbers[i][1] for i in positions]), self._sharding)
+            for kind, positions in zip(self._kinds, self._positions, strict=True)
+        ]
+
+    def compile(self) -> None:
+        """Trace and compile. It may run in any thread."""
+        vectors = [
+            jax.ShapeDtypeStruct((len(positions),), KINDS[kind], sharding=self._sharding)
+            for kind, positions in zip(self._kinds, self._positions, strict=True)
+        ]
+        avals = [*self._avals, *vectors]
+        name = f"{len(self._path)} deferred calls"
+        started = time.perf_counter()
+
+        def deferred_calls(*operands: jax.Array) -> list[jax.Array]:
+            return self._function(operands)
+
+        with phase(name), jax.enable_x64(True):
+            jitted = jax.jit(
+                deferred_calls, donate_argnums=tuple(sorted(self.donated)), keep_unused=True
+            )
+            traced = jitted.trace(*avals)
+        seconds = time.perf_counter() - started
+        self.execute, self.record = finish(traced, name, seconds, avals, TraceRecord(FUNCTION))
+
+    def _function(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
+        inputs = operands[: self.input_count]
+        vectors = dict(zip(self._kinds, operands[self.input_count :], strict=True))
+        taken = dict.fromkeys(self._kinds, 0)
+        values: list[Any] = []
+        for call in self._path:
+            program = call.program
+            arguments: list[Any] = [inputs[~i] if i < 0 else values[i] for i in call.operands]
+            if program.operands.views:
+                starts = program.operands.new_starts(call.offsets)
+                arguments.append(starts)
+            of_call = _kinds_of(call)
+            for kind in program.operands.number_kinds:
+                count = of_call.count(kind)
+                arguments.append(vectors[kind][taken[kind] : taken[kind] + count])
+                taken[kind] += count
+            values += program.inlined(*arguments)
+        return [values[i] for i in self.live]
+
+
+def _kinds_of(call: Recorded) -> list[str]:
+    """The kind of each number of a call."""
+    return call.program.operands.kinds
+
+
+def _inputs(path: Sequence[Recorded]) -> list[jax.ShapeDtypeStruct]:
+    """The aval of each input of a window."""
+    found: dict[int, jax.ShapeDtypeStruct] = {}
+    for call in path:
+        inputs = call.program.operands
+        avals = [aval_of(inputs.specs[i]) for i in inputs.unique]
+        if call.program.lowering.random:
+            key = jax.ShapeDtypeStruct((2,), np.uint32, sharding=inputs.sharding)
+            avals.insert(0, key)
+        for index, aval in zip(call.operands, avals, strict=True):
+            if index < 0:
+                found[~index] = aval
+    return [found[n] for n in range(len(found))]
+
+
+def written_from(path: Sequence[Recorded]) -> dict[int, int]:
+    """For each written result the index of the value that it replaces."""
+    before: dict[int, int] = {}
+    for call in path:
+        program = call.program
+        fresh = sum(leaf is not None for leaf in program.results.leaves)
+        for n, target in enumerate(program.targets):
+            operand_index = program.operands.operand_of[target] + program.lowering.random
+            before[call.first + fresh + n] = call.operands[operand_index]
+    return before
+
+
+def _overwritten(path: Sequence[Recorded], returned: frozenset[int]) -> frozenset[int]:
+    """The inputs that are replaced by a result that is returned."""
+    before = written_from(path)
+    donated = set()
+    for index in returned:
+        while index in before:
+            index = before[index]
+        if index < 0:
+            donated.add(~index)
+    return frozenset(donated)
+
+
+class Plans:
+    """What is known about the windows that end at one node.
+
+    Attributes:
+        sightings: how many there were.
+        compiled: the plans that can run.
+        pending: results of a plan that is being compiled; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.sightings = 0
+        self.compiled: list[Plan] = []
+        self.wanted: frozenset[int] | None = None
+        self.misses = 0
+
+    def find(self, live: Sequence[int]) -> Plan | None:
+        """A plan that returns these results."""
+        for plan in self.compiled:
+            if plan.serves(live):
+                return plan
+        return None

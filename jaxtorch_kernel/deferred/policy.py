@@ -1,0 +1,129 @@
+"""Which windows are compiled, where windows are cut, and when recording pauses.
+
+A window runs call by call at its first sighting. At its second it is queued, and a thread compiles it while the loop
+goes on. So no first step is slower than without deferred execution, and code that never repeats compiles nothing.
+
+A plan serves every subset of its results. After two windows that needed others, the union is compiled.
+
+A window ends where a value is read, an optimizer has stepped, a captured function is called, or a notebook cell ends.
+Code without any of these ends its windows at `MOST_CALLS` calls, wherever that is. If the first call of such a window
+occurred again from the same stack, the code is a loop: from then on its windows end there.
+
+Recording pauses if most windows run call by call although they repeat nothing: a new shape at each step, a value that
+is read after each call. It is tried again after a number of optimizer steps or notebook cells that doubles each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from .node import Node
+from .plan import Plan, Plans
+
+if TYPE_CHECKING:
+    from .window import Stack, Window
+
+# A window of fewer calls is not worth a program.
+LEAST_CALLS = 2
+_RECENT = 20
+_MOST_MISSES = 10
+_UNION_AFTER = 2
+
+log = logging.getLogger(__name__)
+
+
+class Policy:
+    """The decisions, from what was seen.
+
+    Args:
+        pause: stops recording.
+
+    Attributes:
+        sightings: how often a window must be seen before it is compiled.
+        background: whether a thread compiles; otherwise the flush does (tests).
+        pauses: whether recording may pause.
+    """
+
+    def __init__(self, pause: Callable[[], None]):
+        self.sightings = 2
+        self.background = self.pauses = True
+        self._pause = pause
+        self._cuts: set[Stack] = set()
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._worker: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    # -- plans -----------------------------------------------------------------------------------------------------
+
+    def plan_for(self, node: Node, live: Sequence[int]) -> Plan | None:
+        """The program for a window that is about to run; None to run it call by call."""
+        plans = node.plans
+        if plans is None:
+            plans = node.plans = Plans()
+        plans.sightings += 1
+        if node.calls < LEAST_CALLS or not live:
+            self._note(node.calls >= LEAST_CALLS)
+            return None
+        plan = plans.find(live)
+        if plan is None and plans.sightings >= self.sightings:
+            plan = self._compile(node, plans, live)
+        self._note(plan is not None or plans.sightings > 1)
+        return plan
+
+    def _compile(self, node: Node, plans: Plans, live: Sequence[int]) -> Plan | None:
+        wanted = frozenset(live)
+        if plans.compiled:
+            plans.misses += 1
+            if plans.misses < _UNION_AFTER:
+                return None
+            wanted = wanted.union(*(plan.live for plan in plans.compiled))
+        if plans.wanted is not None:
+            return None  # one is being compiled
+        plans.wanted = wanted
+        plan = Plan(node, sorted(wanted))
+        if not self.background:
+            self._finish(plans, plan)
+            return plans.find(live)
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "jaxtorch-deferred")
+        self._worker.submit(self._finish, plans, plan)
+        return None
+
+    def _finish(self, plans: Plans, plan: Plan) -> None:
+        try:
+            plan.compile()
+        except Exception:
+            log.warning(
+                "deferred calls run one by one: their program failed to compile", exc_info=True
+            )
+            return  # `wanted` stays set: it is not tried again
+        plans.compiled = [p for p in plans.compiled if not plan.serves(p.live)] + [plan]
+        plans.misses, plans.wanted = 0, None
+
+    # -- cuts ------------------------------------------------------------------------------------------------------
+
+    def repeats(self, window: Window, stack: Stack) -> bool:
+        """Whether a window ends before a call of its first program, made from this stack."""
+        if stack != window.stack:
+            return False
+        window.repeated = True
+        return stack in self._cuts
+
+    def note_full(self, window: Window) -> None:
+        """Note a window that grew to its limit."""
+        if window.repeated:
+            self._cuts.add(window.stack)
+
+    # -- pauses ----------------------------------------------------------------------------------------------------
+
+    def _note(self, good: bool) -> None:
+        """Note a window: whether it ran as one program, or is about to."""
+        self._recent.append(good)
+        if self.pauses and len(self._recent) == _RECENT and self._recent.count(False) > _MOST_MISSES:
+            self._recent.clear()
+            self._pause()

@@ -1,0 +1,281 @@
+"""A window: the calls that were recorded since the last flush, and how they are run.
+
+A window that is known runs as one compiled program (`plan.py`). Every other window runs call by call, by the programs
+that its calls would have run at once. Either way it ends with its buffers settled: each has its array.
+
+A flush can be interrupted by Ctrl-C at any bytecode. Each program stores its outputs in one step (`atomic.py`), and the
+window notes what has run, so the next flush continues there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..dispatch.numbers import KindedNumber, number_operands
+from ..dispatch.operands import Operand
+from ..dispatch.program import Program
+from ..programs import rng
+from ..programs.atomic import Unavailable, receiver, run_into
+from ..programs.errors import explain_buffer
+from ..storage.buffer import Buffer, spec_of
+from ..storage.pending import index_of, settle
+from .node import Node, Recorded
+from .plan import Plan, written_from
+from .policy import Policy
+
+# The class of arrays with values.
+_Array: type | None = None
+Stack = tuple[tuple[Any, int], ...]
+
+
+class Window:
+    """The calls since the last flush.
+
+    Attributes:
+        node: the sequence of calls; None once it is being run.
+        leader: the program of the first call, and `stack` where it was called.
+        buffers: for each result the buffer that it was made for; None if the buffer was overwritten.
+        inputs: the arrays that came from outside.
+        indices: the index of each input, by the id of its array.
+        numbers: the numbers of the calls.
+        repeated: whether the first call occurred again, from the same stack.
+    """
+
+    def __init__(self, node: Node | None, leader: Program | None = None, stack: Stack = ()):
+        self.node, self.leader, self.stack = node, leader, stack
+        self.buffers: list[Buffer | None] = []
+        self.inputs: list[jax.Array] = []
+        self.indices: dict[int, int] = {}
+        self.numbers: list[KindedNumber] = []
+        self.repeated = False
+        self._run: _Run | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a flush was interrupted."""
+        return self._run is not None
+
+    def index(self, buffer: Buffer) -> int | None:
+        """The index of a buffer's value; None if it cannot be an operand of a recorded call."""
+        if buffer.pending:
+            return index_of(buffer)
+        array = buffer.array
+        index = self.indices.get(id(array))
+        return self.add_input(array) if index is None else index
+
+    def add_input(self, array: jax.Array) -> int | None:
+        """The index of a new input; None for an array without values: a tracer, or one that was donated."""
+        global _Array
+        if _Array is None:
+            _Array = type(jax.numpy.zeros(()))
+        if type(array) is not _Array or array.is_deleted():
+            return None
+        index = ~len(self.inputs)
+        self.inputs.append(array)
+        self.indices[id(array)] = index
+        return index
+
+    def finish(self, policy: Policy) -> None:
+        """Run the calls, or continue to run them."""
+        if self._run is None:
+            assert self.node is not None
+            run = _Run(self, self.node)
+            run.plan = policy.plan_for(self.node, run.live)
+            self._run = run
+        self.node = None
+        try:
+            self._run.finish()
+        except Exception:
+            self._run.give_up()
+            self._run = None
+            raise
+        self._run = None
+        self.inputs.clear()
+        self.buffers.clear()
+
+
+class _Run:
+    """The state of a flush.
+
+    Attributes:
+        live: the indices of the results that somebody still holds.
+        plan: the compiled program of the window; None to run call by call.
+        values: for each result a buffer that receives it; None for a result that was dropped.
+    """
+
+    def __init__(self, window: Window, node: Node):
+        self.window, self.node = window, node
+        del window.buffers[node.results :]  # of a call that was interrupted
+        self.live = _live(window.buffers)
+        self.plan: Plan | None = None
+        self.values: list[Buffer | None] = [None] * node.results
+        self.done = 0
+
+    def finish(self) -> None:
+        if self.plan is not None:
+            self._run_plan(self.plan)
+        else:
+            self._run_calls()
+        self._settle()
+
+    # -- call by call ----------------------------------------------------------------------------------------------
+
+    def _run_calls(self) -> None:
+        path = self.node.path()
+        last: dict[int, int] = {}
+        for position, call in enumerate(path):
+            last |= dict.fromkeys(call.operands, position)
+        live = set(self.live)
+        while self.done < len(path):
+            position = self.done
+            call = path[position]
+            if self.values[call.first] is None or self.values[call.first].array is None:  # type: ignore[union-attr]
+                self._run_call(call, position, last)
+            for index in call.operands:
+                if last[index] == position and index >= 0 and index not in live:
+                    self.values[index] = None
+            self.done += 1
+
+    def _run_call(self, call: Recorded, position: int, last: dict[int, int]) -> None:
+        program, inputs = call.program, call.program.operands
+        indices = list(call.operands)
+        key = self._array(indices.pop(0)) if program.lowering.random else None
+        donated = set(inputs.donated())
+        operands: list[Operand] = []
+        for n, index in enumerate(indices, len(inputs.leading)):
+            kept = last[index] > position or (index < 0 and _is_shared(self.window.inputs, ~index))
+            array = self._array(index)
+            operands.append(array.copy() if n in donated and kept else array)
+        if inputs.views:
+            starts = inputs.starts(call.offsets)
+            assert starts is not None
+            operands.append(starts)
+        numbers = self.window.numbers[call.number : call.number + inputs.number_count]
+        if program.constant is not None and program.executable.call is None:
+            value = receiver()
+            value.array = program.constant.array(numbers)
+            if value.array is not None:
+                self.values[call.first] = value
+                return
+        if numbers:
+            operands += number_operands(inputs.number_kinds, numbers, inputs.sharding)
+        count = len(program.result_specs())
+        receivers = [receiver() for _ in range(count)]
+        self.values[call.first : call.first + count] = receivers
+        if key is None:
+            self._launch(program, call.first, operands, receivers)
+            return
+        following = receiver()
+        if program.noise is not None:
+            operands[:0] = program.noise.blocks(key)
+            following.array = rng.next_key(key, inputs.sharding)
+            self.values[call.first + count] = following
+        else:
+            operands.insert(0, key)
+            self.values[call.first + count] = following
+            receivers.append(following)
+        self._launch(program, call.first, operands, receivers)
+
+    def _launch(
+        self, program: Program, first: int, operands: list[Operand], receivers: list[Buffer]
+    ) -> None:
+        execute = program.executable.call or program.compiled()
+        try:
+            run_into(execute, operands, receivers)
+        except jax.errors.JaxRuntimeError as error:
+            made = next((b for b in self.window.buffers[first:] if b is not None), receivers[0])
+            raise explain_buffer(error, made) from None
+
+    def _array(self, index: int) -> jax.Array:
+        if index < 0:
+            return self.window.inputs[~index]
+        value = self.values[index]
+        assert value is not None
+        return value.array
+
+    # -- as one program --------------------------------------------------------------------------------------------
+
+    def _run_plan(self, plan: Plan) -> None:
+        first = self.values[plan.live[0]]
+        if first is not None and first.array is not None:
+            return  # it ran before an interrupt
+        made = [receiver() for _ in plan.live]
+        for index, value in zip(plan.live, made, strict=True):
+            self.values[index] = value
+        operands: list[Operand] = []
+        inputs = self.window.inputs
+        for n in range(plan.input_count):
+            copied = n in plan.donated and _is_shared(inputs, n)
+            operands.append(inputs[n].copy() if copied else inputs[n])
+        operands += plan.number_operands(self.window.numbers)
+        run_into(plan.execute, operands, made)
+        plan.record.calls += 1
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        for index, buffer in enumerate(self.window.buffers):
+            value = self.values[index]
+            if (
+                buffer is not None
+                and buffer.pending
+                and index_of(buffer) == index
+                and value is not None
+            ):
+                settle(buffer, value.array)
+
+    def give_up(self) -> None:
+        """After an error: settle what was computed. What was to be written keeps its last value; the rest has none."""
+        before = written_from(self.node.path())
+        lost = Unavailable(
+            "the computation of this tensor failed: see the error that was raised then."
+        )
+        for index, buffer in enumerate(self.window.buffers):
+            if buffer is None or not buffer.pending or index_of(buffer) != index:
+                continue
+            array = self._computed(index)
+            while array is None and index in before:
+                index = before[index]
+                array = self._computed(index)
+                if array is not None:
+                    buffer.spec = spec_of(np.dtype(array.dtype), array.shape, array.sharding)
+            settle(buffer, lost if array is None else array)
+
+    def _computed(self, index: int) -> jax.Array | None:
+        """A value, if it was computed and not donated since."""
+        if index < 0:
+            array: jax.Array | None = self.window.inputs[~index]
+        else:
+            value = self.values[index]
+            array = None if value is None else value.array
+        return None if array is None or array.is_deleted() else array
+
+
+def _is_shared(arrays: Sequence[object], index: int) -> bool:
+    """Whether anything but this list holds an array that is about to be donated."""
+    return sys.getrefcount(arrays[index]) > _UNSHARED
+
+
+_UNSHARED = sys.getrefcount([object()][0])
+
+
+def _live(buffers: list[Buffer | None]) -> list[int]:
+    """The indices of the buffers that somebody else holds."""
+    count = sys.getrefcount
+    live = []
+    for index in range(len(buffers)):
+        buffer = buffers[index]
+        if buffer is not None and count(buffer) > _UNHELD:
+            live.append(index)
+    return live
+
+
+# The references that `_live` holds itself: the list, a local name, getrefcount's argument. (Some Pythons need fewer.)
+_UNHELD = 0
+while _live([Buffer(None, None)]):  # type: ignore[arg-type]
+    _UNHELD += 1
