@@ -261,9 +261,6 @@ def _is_shared(arrays: Sequence[object], index: int) -> bool:
     return sys.getrefcount(arrays[index]) > _UNSHARED
 
 
-_UNSHARED = sys.getrefcount([object()][0])
-
-
 def _live(buffers: list[Buffer | None]) -> list[int]:
     """The indices of the buffers that somebody else holds."""
     count = sys.getrefcount
@@ -275,7 +272,9 @@ def _live(buffers: list[Buffer | None]) -> list[int]:
     return live
 
 
-# The references that `_live` holds itself: the list, a local name, getrefcount's argument. (Some Pythons need fewer.)
-_UNHELD = 0
+# The references that these functions find for an object that nothing else holds. They differ among Pythons.
+_UNSHARED = _UNHELD = 0
+while _is_shared([object()], 0):
+    _UNSHARED += 1
 while _live([Buffer(None, None)]):  # type: ignore[arg-type]
     _UNHELD += 1
