@@ -33,6 +33,8 @@ LEAST_CALLS = 2
 _RECENT = 20
 _MOST_MISSES = 10
 _UNION_AFTER = 2
+# The most stacks that one window looks at: each takes a few microseconds.
+_MOST_COMPARISONS = 16
 
 log = logging.getLogger(__name__)
 
@@ -109,10 +111,13 @@ class Policy:
 
     def repeats(self, window: Window, stack: Stack) -> bool:
         """Whether a window ends before a call of its first program, made from this stack."""
-        if stack != window.stack:
-            return False
-        window.repeated = True
-        return stack in self._cuts
+        window.comparisons += 1
+        window.repeated = stack == window.stack
+        if window.repeated and stack in self._cuts:
+            return True
+        if window.repeated or window.comparisons >= _MOST_COMPARISONS:
+            window.leader = None  # nothing more to learn
+        return False
 
     def note_full(self, window: Window) -> None:
         """Note a window that grew to its limit."""
@@ -124,6 +129,10 @@ class Policy:
     def _note(self, good: bool) -> None:
         """Note a window: whether it ran as one program, or is about to."""
         self._recent.append(good)
-        if self.pauses and len(self._recent) == _RECENT and self._recent.count(False) > _MOST_MISSES:
+        if (
+            self.pauses
+            and len(self._recent) == _RECENT
+            and self._recent.count(False) > _MOST_MISSES
+        ):
             self._recent.clear()
             self._pause()

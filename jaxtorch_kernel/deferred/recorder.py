@@ -8,32 +8,40 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 
 from ..base import torch_private as private
 from ..base.jax_private import checks_values
+from ..base.options import config
 from ..dispatch.call import Call
-from ..dispatch.numbers import KindedNumber, check_bounds
+from ..dispatch.hot import LETTERS
+from ..dispatch.numbers import check_bounds
 from ..dispatch.operands import Offsets
 from ..dispatch.operation import Operation
 from ..dispatch.program import Program
 from ..dispatch.results import wrap_result
 from ..dispatch.running import random_key
 from ..programs import rng, tracing
+from ..programs.program_cache import Key
 from ..programs.site import origin, printing
-from ..storage.buffer import Buffer
+from ..storage.buffer import Buffer, geometry
 from ..storage.pending import CLASSES, index_of, suspend
 from .node import Node, Step
 from .policy import Policy
 from .window import Window
 
 Tensor = torch.Tensor
+_letter_of = LETTERS.get
+_default_dtype = torch.get_default_dtype
+_precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 # The most calls and bytes of results in one window.
 MOST_CALLS = 1000
+# The fewest calls in a window that ends because its code is a loop. Shorter loops have several rounds in a window.
+LEAST_LOOP = 32
 MOST_BYTES = 8 << 30
 # The most nodes in the tree of windows; then it is grown anew.
 MOST_NODES = 50_000
@@ -60,18 +68,33 @@ class Recorder:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def simple(
-        self,
-        program: Program,
-        buffers: Sequence[Buffer],
-        args: Sequence[Any],
-        number: KindedNumber | None,
-    ) -> Any:
-        """As `dispatch.deferring.Recorder.simple`. This is the hot path of deferred execution."""
+    def hot(self, args: Any, programs: Mapping[Key, Program], numeric: Collection[int]) -> Any:
+        """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded (`dispatch/hot.py`)."""
+        key: list[object] = [
+            config._base if not config._open else config.options(),
+            _default_dtype(),
+            _precision(),
+        ]
+        buffers: list[Buffer] = []
+        letter = _letter_of(args[-1].__class__)
+        try:
+            for a in args if letter is None else args[:-1]:
+                buffer = a.untyped_storage().buffer
+                buffers.append(buffer)
+                key.append(geometry(a, buffer))
+        except AttributeError:  # an argument is not a tensor of the device
+            return NotImplemented
+        if letter is not None:
+            if len(buffers) not in numeric:
+                return NotImplemented
+            key.append(letter)
+        program = programs.get(tuple(key))
+        if program is None or not program.recordable:
+            return NotImplemented
         with self.lock:
             window = self.window
             node = window.node
-            if node is None or program is window.leader:
+            if node is None or (program is window.leader and node.calls >= LEAST_LOOP):
                 opened = self._window_for(program)
                 if opened is None or (node := opened.node) is None:
                     return NotImplemented
@@ -81,12 +104,9 @@ class Recorder:
                 if buffer.pending:
                     step.append(index_of(buffer))
                     continue
-                array = buffer.array
-                index = window.indices.get(id(array))
+                index = window.indices.get(id(buffer.array)) or window.add_input(buffer.array)
                 if index is None:
-                    index = window.add_input(array)
-                    if index is None:
-                        return NotImplemented
+                    return NotImplemented
                 step.append(index)
             if not program.plain:
                 if program.operands.views:
@@ -94,10 +114,10 @@ class Recorder:
                     if not _applies(program, offsets):
                         return NotImplemented
                     step.append(offsets)
-                if number is not None:
+                if letter is not None:
                     if program.template.bounds:
-                        check_bounds(program.template.bounds, [number])
-                    window.numbers[node.numbers :] = (number,)
+                        check_bounds(program.template.bounds, [(letter, args[-1])])
+                    window.numbers[node.numbers :] = ((letter, args[-1]),)
             leaf = program.only
             spec = leaf.spec
             made = spec.buffer(node.results, spec, origin(leaf))  # type: ignore[arg-type]  # an index, while pending
@@ -105,9 +125,9 @@ class Recorder:
             result = _create(leaf.size, leaf.dtype)
             result.untyped_storage().buffer = made  # type: ignore[attr-defined]
             window.buffers[node.results :] = (made,)
-            following = node.next.get(key := tuple(step))
+            following = node.next.get(taken := tuple(step))
             if following is None:
-                following = self._extended(node, key)
+                following = self._extended(node, taken)
             window.node = following
             if following.calls >= self.most_calls or following.nbytes > MOST_BYTES:
                 self._flush_full(window)
@@ -146,7 +166,8 @@ class Recorder:
     ) -> Any:
         """Record a call that is known to be possible."""
         window = self.window
-        if window.node is None or program is window.leader:
+        node = window.node
+        if node is None or (program is window.leader and node.calls >= LEAST_LOOP):
             opened = self._window_for(program)
             if opened is None:
                 return NotImplemented

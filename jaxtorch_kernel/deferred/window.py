@@ -38,7 +38,9 @@ class Window:
 
     Attributes:
         node: the sequence of calls; None once it is being run.
-        leader: the program of the first call, and `stack` where it was called.
+        leader: the program of the first call, as long as another call of it may be a repetition.
+        stack: where the first call was made.
+        comparisons: how many calls of `leader` came later.
         buffers: for each result the buffer that it was made for; None if the buffer was overwritten.
         inputs: the arrays that came from outside.
         indices: the index of each input, by the id of its array.
@@ -53,6 +55,7 @@ class Window:
         self.indices: dict[int, int] = {}
         self.numbers: list[KindedNumber] = []
         self.repeated = False
+        self.comparisons = 0
         self._run: _Run | None = None
 
     @property
@@ -157,10 +160,9 @@ class _Run:
             operands.append(starts)
         numbers = self.window.numbers[call.number : call.number + inputs.number_count]
         if program.constant is not None and program.executable.call is None:
-            value = receiver()
-            value.array = program.constant.array(numbers)
-            if value.array is not None:
-                self.values[call.first] = value
+            array = program.constant.array(numbers)
+            if array is not None:
+                self.values[call.first] = Buffer(array, program.constant.spec)
                 return
         if numbers:
             operands += number_operands(inputs.number_kinds, numbers, inputs.sharding)

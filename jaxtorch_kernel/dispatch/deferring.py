@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..storage.buffer import Buffer
+from ..programs.program_cache import Key
+from .schema import Arguments
 
 if TYPE_CHECKING:
     from .call import Call
-    from .numbers import KindedNumber
     from .operation import Operation
     from .program import Program
 
@@ -17,25 +17,21 @@ if TYPE_CHECKING:
 class Recorder(Protocol):
     """Records calls. Both methods return `NotImplemented` for a call that is to run now."""
 
-    def simple(
-        self,
-        program: Program,
-        buffers: Sequence[Buffer],
-        args: Sequence[Any],
-        number: KindedNumber | None,
+    def hot(
+        self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
     ) -> Any:
-        """A call of a program with `recordable` set.
+        """A call of tensors, and at most one number after them.
 
         Args:
-            buffers: those of the tensors, which come first among `args`.
-            number: the last argument, after its kind, if it is a number.
+            programs: those of the operator, by the key of a call.
+            numeric: indices of the arguments for which a number is an operand.
         """
-
-    def forget_windows(self) -> None:
-        """Drop the programs that it keeps."""
 
     def call(self, operation: Operation, program: Program, call: Call) -> Any:
         """Any other call."""
+
+    def forget_windows(self) -> None:
+        """Drop the programs that it keeps."""
 
 
 # The recorder while execution is deferred.

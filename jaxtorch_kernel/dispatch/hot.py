@@ -20,7 +20,7 @@ from ..programs import tracing
 from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
-from ..storage.buffer import Buffer, buffer_of, geometry
+from ..storage.buffer import buffer_of, geometry
 from . import deferring
 from .schema import Kernel
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .program import Program
 
 # The kinds of numbers in keys. A bool is a static argument: "" is in no key, so it leads to the general path.
-_LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
-_letter_of = _LETTERS.get
+LETTERS = {int: "i", float: "f", complex: "c", bool: ""}
+_letter_of = LETTERS.get
 _default_dtype = torch.get_default_dtype
 _precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
@@ -60,8 +60,9 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
             general = getattr(operation, "general", operation)
         if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
-        if deferring.recorder is not None and (made := record(args)) is not NotImplemented:
-            return made
+        if deferring.recorder is not None:
+            made = deferring.recorder.hot(args, programs, numeric)
+            return general(*args) if made is NotImplemented else made
         key: list[object] = [
             config._base if not config._open else config.options(),
             _default_dtype(),
@@ -100,34 +101,5 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
         spec = leaf.spec
         result.untyped_storage().buffer = spec.buffer(out, spec, origin(leaf))  # type: ignore[attr-defined]
         return result
-
-    def record(args: Any) -> Any:
-        """The call as a deferred one: `kernel` without reading an array. `NotImplemented` if it is to run now."""
-        assert general is not None
-        assert deferring.recorder is not None
-        key: list[object] = [
-            config._base if not config._open else config.options(),
-            _default_dtype(),
-            _precision(),
-        ]
-        buffers: list[Buffer] = []
-        letter = _letter_of(args[-1].__class__)
-        try:
-            for a in args if letter is None else args[:-1]:
-                buffer = a.untyped_storage().buffer
-                buffers.append(buffer)
-                key.append(geometry(a, buffer))
-        except AttributeError:
-            return general(*args)
-        number = None
-        if letter is not None:
-            if len(buffers) not in numeric:
-                return general(*args)
-            key.append(letter)
-            number = letter, args[-1]
-        program = programs.get(tuple(key))
-        if program is None or not program.recordable:
-            return general(*args)
-        return deferring.recorder.simple(program, buffers, args, number)
 
     return kernel

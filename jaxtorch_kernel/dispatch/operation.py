@@ -18,7 +18,7 @@ from .call import Call, describe, first_positions, kind_by_value
 from .cpu import on_cpu
 from .cpu_errors import argument_checks
 from .executable import build_lock
-from .filling import filling_of
+from .filling import Constant, filling_of
 from .hot import hot_path
 from .parts import Divisions, run_parts
 from .program import Program
@@ -45,6 +45,7 @@ class Operation:
         operation_of: gives the operation of another overload, for an `out=` overload's functional one.
         copy_cpu: whether to copy CPU tensors with dimensions to the device (indices, as on cuda).
         checked: whether to check arguments that Meta kernels do not check. Off for an operation that is such a check.
+        constant: the value of all elements of the result, for a JAX function that returns such an array.
 
     Attributes:
         programs: the programs, by the key of the call.
@@ -62,6 +63,7 @@ class Operation:
         name: str = "",
         copy_cpu: bool = False,
         checked: bool = True,
+        constant: int | None = None,
     ):
         self.op = op
         self.lowering = lowering
@@ -84,6 +86,7 @@ class Operation:
         self._argument_checks = argument_checks(op, self.signature) if checked else None
         self._overlap_checks = overlap.OverlapChecks()
         self._filling = filling_of(op, self.signature)
+        self._constant = constant
         self._value_checks = self._checks_of_values() if checked else None
         self.kernel = hot_path(lambda: self)
 
@@ -124,13 +127,15 @@ class Operation:
             if self.op is not None and printing():
                 # torch formats a tensor: not worth a compilation, nor a warning.
                 return on_cpu(self.op, self.signature, call.args, {}, announce=False)
-            recording = deferring.recorder is not None
+            recording = deferring.recorder is not None and not tracing.depth
             if self._filling and not recording and (filled := self._filling.run(call)) is not None:
                 return filled
             if self.builder.fit_targets(call):
                 return self(*call.args)
             program = self.program(call)
-            if self._filling and recording:
+            if self._constant is not None:
+                program.constant = Constant(program.result_specs()[0], self._constant)
+            elif self._filling and recording:
                 program.constant = self._filling.constant(call, program.result_specs())
         return self.run_program(program, call)
 

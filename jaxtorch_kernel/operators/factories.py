@@ -12,6 +12,7 @@ import torch
 from jax.sharding import SingleDeviceSharding
 
 from ..base import torch_private as private
+from ..dispatch import deferring
 from ..dispatch.filling import Budget, host_bytes
 from ..dispatch.operation import Operation
 from ..dispatch.registry import kernel
@@ -19,7 +20,7 @@ from ..lowerings.registry import Lowering
 from ..programs import tracing
 from ..programs.tracing import Untraceable
 from ..storage import moves, placement
-from ..storage.buffer import Spec, attached, buffer_of, spec_of, wrap, wrap_sized
+from ..storage.buffer import Buffer, attached, buffer_of, spec_of, tensor_on, wrap, wrap_sized
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, is_row_major
@@ -35,12 +36,14 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     return jnp.zeros(shape, dtype)
 
 
-_make_zeros = Operation(None, Lowering(_zeros), name="empty")
+_make_zeros = Operation(None, Lowering(_zeros), name="empty", constant=0)
 _budget = Budget()
 
 
-def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array, Spec]:
+def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> Buffer:
     """Zeros on the current device: at first by transfers, later by a program (`dispatch/filling.py`)."""
+    if deferring.recorder is not None and not tracing.depth:
+        return buffer_of(_make_zeros(shape, dtype))
     where = placement.current()
     key = shape, dtype, where
     if isinstance(where, SingleDeviceSharding) and _budget.is_left(
@@ -48,9 +51,8 @@ def _zeros_on_device(shape: tuple[int, ...], dtype: np.dtype) -> tuple[jax.Array
     ):
         array, spec = zeros(shape, dtype)
         _budget.spend(key, spec.nbytes)
-        return array, spec
-    made = buffer_of(_make_zeros(shape, dtype))
-    return made.array, made.spec
+        return spec.buffer(array, spec)
+    return buffer_of(_make_zeros(shape, dtype))
 
 
 def strides_for(size: Sequence[int], memory_format: torch.memory_format) -> tuple[int, ...]:
@@ -110,11 +112,11 @@ def make_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
     trace = tracing.current()
     if trace is not None and not trace.eager:
         # An operation of the trace, not a constant.
-        array = _zeros(shape, numpy_dtype)
         spec = spec_of(numpy_dtype, shape, placement.current())
+        buffer = spec.buffer(_zeros(shape, numpy_dtype), spec)
     else:
-        array, spec = _zeros_on_device(shape, numpy_dtype)
-    result = wrap_sized(array, spec, size, dtype, stride)
+        buffer = _zeros_on_device(shape, numpy_dtype)
+    result = tensor_on(buffer, size, dtype, stride)
     if trace is not None:
         trace.add_created(buffer_of(result))
     return result

@@ -232,8 +232,15 @@ def wrap_sized(
 
     `safetensors`, `torch.save` and other code that detects shared memory rely on both.
     """
+    return tensor_on(spec.buffer(array, spec), size, dtype, stride)
+
+
+def tensor_on(
+    buffer: Buffer, size: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None = None
+) -> torch.Tensor:
+    """As `wrap_sized`, over a new buffer."""
     tensor = private.create_empty_tensor(size, dtype)
-    storage = attach(private.make_storage(spec.nbytes), spec.buffer(array, spec))
+    storage = attach(private.make_storage(buffer.spec.nbytes), buffer)
     stride = tensor.stride() if stride is None else stride
     return private.put_on_storage(tensor, storage, 0, size, stride)
 
