@@ -19,9 +19,10 @@ import numpy as np
 from jax.sharding import Sharding
 
 from ..dispatch.numbers import KINDS, KindedNumber, operand
-from ..dispatch.operands import aval_of
+from ..dispatch.operands import Offsets, aval_of
 from ..programs.compiling import finish, phase
 from ..programs.stats import FunctionRecord, ProgramRecord, TraceRecord
+from ..storage.transfer import put
 from .node import Node, Recorded
 
 FUNCTION = FunctionRecord("deferred calls", "deferred")
@@ -50,6 +51,7 @@ class Plan:
         kinds = [kind for call in self._path for kind in _kinds_of(call)]
         self._kinds = sorted(set(kinds))
         self._positions = [[i for i, k in enumerate(kinds) if k == kind] for kind in self._kinds]
+        self._varied = [call for call in self._path if call.offsets is None and _has_views(call)]
         self._sharding: Sharding = self._path[0].program.operands.sharding
         self.execute: Callable[..., Sequence[jax.Array]]
         self.record: ProgramRecord
@@ -58,12 +60,18 @@ class Plan:
         """Whether it returns all of these results."""
         return self._returned.issuperset(live)
 
-    def number_operands(self, numbers: Sequence[KindedNumber]) -> list[jax.Array]:
-        """One vector for each kind of number."""
-        return [
+    def other_operands(
+        self, numbers: Sequence[KindedNumber], offsets: Sequence[Offsets]
+    ) -> list[jax.Array]:
+        """What it takes beside the inputs: a vector for each kind of number, and the starts of the varied views."""
+        vectors = [
             operand(kind, tuple([numbers[i][1] for i in positions]), self._sharding)
             for kind, positions in zip(self._kinds, self._positions, strict=True)
         ]
+        if self._varied:
+            starts = [_starts(call, offsets[call.view]) for call in self._varied]
+            vectors.append(put(np.concatenate(starts), self._sharding)[0])
+        return vectors
 
     def compile(self) -> None:
         """Trace and compile. It may run in any thread."""
@@ -71,6 +79,9 @@ class Plan:
             jax.ShapeDtypeStruct((len(positions),), KINDS[kind], sharding=self._sharding)
             for kind, positions in zip(self._kinds, self._positions, strict=True)
         ]
+        if self._varied:
+            count = sum(map(_start_count, self._varied))
+            vectors.append(jax.ShapeDtypeStruct((count,), np.int32, sharding=self._sharding))
         avals = [*self._avals, *vectors]
         name = f"{len(self._path)} deferred calls"
         started = time.perf_counter()
@@ -88,15 +99,19 @@ class Plan:
 
     def _function(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
         inputs = operands[: self.input_count]
-        vectors = dict(zip(self._kinds, operands[self.input_count :], strict=True))
+        others = list(operands[self.input_count :])
+        varied = others.pop() if self._varied else None
+        vectors = dict(zip(self._kinds, others, strict=True))
         taken = dict.fromkeys(self._kinds, 0)
         values: list[Any] = []
         for call in self._path:
             program = call.program
             arguments: list[Any] = [inputs[~i] if i < 0 else values[i] for i in call.operands]
-            if program.operands.views:
-                starts = program.operands.new_starts(call.offsets)
-                arguments.append(starts)
+            if call.offsets is not None:
+                arguments.append(_starts(call, call.offsets))
+            elif varied is not None and _has_views(call):
+                arguments.append(varied[: _start_count(call)])
+                varied = varied[_start_count(call) :]
             of_call = _kinds_of(call)
             for kind in program.operands.number_kinds:
                 count = of_call.count(kind)
@@ -104,6 +119,21 @@ class Plan:
                 taken[kind] += count
             values += program.inlined(*arguments)
         return [values[i] for i in self.live]
+
+
+def _has_views(call: Recorded) -> bool:
+    """Whether a call has views that take starts."""
+    return bool(call.program.operands.views)
+
+
+def _start_count(call: Recorded) -> int:
+    return sum(plan.count for _, plan in call.program.operands.views)
+
+
+def _starts(call: Recorded, offsets: Offsets) -> np.ndarray:
+    starts = call.program.operands.new_starts(offsets)
+    assert starts is not None, "the recorder checks that the plans apply"
+    return starts
 
 
 def _kinds_of(call: Recorded) -> list[str]:

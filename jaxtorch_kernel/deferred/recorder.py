@@ -99,6 +99,8 @@ class Recorder:
                 if opened is None or (node := opened.node) is None:
                     return NotImplemented
                 window = opened
+            if len(window.inputs) > node.inputs:
+                window.drop_inputs(node.inputs)
             step: list[Any] = [program]
             for buffer in buffers:
                 if buffer.pending:
@@ -111,9 +113,11 @@ class Recorder:
             if not program.plain:
                 if program.operands.views:
                     offsets = program.operands.offsets(args)
-                    if not _applies(program, offsets):
+                    if not program.operands.applies(offsets):
                         return NotImplemented
-                    step.append(offsets)
+                    window.offsets[node.views :] = (offsets,)
+                    if not program.operands.varies:
+                        step.append(offsets)
                 if letter is not None:
                     if program.template.bounds:
                         check_bounds(program.template.bounds, [(letter, args[-1])])
@@ -141,7 +145,7 @@ class Recorder:
         offsets: Offsets = ()
         if inputs.views:
             offsets = inputs.offsets(call.tensors)
-            if not _applies(program, offsets):
+            if not inputs.applies(offsets):
                 return NotImplemented
         if call.numbers and program.template.bounds:
             check_bounds(program.template.bounds, call.numbers)
@@ -174,6 +178,7 @@ class Recorder:
             window = opened
         node = window.node
         assert node is not None
+        window.drop_inputs(node.inputs)
         operands = [call.buffers[i] for i in program.operands.unique]
         step: list[Any] = [program]
         for buffer in operands if key is None else [key, *operands]:
@@ -182,7 +187,9 @@ class Recorder:
                 return NotImplemented
             step.append(index)
         if offsets:
-            step.append(offsets)
+            window.offsets[node.views :] = (offsets,)
+            if not program.operands.varies:
+                step.append(offsets)
         if call.numbers:
             window.numbers[node.numbers :] = call.numbers
         results, written = self._results(program, call, node.results)
@@ -271,11 +278,6 @@ class _Results:
 
     def __init__(self, value: object, made: list[Buffer]):
         self.value, self.made = value, made
-
-
-def _applies(program: Program, offsets: Offsets) -> bool:
-    """Whether the plans of a program's views apply to these offsets."""
-    return program.operands.starts(offsets) is not None
 
 
 def _stack() -> tuple[tuple[Any, int], ...]:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..dispatch.numbers import KindedNumber, number_operands
-from ..dispatch.operands import Operand
+from ..dispatch.operands import Offsets, Operand
 from ..dispatch.program import Program
 from ..programs import rng
 from ..programs.atomic import Unavailable, receiver, run_into
@@ -45,6 +45,7 @@ class Window:
         inputs: the arrays that came from outside.
         indices: the index of each input, by the id of its array.
         numbers: the numbers of the calls.
+        offsets: of their views that take starts, for each call that has such views.
         repeated: whether the first call occurred again, from the same stack.
     """
 
@@ -54,6 +55,7 @@ class Window:
         self.inputs: list[jax.Array] = []
         self.indices: dict[int, int] = {}
         self.numbers: list[KindedNumber] = []
+        self.offsets: list[Offsets] = []
         self.repeated = False
         self.comparisons = 0
         self._run: _Run | None = None
@@ -82,6 +84,12 @@ class Window:
         self.inputs.append(array)
         self.indices[id(array)] = index
         return index
+
+    def drop_inputs(self, count: int) -> None:
+        """Keep only this many inputs. Others belong to a call that was not recorded in the end."""
+        for array in self.inputs[count:]:
+            self.indices.pop(id(array), None)
+        del self.inputs[count:]
 
     def finish(self, policy: Policy) -> None:
         """Run the calls, or continue to run them."""
@@ -155,14 +163,14 @@ class _Run:
             array = self._array(index)
             operands.append(array.copy() if n in donated and kept else array)
         if inputs.views:
-            starts = inputs.starts(call.offsets)
+            starts = inputs.starts(self.window.offsets[call.view])
             assert starts is not None
             operands.append(starts)
         numbers = self.window.numbers[call.number : call.number + inputs.number_count]
         if program.constant is not None and program.executable.call is None:
-            array = program.constant.array(numbers)
-            if array is not None:
-                self.values[call.first] = Buffer(array, program.constant.spec)
+            filled = program.constant.array(numbers)
+            if filled is not None:
+                self.values[call.first] = Buffer(filled, program.constant.spec)
                 return
         if numbers:
             operands += number_operands(inputs.number_kinds, numbers, inputs.sharding)
@@ -214,7 +222,7 @@ class _Run:
         for n in range(plan.input_count):
             copied = n in plan.donated and _is_shared(inputs, n)
             operands.append(inputs[n].copy() if copied else inputs[n])
-        operands += plan.number_operands(self.window.numbers)
+        operands += plan.other_operands(self.window.numbers, self.window.offsets)
         run_into(plan.execute, operands, made)
         plan.record.calls += 1
 

@@ -25,6 +25,8 @@ from .template import Template
 
 Tensor = torch.Tensor
 Operand = jax.Array | np.ndarray
+# With more different offsets than these a view is one whose offset changes all the time.
+_MOST_CONSTANT = 8
 Offsets = tuple[int | torch.SymInt, ...]
 
 
@@ -192,6 +194,15 @@ class Operands:
                 return None
             starts += of_view
         return np.array(starts, np.int32)
+
+    def applies(self, offsets: Offsets) -> bool:
+        """Whether the plans apply to these offsets."""
+        return offsets in self._known_starts or self.starts(offsets) is not None
+
+    @property
+    def varies(self) -> bool:
+        """Whether the views had many different offsets, as `x[i]` in a loop."""
+        return len(self._known_starts) > _MOST_CONSTANT
 
     def starts(self, offsets: Offsets) -> Operand | None:
         """As `new_starts`, and cached.
