@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import jaxtorch
 from jaxtorch.deferred.recorder import MOST_CALLS
 from jaxtorch.deferred.switch import switch
 
 MODES = ("reads", "calls", "random", "steps", "compiled")
+NEVER = 1 << 60
 
 
 class _RandomSize(int):
@@ -29,21 +32,36 @@ class _RandomSize(int):
 
 
 def use(mode: str, seed: int | None = None) -> None:
-    """Defer the calls of this process from now on."""
-    if mode not in MODES:
+    """Defer the calls of this process from now on, or run them at once (mode "immediate")."""
+    if mode not in (*MODES, "immediate"):
         raise ValueError(f"JAXTORCH_DEFERRED is one of {', '.join(MODES)}, not {mode!r}")
+    global current
+    current = mode
     policy, recorder = switch.policy, switch.recorder
+    jaxtorch.config.update(execution="immediate")
     recorder.most_calls = {"calls": 1, "random": _RandomSize()}.get(mode, MOST_CALLS)
     _RandomSize.source.seed(int(os.environ.get("JAXTORCH_SEED", "0")) if seed is None else seed)
-    policy.sightings = {"compiled": 1, "steps": 1 << 60, "calls": 1 << 60}.get(mode, 2)
+    policy.sightings = {"compiled": 1, "steps": NEVER, "calls": NEVER}.get(mode, 2)
     policy.background = mode == "reads"
     policy.pauses = False
-    jaxtorch.config.update(execution="deferred")
+    if mode != "immediate":
+        jaxtorch.config.update(execution="deferred")
 
 
-def stop() -> None:
-    """Back to immediate execution, as by default."""
-    jaxtorch.config.update(execution="immediate")
-    policy, recorder = switch.policy, switch.recorder
-    recorder.most_calls = MOST_CALLS
-    policy.sightings, policy.background, policy.pauses = 2, True, True
+current = "immediate"
+
+
+@contextmanager
+def deferred(mode: str, seed: int = 0) -> Iterator[None]:
+    """Use a mode in a block."""
+    before = current
+    use(mode, seed)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+def immediate() -> AbstractContextManager[None]:
+    """Run each call at once in a block."""
+    return deferred("immediate")
