@@ -21,6 +21,8 @@ from .schema import GENERATOR, Arguments, Signature
 from .targets import Type
 from .template import template_of
 
+# Operators that do not read what they write.
+_OVERWRITING = ("copy_.default", "fill_.Scalar", "fill_.Tensor", "zero_.default")
 _TORCH_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
 
 
@@ -46,6 +48,13 @@ class Builder:
         self.op, self.signature, self.lowering = op, signature, lowering
         self.name, self.kinds = name, kinds
         self.result_types = result_types
+        # Whether an element of the result may depend on other elements than that in its place.
+        self.mixes = not (
+            op is None
+            or torch.Tag.pointwise in op.tags
+            or lowering.random
+            or self.name in _OVERWRITING
+        )
 
     def build(self, call: Call, gather: bool = False) -> Program:
         """The program of a call.
@@ -87,7 +96,9 @@ class Builder:
         precision = options.matmul_precision or _TORCH_PRECISION.get(
             torch.get_float32_matmul_precision()
         )
-        return Program(self.name, self.lowering, template, operands, metas, structure, precision)
+        return Program(
+            self.name, self.lowering, template, operands, metas, structure, precision, self.mixes
+        )
 
     def _metas(self, args: Arguments) -> object:
         """Meta tensors for the new results; raises torch's own errors for bad arguments."""

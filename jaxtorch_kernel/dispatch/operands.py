@@ -13,6 +13,7 @@ import torch
 from jax.sharding import Sharding
 
 from ..lowerings.promote import convert
+from ..lowerings.separate import separate
 from ..storage import placement
 from ..storage.buffer import Buffer, Spec
 from ..storage.dtypes import to_numpy
@@ -101,6 +102,11 @@ class Operands:
         self._known_starts: dict[Offsets, Operand] = {}
         self._known_numbers: dict[Scalar, Operand] = {}
 
+    def shares(self) -> bool:
+        """Whether a buffer that the program writes belongs to two of its tensors."""
+        written = {self.operand_of[i] for i in self.written}
+        return any(self.operand_of.count(operand) > 1 for operand in written)
+
     # -- inside the program ----------------------------------------------------------------------------------------
 
     def avals(self) -> list[jax.ShapeDtypeStruct]:
@@ -147,8 +153,14 @@ class Operands:
             arrays.append(p.read(base, of_view))
         return Inputs(bases, arrays, starts, numbers)
 
-    def write(self, inputs: Inputs, values: Iterable[Any]) -> list[jax.Array]:
-        """The array of each written buffer after `values` are written, one for each index in `written`."""
+    def write(
+        self, inputs: Inputs, values: Iterable[Any], separately: bool = False
+    ) -> list[jax.Array]:
+        """The array of each written buffer after `values` are written, one for each index in `written`.
+
+        Args:
+            separately: a value may depend on other elements of the buffer that it is written to.
+        """
         current = list(inputs.bases)
         for i, value in zip(self.written, values, strict=True):
             first = self.operand_of.index(self.operand_of[i])
@@ -157,6 +169,8 @@ class Operands:
             if p is None or starts is None:
                 current[first] = value
             else:
+                if separately and p.count:
+                    value = separate(value)
                 current[first] = p.write(current[first], value, starts)
         return [current[i] for i in self.targets()]
 

@@ -60,6 +60,7 @@ class Program:
         recordable: it is simple and deferrable.
         constant: its result, if the program only fills and was built while calls are recorded.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
+        mixes: an element that it writes may depend on other elements of the same buffer.
         origin: recorded in the buffers that it writes.
         nbytes: its estimated size (`programs/program_cache.py`).
         round: when it was last set aside (`programs/program_cache.py`).
@@ -74,11 +75,13 @@ class Program:
         metas: object,
         structure: Structure,
         precision: str | None,
+        mixes: bool = True,
     ):
         self.name = name
         self.lowering = lowering
         self.template = template
         self.operands = operands
+        self.mixes = mixes or operands.shares()
         self.results = Results([], structure)
         self.targets = operands.targets()
         self.new_specs: list[Spec] = []
@@ -96,12 +99,16 @@ class Program:
 
     # -- the JAX function ------------------------------------------------------------------------------------------
 
-    def function(self, *operands: Operand) -> tuple[jax.Array, ...]:
-        """The whole call as a function of arrays."""
+    def function(self, *operands: Operand, mixes: bool = False) -> tuple[jax.Array, ...]:
+        """The whole call as a function of arrays. `mixes`: as the attribute, for another reason."""
         if not self.lowering.random:
-            return self._outputs(None, operands)
+            return self._outputs(None, operands, mixes)
         next_key, key = split_key(operands[0])
-        return (*self._outputs(draws_from_key(key), operands[1:]), next_key)
+        return (*self._outputs(draws_from_key(key), operands[1:], mixes), next_key)
+
+    def inner_function(self, *operands: Operand) -> tuple[jax.Array, ...]:
+        """As `function`, inside a larger program, where one operand may have been computed from another."""
+        return self.function(*operands, mixes=len(self.operands.unique) > 1)
 
     def _from_blocks(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, with blocks of random bits in place of the key, and without a next key."""
@@ -109,7 +116,9 @@ class Program:
         count = len(self.noise.avals)
         return self._outputs(self.noise.draws(operands[:count]), operands[count:])
 
-    def _outputs(self, draws: Draws | None, operands: Sequence[Operand]) -> tuple[jax.Array, ...]:
+    def _outputs(
+        self, draws: Draws | None, operands: Sequence[Operand], mixes: bool = False
+    ) -> tuple[jax.Array, ...]:
         inputs = self.operands.read(operands)
         arguments = self.template.fill(inputs.arrays, inputs.numbers)
         if draws is not None:
@@ -122,7 +131,8 @@ class Program:
             leaves = flatten(values)
             split = len(leaves) - len(self.operands.written)
             values, written = leaves[:split], leaves[split:]
-        return tuple(self._fresh(values) + self.operands.write(inputs, written))
+        arrays = self.operands.write(inputs, written, separately=mixes or self.mixes)
+        return tuple(self._fresh(values) + arrays)
 
     def _lowered(self, arguments: list[Any]) -> Any:
         if self._precision is None:
@@ -176,7 +186,7 @@ class Program:
         """Trace once. This finds the results, and every error of the lowering before anything is cached."""
         started = time.perf_counter()
         operands = self.operands
-        function = self.function
+        function: Run = self.function
         if self.lowering.random:
             self.noise = self._noise()
             if self.noise is not None:

@@ -70,7 +70,7 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     check_bounds(program.template.bounds, call.numbers)
     with jax.enable_x64(True), named:
         numbers = number_constants(program.operands.number_kinds, call.numbers)
-        outputs = program.function(*operands, *numbers)
+        outputs = program.inner_function(*operands, *numbers)
     if source is not None:
         trace.touch(source)
         source.array = outputs[-1]

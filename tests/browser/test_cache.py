@@ -121,7 +121,7 @@ def twice(x):
 @jaxtorch.pure
 def thrice(x):
     return x * 3
-x = torch.ones(3, device="jax")
+x = torch.arange(3.0, device="jax")
 def run():
     twice(x), thrice(x), x + 1
 run()

@@ -140,8 +140,8 @@ def test_two_versions_of_one_function_are_compared(view: Locator) -> None:
     view.get_by_role("tab", name="Diff").click()
     _, program = panes(view)
     expect(program.get_by_role("status")).to_contain_text("added")
-    expect(program.locator("td.removed", has_text="256,64").first).to_be_attached()
-    expect(program.locator("td.added", has_text="512,64").first).to_be_attached()
+    expect(program.locator("td.removed", has_text="f32[512,64]").first).to_be_attached()
+    expect(program.locator("td.added", has_text="f32[256,64]").first).to_be_attached()
     same = program.get_by_role("button", name="equal lines").first
     rows = program.locator("table.compared tbody tr")
     before = rows.count()
