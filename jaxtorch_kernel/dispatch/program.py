@@ -245,7 +245,7 @@ class Program:
     @functools.cached_property
     def inlined(self) -> Run:
         """The call as a function to use inside a larger program. It is traced and lowered once for all its uses."""
-        return jax.jit(_named(self.function, self.name))
+        return jax.jit(_named(self.inner_function, self.name))
 
     @property
     def takes_key(self) -> bool:

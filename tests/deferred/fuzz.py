@@ -32,7 +32,9 @@ class State:
         torch.manual_seed(5)
         values = torch.arange(16.0).reshape(4, 4) / 16
         self.tensors: list[Tensor] = [(values + i).to("jax") for i in range(3)]
-        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)
+        )
         self.net.to("jax")
         self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.sgd = torch.optim.SGD(self.net.parameters(), lr=1e-2, momentum=0.5)
@@ -60,7 +62,11 @@ def step(function: Step) -> Step:
 @step
 def arithmetic(s: State, r: random.Random) -> None:
     a, b = s.pick(r), s.pick(r)
-    s.add(r.choice([a + b, a * 0.5 - b, torch.tanh(a), a @ b * 0.1, torch.where(a > b, a, b), a.softmax(1)]))
+    s.add(
+        r.choice(
+            [a + b, a * 0.5 - b, torch.tanh(a), a @ b * 0.1, torch.where(a > b, a, b), a.softmax(1)]
+        )
+    )
 
 
 @step
@@ -110,7 +116,9 @@ def write_through_a_view(s: State, r: random.Random) -> None:
 @step
 def view(s: State, r: random.Random) -> None:
     a = s.pick(r)
-    s.add(r.choice([a.t(), a.view(2, 8).view(4, 4), a.detach(), a[:], a.data, a.flatten().view(4, 4)]))
+    s.add(
+        r.choice([a.t(), a.view(2, 8).view(4, 4), a.detach(), a[:], a.data, a.flatten().view(4, 4)])
+    )
 
 
 @step
@@ -203,7 +211,9 @@ def read(s: State, r: random.Random) -> None:
 @step
 def look_without_reading(s: State, r: random.Random) -> None:
     a = s.pick(r)
-    s.seen.append(torch.tensor([*a.shape, *a.stride(), a.storage_offset(), a.is_contiguous(), a.dim()]))
+    s.seen.append(
+        torch.tensor([*a.shape, *a.stride(), a.storage_offset(), a.is_contiguous(), a.dim()])
+    )
 
 
 @step
@@ -249,7 +259,10 @@ def observations(number: int, rounds: int = 5) -> list[Tensor]:
         for function in chosen:
             try:
                 function(s, r)
-            except (RuntimeError, IndexError) as raised:  # a view of a transposed tensor, an overlap
+            except (
+                RuntimeError,
+                IndexError,
+            ) as raised:  # a view of a transposed tensor, an overlap
                 s.seen.append(torch.tensor(len(str(raised))))
     for tensor in (*s.tensors, *s.net.parameters()):
         s.read(tensor)
