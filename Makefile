@@ -9,7 +9,8 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 # Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
-INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py
+INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py \
+	tests/deferred/test_interrupts.py
 
 # A sample of each folder: what breaks first when something is moved or renamed.
 QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests/storage tests/lowerings/test_foreach.py \
@@ -17,10 +18,14 @@ QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests
 	tests/capture/test_scopes.py tests/capture/test_jit.py tests/interop/test_call_jax.py tests/insight/test_status.py \
 	tests/insight/test_recompiles.py tests/widgets/test_status.py tests/magics/test_subcommands.py
 
+# The tests that `make deferred` runs in each mode.
+DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowerings tests/deferred \
+	$(addprefix --ignore ,tests/dispatch/test_interrupts.py tests/deferred/test_interrupts.py)
+
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz versions docs bench soak clean FORCE
+.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +70,12 @@ fuzz: .venv/test.stamp ## thousands of random programs, on both devices and capt
 	$(CACHE) JAXTORCH_CAPTURED_PROGRAMS=300 $(BIN)/pytest tests/capture/test_programs.py --timeout 7200 \
 		--hypothesis-show-statistics
 	$(CACHE) JAXTORCH_TRAINING_PROGRAMS=1000 $(BIN)/pytest tests/capture/test_training_fuzz.py --timeout 7200
+
+deferred: .venv/test.stamp ## random programs, and the tests of the device, in the five modes of deferred execution (an hour)
+	$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED_PROGRAMS=300 $(BIN)/pytest tests/deferred/test_fuzz.py
+	for mode in reads calls random steps compiled; do \
+		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
+	done
 
 changes: .venv/test.stamp ## every change between two runs of captured code, through every front door
 	$(CACHE) JAXTORCH_CHANGES=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/capture/changes -n 2 --dist worksteal

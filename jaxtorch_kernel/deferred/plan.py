@@ -21,7 +21,7 @@ from jax.sharding import Sharding
 from ..dispatch.numbers import KINDS, KindedNumber, operand
 from ..dispatch.operands import Offsets, aval_of
 from ..programs.compiling import finish, phase
-from ..programs.stats import FunctionRecord, ProgramRecord, TraceRecord
+from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
 from .node import Node, Recorded
 
@@ -34,6 +34,7 @@ class Plan:
     Args:
         node: the window.
         live: the indices of the results that it returns.
+        site: the line of the first call.
 
     Attributes:
         input_count: how many inputs it takes: the first of the window.
@@ -41,7 +42,8 @@ class Plan:
         execute, record: once it is compiled.
     """
 
-    def __init__(self, node: Node, live: Sequence[int]):
+    def __init__(self, node: Node, live: Sequence[int], site: Site | None = None):
+        self._site = site
         self.live = sorted(live)
         self._returned = frozenset(self.live)
         self._path = node.path()
@@ -95,7 +97,9 @@ class Plan:
             )
             traced = jitted.trace(*avals)
         seconds = time.perf_counter() - started
-        self.execute, self.record = finish(traced, name, seconds, avals, TraceRecord(FUNCTION))
+        self.execute, self.record = finish(
+            traced, name, seconds, avals, TraceRecord(FUNCTION, self._site)
+        )
 
     def _function(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
         inputs = operands[: self.input_count]

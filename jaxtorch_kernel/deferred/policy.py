@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ..programs.stats import Site
 from .node import Node
 from .plan import Plan, Plans
 
@@ -62,8 +63,14 @@ class Policy:
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
-    def plan_for(self, node: Node, live: Sequence[int]) -> Plan | None:
-        """The program for a window that is about to run; None to run it call by call."""
+    def plan_for(self, node: Node, live: Sequence[int], site: Site | None) -> Plan | None:
+        """The program for a window that is about to run; None to run it call by call.
+
+        Args:
+            node: what the window computes.
+            live: the indices of the results that it has to return.
+            site: the line of its first call.
+        """
         plans = node.plans
         if plans is None:
             plans = node.plans = Plans()
@@ -73,11 +80,13 @@ class Policy:
             return None
         plan = plans.find(live)
         if plan is None and plans.sightings >= self.sightings:
-            plan = self._compile(node, plans, live)
+            plan = self._compile(node, plans, live, site)
         self._note(plan is not None or plans.sightings > 1)
         return plan
 
-    def _compile(self, node: Node, plans: Plans, live: Sequence[int]) -> Plan | None:
+    def _compile(
+        self, node: Node, plans: Plans, live: Sequence[int], site: Site | None
+    ) -> Plan | None:
         wanted = frozenset(live)
         if plans.compiled:
             plans.misses += 1
@@ -87,7 +96,7 @@ class Policy:
         if plans.wanted is not None:
             return None  # one is being compiled
         plans.wanted = wanted
-        plan = Plan(node, sorted(wanted))
+        plan = Plan(node, sorted(wanted), site)
         if not self.background:
             self._finish(plans, plan)
             return plans.find(live)

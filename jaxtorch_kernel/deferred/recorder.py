@@ -212,7 +212,7 @@ class Recorder:
     def _extended(self, node: Node, step: Step) -> Node:
         self.nodes += 1
         if self.nodes > MOST_NODES:
-            self.forget_windows()
+            self.clear_cache()
         return node.extend(step)
 
     def _results(
@@ -265,7 +265,7 @@ class Recorder:
         self.policy.note_full(window)
         self.flush()
 
-    def forget_windows(self) -> None:
+    def clear_cache(self) -> None:
         """Drop what is known about windows, and with it their programs. The open window ends in the old tree."""
         self.root = Node()
         self.nodes = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..base.options import config
 from ..dispatch import deferring
 from ..storage import pending
+from .plan import FUNCTION
 from .policy import Policy
 from .recorder import Recorder
 
@@ -21,6 +22,7 @@ class Switch:
         self.requested = False
         self.policy = Policy(self._pause)
         self.recorder = Recorder(self.policy)
+        FUNCTION.caches.add(self.recorder)
         self._rest = 1  # boundaries to wait after the next pause
         self._waiting = 0  # boundaries until recording resumes
 
@@ -61,7 +63,7 @@ class Switch:
 
     def _pause(self) -> None:
         deferring.recorder = None
-        self.recorder.forget_windows()
+        self.recorder.clear_cache()
         self._waiting, self._rest = self._rest, self._rest * 2
 
 

@@ -22,6 +22,8 @@ from ..dispatch.program import Program
 from ..programs import rng
 from ..programs.atomic import Unavailable, receiver, run_into
 from ..programs.errors import explain_buffer
+from ..programs.site import site_of
+from ..programs.stats import Site
 from ..storage.buffer import Buffer, spec_of
 from ..storage.pending import index_of, settle
 from .node import Node, Recorded
@@ -85,6 +87,12 @@ class Window:
         self.indices[id(array)] = index
         return index
 
+    def _site(self) -> Site | None:
+        """The line of the first call that has one: a backward pass has none."""
+        origins = (buffer.origin for buffer in self.buffers if buffer is not None)
+        caller = next((origin for origin in origins if origin is not None), None)
+        return None if caller is None else site_of(caller)
+
     def drop_inputs(self, count: int) -> None:
         """Keep only this many inputs. Others belong to a call that was not recorded in the end."""
         for array in self.inputs[count:]:
@@ -96,7 +104,7 @@ class Window:
         if self._run is None:
             assert self.node is not None
             run = _Run(self, self.node)
-            run.plan = policy.plan_for(self.node, run.live)
+            run.plan = policy.plan_for(self.node, run.live, self._site())
             self._run = run
         self.node = None
         try:

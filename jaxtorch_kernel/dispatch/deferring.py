@@ -30,7 +30,7 @@ class Recorder(Protocol):
     def call(self, operation: Operation, program: Program, call: Call) -> Any:
         """Any other call."""
 
-    def forget_windows(self) -> None:
+    def clear_cache(self) -> None:
         """Drop the programs that it keeps."""
 
 

@@ -220,6 +220,6 @@ def _kinds(signature: Signature, lowering: Lowering) -> tuple[int, ...]:
 def forget_programs() -> None:
     """Drop every operator's programs: the next call of each recompiles."""
     if deferring.recorder is not None:
-        deferring.recorder.forget_windows()
+        deferring.recorder.clear_cache()
     with build_lock:
         program_cache.clear()

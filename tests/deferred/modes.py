@@ -42,8 +42,9 @@ def use(mode: str, seed: int | None = None) -> None:
     recorder.most_calls = {"calls": 1, "random": _RandomSize()}.get(mode, MOST_CALLS)
     _RandomSize.source.seed(int(os.environ.get("JAXTORCH_SEED", "0")) if seed is None else seed)
     policy.sightings = {"compiled": 1, "steps": NEVER, "calls": NEVER}.get(mode, 2)
-    policy.background = mode == "reads"
-    policy.pauses = False
+    policy.background = mode in ("reads", "immediate")
+    policy.pauses = mode == "immediate"
+    recorder.clear_cache()  # with what other modes compiled
     if mode != "immediate":
         jaxtorch.config.update(execution="deferred")
 

@@ -1,0 +1,88 @@
+"""When recording pauses and resumes, and what is compiled in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.deferred.switch import switch
+from jaxtorch.programs import stats
+
+
+@pytest.fixture(autouse=True)
+def deferred() -> Iterator[None]:
+    switch.recorder.clear_cache()
+    jaxtorch.config.update(execution="deferred")
+    yield
+    jaxtorch.config.update(execution="immediate")
+
+
+def adversarial(rounds: int) -> None:
+    """Each value is read at once, in sequences that never repeat."""
+    x = torch.ones(3, device="jax")
+    for i in range(rounds):
+        for _ in range(i % 7):
+            x = x * 1.0
+        x = x + torch.full((3,), float(i), device="jax")
+        x.sum().item()
+        y = torch.ones(i + 1, device="jax") + 1
+        (y * y).sum().item()
+
+
+def test_recording_pauses_where_nothing_repeats_and_resumes_later() -> None:
+    assert switch.on
+    adversarial(60)
+    assert not switch.on, "most windows were new"
+    assert jaxtorch.config.execution == "deferred"
+    switch.boundary()
+    assert switch.on
+    adversarial(60)
+    assert not switch.on
+    switch.boundary()
+    assert not switch.on, "the second pause is longer"
+    switch.boundary()
+    assert switch.on
+
+
+def test_a_loop_that_repeats_does_not_pause() -> None:
+    x = torch.ones(3, device="jax")
+    for _ in range(100):
+        y = (x * 2).sin() + 1
+        y.sum().item()
+    assert switch.on
+
+
+def test_a_thread_compiles_while_the_loop_goes_on() -> None:
+    x = torch.ones(3, device="jax")
+    before = len(stats.compiled)
+    for _ in range(3):
+        y = ((x * 2).sin() + 1).cos()
+        switch.boundary()
+    worker = switch.policy._worker
+    assert worker is not None
+    worker.submit(lambda: None).result()  # after it
+    names = [record.name for record in stats.compiled[before:]]
+    assert sum("deferred" in name for name in names) == 1
+    y = ((x * 2).sin() + 1).cos()
+    switch.boundary()
+    record = next(r for r in stats.compiled[before:] if "deferred" in r.name)
+    assert record.calls == 1
+    torch.testing.assert_close(y.cpu(), ((torch.ones(3) * 2).sin() + 1).cos())
+
+
+def test_what_forgets_programs_forgets_windows() -> None:
+    from jaxtorch.dispatch.operation import forget_programs
+
+    x = torch.ones(3, device="jax")
+    (x + 1).sin().cpu()
+    assert switch.recorder.root.next
+    forget_programs()
+    assert not switch.recorder.root.next
+
+
+def test_the_option_is_checked() -> None:
+    with pytest.raises(ValueError, match="execution must be one of 'immediate', 'deferred'"):
+        jaxtorch.config.update(execution="lazy")
