@@ -1,6 +1,6 @@
 """`make bench`: all comparisons, or those that are named, in one run.
 
-python -m benchmarks [dispatch|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
+python -m benchmarks [dispatch|deferred|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ def main() -> None:
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compiling is timed too
     names = sys.argv[1:] or [
         "dispatch",
+        "deferred",
         "cold",
         "recording",
         "cpu_tensors",

@@ -1,8 +1,39 @@
 """`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`)."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
+
+import pytest
 
 from .deferred import modes
 
+# Tests of immediate execution itself, by a part of their name, and why they say nothing of deferred execution.
+_COUNTS = "counts what each call compiles"
+_WHEN = "looks at what a call has done when it returns"
+IMMEDIATE = {
+    "test_parts.py": _COUNTS,
+    "test_program_cache.py": _COUNTS,
+    "test_compile_counts.py": _COUNTS,
+    "test_composites.py::test_results_and_gradients_are_a_program_each": _COUNTS,
+    "test_composites.py::test_a_number_that_changes_compiles_nothing": _COUNTS,
+    "test_dynamic.py::test_sizes_share_programs": _COUNTS,
+    "test_filling.py::test_few_calls_compile_nothing_and_many_compile_once": _COUNTS,
+    "test_noise.py::test_new_shapes_compile_no_threefry": _COUNTS,
+    "test_views.py::test_an_index_that_changes_compiles_once": _COUNTS,
+    "test_memory.py::test_in_place_updates_donate": _WHEN,
+    "test_late_errors.py": "a program that fails takes all results of its window with it",
+}
+
 if mode := os.environ.get("JAXTORCH_DEFERRED"):
     modes.use(mode)
+
+
+@pytest.fixture(autouse=True)
+def _immediate(request: pytest.FixtureRequest) -> Iterator[None]:
+    if modes.current != "immediate" and any(name in request.node.nodeid for name in IMMEDIATE):
+        with modes.immediate():
+            yield
+    else:
+        yield

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -107,10 +106,12 @@ class Plan:
         varied = others.pop() if self._varied else None
         vectors = dict(zip(self._kinds, others, strict=True))
         taken = dict.fromkeys(self._kinds, 0)
-        values: list[Any] = []
+        values: list[jax.Array] = []
         for call in self._path:
             program = call.program
-            arguments: list[Any] = [inputs[~i] if i < 0 else values[i] for i in call.operands]
+            arguments: list[jax.Array | np.ndarray] = [
+                inputs[~i] if i < 0 else values[i] for i in call.operands
+            ]
             if call.offsets is not None:
                 arguments.append(_starts(call, call.offsets))
             elif varied is not None and _has_views(call):
@@ -160,8 +161,8 @@ def _inputs(path: Sequence[Recorded]) -> list[jax.ShapeDtypeStruct]:
     return [found[n] for n in range(len(found))]
 
 
-def written_from(path: Sequence[Recorded]) -> dict[int, int]:
-    """For each written result the index of the value that it replaces."""
+def written_from(path: Sequence[Recorded], keys: bool = True) -> dict[int, int]:
+    """For each written result the index of the value that it replaces. `keys`: also for random keys."""
     before: dict[int, int] = {}
     for call in path:
         program = call.program
@@ -169,12 +170,14 @@ def written_from(path: Sequence[Recorded]) -> dict[int, int]:
         for n, target in enumerate(program.targets):
             operand_index = program.operands.operand_of[target] + program.lowering.random
             before[call.first + fresh + n] = call.operands[operand_index]
+        if keys and program.lowering.random:
+            before[call.first + len(program.result_specs())] = call.operands[0]  # the next key
     return before
 
 
 def _overwritten(path: Sequence[Recorded], returned: frozenset[int]) -> frozenset[int]:
     """The inputs that are replaced by a result that is returned."""
-    before = written_from(path)
+    before = written_from(path, keys=False)
     donated = set()
     for index in returned:
         while index in before:

@@ -9,8 +9,8 @@ A window ends where a value is read, an optimizer has stepped, a captured functi
 Code without any of these ends its windows at `MOST_CALLS` calls, wherever that is. If the first call of such a window
 occurred again from the same stack, the code is a loop: from then on its windows end there.
 
-Recording pauses if most windows run call by call although they repeat nothing: a new shape at each step, a value that
-is read after each call. It is tried again after a number of optimizer steps or notebook cells that doubles each time.
+Recording pauses if it gains little: windows do not repeat (a new shape at each step), or are short (a value is read
+after each call). It is tried again after a number of optimizer steps or notebook cells that doubles each time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 # A window of fewer calls is not worth a program.
 LEAST_CALLS = 2
 _RECENT = 20
-_MOST_MISSES = 10
+# Recording pauses if windows have fewer calls than this, on average over the recent ones, counting those of programs.
+_LEAST_GAIN = 8
 _UNION_AFTER = 2
 # The most stacks that one window looks at: each takes a few microseconds.
 _MOST_COMPARISONS = 16
@@ -50,6 +51,7 @@ class Policy:
         sightings: how often a window must be seen before it is compiled.
         background: whether a thread compiles; otherwise the flush does (tests).
         pauses: whether recording may pause.
+        cuts_loops: whether a window has been full, so that the next ones may have to end where a loop repeats.
     """
 
     def __init__(self, pause: Callable[[], None]):
@@ -57,7 +59,8 @@ class Policy:
         self.background = self.pauses = True
         self._pause = pause
         self._cuts: set[Stack] = set()
-        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self.cuts_loops = False
+        self._recent: deque[int] = deque(maxlen=_RECENT)
         self._worker: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -76,12 +79,12 @@ class Policy:
             plans = node.plans = Plans()
         plans.sightings += 1
         if node.calls < LEAST_CALLS or not live:
-            self._note(node.calls >= LEAST_CALLS)
+            self._note(0)
             return None
         plan = plans.find(live)
         if plan is None and plans.sightings >= self.sightings:
             plan = self._compile(node, plans, live, site)
-        self._note(plan is not None or plans.sightings > 1)
+        self._note(node.calls if plan is not None or plans.sightings > 1 else 0)
         return plan
 
     def _compile(
@@ -104,6 +107,11 @@ class Policy:
             self._worker = ThreadPoolExecutor(1, "jaxtorch-deferred")
         self._worker.submit(self._finish, plans, plan)
         return None
+
+    def wait_for_compiler(self) -> None:
+        """Wait until every window that was queued is compiled."""
+        if self._worker is not None:
+            self._worker.submit(lambda: None).result()
 
     def _finish(self, plans: Plans, plan: Plan) -> None:
         try:
@@ -130,18 +138,16 @@ class Policy:
 
     def note_full(self, window: Window) -> None:
         """Note a window that grew to its limit."""
+        self.cuts_loops = True
         if window.repeated:
             self._cuts.add(window.stack)
 
     # -- pauses ----------------------------------------------------------------------------------------------------
 
-    def _note(self, good: bool) -> None:
-        """Note a window: whether it ran as one program, or is about to."""
-        self._recent.append(good)
-        if (
-            self.pauses
-            and len(self._recent) == _RECENT
-            and self._recent.count(False) > _MOST_MISSES
-        ):
+    def _note(self, gain: int) -> None:
+        """Note a window, with the number of its calls if it runs as one program, or is about to."""
+        self._recent.append(gain)
+        few = len(self._recent) == _RECENT and sum(self._recent) < _LEAST_GAIN * _RECENT
+        if self.pauses and few:
             self._recent.clear()
             self._pause()

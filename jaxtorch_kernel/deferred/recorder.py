@@ -31,7 +31,7 @@ from ..storage.buffer import Buffer, geometry
 from ..storage.pending import CLASSES, index_of, suspend
 from .node import Node, Step
 from .policy import Policy
-from .window import Window
+from .window import Stack, Window
 
 Tensor = torch.Tensor
 _letter_of = LETTERS.get
@@ -68,7 +68,7 @@ class Recorder:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def hot(self, args: Any, programs: Mapping[Key, Program], numeric: Collection[int]) -> Any:
+    def hot(self, args: Any, programs: Mapping[Key, Program], numeric: Collection[int]) -> object:
         """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded (`dispatch/hot.py`)."""
         key: list[object] = [
             config._base if not config._open else config.options(),
@@ -101,7 +101,7 @@ class Recorder:
                 window = opened
             if len(window.inputs) > node.inputs:
                 window.drop_inputs(node.inputs)
-            step: list[Any] = [program]
+            step: list[object] = [program]
             for buffer in buffers:
                 if buffer.pending:
                     step.append(index_of(buffer))
@@ -137,7 +137,7 @@ class Recorder:
                 self._flush_full(window)
             return result
 
-    def call(self, operation: Operation, program: Program, call: Call) -> Any:
+    def call(self, operation: Operation, program: Program, call: Call) -> object:
         """As `dispatch.deferring.Recorder.call`."""
         if tracing.depth or not program.deferrable:
             return NotImplemented
@@ -167,7 +167,7 @@ class Recorder:
 
     def _recorded(
         self, program: Program, call: Call, key: rng.RandomKey | None, offsets: Offsets
-    ) -> Any:
+    ) -> object:
         """Record a call that is known to be possible."""
         window = self.window
         node = window.node
@@ -180,7 +180,7 @@ class Recorder:
         assert node is not None
         window.drop_inputs(node.inputs)
         operands = [call.buffers[i] for i in program.operands.unique]
-        step: list[Any] = [program]
+        step: list[object] = [program]
         for buffer in operands if key is None else [key, *operands]:
             index = window.index(buffer)
             if index is None:
@@ -239,14 +239,16 @@ class Recorder:
         """The window for a call of this program, which may be the first of a window; None if it is to run now."""
         window = self.window
         if window.node is not None:
-            if not self.policy.repeats(window, _stack()):
+            if program is not window.leader or not self.policy.repeats(window, _stack()):
                 return window
             self.flush()
         elif window.unfinished:
             self.flush()
         if checks_values() or printing():
             return None
-        self.window = Window(self.root, program, _stack())
+        # A stack takes a few microseconds: it is looked at only once a window has been full.
+        stack = _stack() if self.policy.cuts_loops else ()
+        self.window = Window(self.root, program if stack else None, stack)
         return self.window
 
     def flush(self) -> None:
@@ -280,7 +282,7 @@ class _Results:
         self.value, self.made = value, made
 
 
-def _stack() -> tuple[tuple[Any, int], ...]:
+def _stack() -> Stack:
     """Where this thread is: the code and the instruction of each frame outside jaxtorch's own."""
     frame = sys._getframe(3)
     stack = []

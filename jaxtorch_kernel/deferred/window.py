@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from types import CodeType
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from .policy import Policy
 
 # The class of arrays with values.
 _Array: type | None = None
-Stack = tuple[tuple[Any, int], ...]
+Stack = tuple[tuple[CodeType, int], ...]
 
 
 class Window:
@@ -188,15 +188,15 @@ class _Run:
         if key is None:
             self._launch(program, call.first, operands, receivers)
             return
+        # The next key does not depend on this program, which may fail.
         following = receiver()
+        following.array = rng.next_key(key, inputs.sharding)
+        self.values[call.first + count] = following
         if program.noise is not None:
             operands[:0] = program.noise.blocks(key)
-            following.array = rng.next_key(key, inputs.sharding)
-            self.values[call.first + count] = following
         else:
             operands.insert(0, key)
-            self.values[call.first + count] = following
-            receivers.append(following)
+            receivers = [*receivers, receiver()]
         self._launch(program, call.first, operands, receivers)
 
     def _launch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..programs.program_cache import Key
 from .schema import Arguments
@@ -19,7 +19,7 @@ class Recorder(Protocol):
 
     def hot(
         self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
-    ) -> Any:
+    ) -> object:
         """A call of tensors, and at most one number after them.
 
         Args:
@@ -27,7 +27,7 @@ class Recorder(Protocol):
             numeric: indices of the arguments for which a number is an operand.
         """
 
-    def call(self, operation: Operation, program: Program, call: Call) -> Any:
+    def call(self, operation: Operation, program: Program, call: Call) -> object:
         """Any other call."""
 
     def clear_cache(self) -> None:

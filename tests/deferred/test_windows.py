@@ -360,7 +360,7 @@ def test_a_window_is_not_larger_than_allowed() -> None:
 def test_a_wrong_call_raises_at_its_line_and_leaves_the_window() -> None:
     x = tensor()
     y = x + 1
-    with pytest.raises(RuntimeError, match="shape|size"):
+    with pytest.raises(RuntimeError, match=r"shape|size"):
         x @ torch.ones(3, 3, device="jax")
     with pytest.raises(RuntimeError):
         torch.add(x, 1, out=torch.empty(4, 4, dtype=torch.int32, device="jax"))

@@ -116,3 +116,25 @@ def test_it_says_what_holds_now(shell: Any, capsys: Any) -> None:
     assert capsys.readouterr().out.startswith("Default device: jax:0 (cpu, ")
     run(shell, "%jax off")
     assert capsys.readouterr().out == "Default device: cpu\n"
+
+
+def test_on_can_defer(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import jaxtorch
+    from jaxtorch.storage.buffer import buffer_of
+
+    try:
+        run(shell, "%jax on --deferred")
+        assert "deferred execution" in capsys.readouterr().out
+        assert jaxtorch.config.execution == "deferred"
+        y = run(
+            shell,
+            "import torch",
+            "y = torch.ones(3) + 1",
+            "pending = y.untyped_storage().buffer.pending",
+            "y",
+        )
+        assert shell.user_ns["pending"]
+        assert not buffer_of(y).pending, "the end of a cell computes it"
+        assert y.tolist() == [2, 2, 2]
+    finally:
+        jaxtorch.config.update(execution="immediate")
