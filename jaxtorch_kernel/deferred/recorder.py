@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 
@@ -24,6 +23,7 @@ from ..dispatch.operation import Operation
 from ..dispatch.program import Program
 from ..dispatch.results import wrap_result
 from ..dispatch.running import random_key
+from ..dispatch.schema import Arguments
 from ..programs import rng, tracing
 from ..programs.program_cache import Key
 from ..programs.site import origin, printing
@@ -68,7 +68,9 @@ class Recorder:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def hot(self, args: Any, programs: Mapping[Key, Program], numeric: Collection[int]) -> object:
+    def hot(
+        self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
+    ) -> object:
         """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded (`dispatch/hot.py`)."""
         key: list[object] = [
             config._base if not config._open else config.options(),
@@ -199,9 +201,10 @@ class Recorder:
         following = node.next.get(tuple(step)) or self._extended(node, tuple(step))
         window.node = following
         for buffer, index in written:
-            if buffer.pending:
-                window.buffers[index_of(buffer)] = None
+            before = index_of(buffer) if buffer.pending else None
             suspend(buffer, index)
+            if before is not None:  # after it: Ctrl-C in between must not lose the value of before
+                window.buffers[before] = None
         caller = origin(program.origin)
         for i, spec in zip(program.targets, program.new_specs, strict=True):
             call.buffers[i].spec, call.buffers[i].origin = spec, caller

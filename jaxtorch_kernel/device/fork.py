@@ -58,8 +58,8 @@ def _in_child() -> None:
     _show_warning()
     forked = True
     from ..base import options, torch_private
-    from ..dispatch import building, read
-    from ..storage import placement, transfer
+    from ..dispatch import building, deferring, read
+    from ..storage import pending, placement, transfer
 
     # Block every way into JAX. Changed options make every key new, so no cached program is found. No program is built,
     # and no array is read, waited for or made.
@@ -69,6 +69,8 @@ def _in_child() -> None:
     read.buffer_of = _refuse  # type: ignore[attr-defined]
     placement.current = placement.devices = _refuse
     transfer.wait = _refuse
+    deferring.recorder = None
+    pending.flush = _refuse
     if any(device.type == "jax" for device in torch_private.default_devices()):
         torch.device("cpu").__enter__()  # overrides the parent's default device, however it was set
 

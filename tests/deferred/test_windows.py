@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -141,6 +142,22 @@ def test_another_thread_reads_what_this_one_recorded() -> None:
     thread.start()
     thread.join()
     assert seen[0].equal((torch.arange(16.0).reshape(4, 4) + 1) * 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_refuses_a_pending_value() -> None:
+    y = tensor() + 1
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            y.cpu()
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert "forked process" in os.read(reader, 1000).decode()
+    assert y.cpu().equal(torch.arange(16.0).reshape(4, 4) + 1)
 
 
 def test_a_backward_pass_joins_the_window_of_its_forward_pass() -> None:
