@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .window import Stack, Window
 
 # A window of fewer calls is not worth a program.
-LEAST_CALLS = 2
+LEAST_CALLS = 4
 _RECENT = 20
 # Recording pauses if windows have fewer calls than this, on average over the recent ones, counting those of programs.
 _LEAST_GAIN = 8

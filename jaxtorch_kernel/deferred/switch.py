@@ -63,7 +63,6 @@ class Switch:
 
     def _pause(self) -> None:
         deferring.recorder = None
-        self.recorder.clear_cache()
         self._waiting, self._rest = self._rest, self._rest * 2
 
 
