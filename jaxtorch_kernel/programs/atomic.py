@@ -129,7 +129,7 @@ class Unavailable:
         raise RuntimeError(self.__message)
 
 
-_DONATED = Unavailable(
+_DONATED = (
     "this tensor was donated to a compiled function, and its memory has been reused. Use what the call "
     "returned, or leave the argument's name out of `donate`."
 )
@@ -138,4 +138,4 @@ _DONATED = Unavailable(
 def mark_donated(buffer: Buffer) -> None:
     """Make later use of a donated buffer an error, unless XLA left its data intact."""
     if buffer.array.is_deleted():
-        buffer.array = _DONATED  # type: ignore[assignment]  # raises wherever it is used
+        buffer.array = Unavailable(_DONATED)  # type: ignore[assignment]  # raises wherever it is used
