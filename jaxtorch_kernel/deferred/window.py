@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import CodeType
 
 import jax
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..dispatch.numbers import KindedNumber, number_operands
 from ..dispatch.operands import Offsets, Operand
-from ..dispatch.program import Program
+from ..dispatch.program import Program, compile_all
 from ..programs import rng
 from ..programs.atomic import Unavailable, receiver, run_into
 from ..programs.errors import explain_buffer
@@ -146,6 +147,8 @@ class _Run:
 
     def _run_calls(self) -> None:
         path = self.node.path()
+        with suppress(Exception):  # raised again where the call runs, after those before it
+            compile_all(call.program for call in path if call.program.constant is None)
         last: dict[int, int] = {}
         for position, call in enumerate(path):
             last |= dict.fromkeys(call.operands, position)

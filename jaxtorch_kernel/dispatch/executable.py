@@ -14,7 +14,7 @@ from ..programs.stats import ProgramRecord
 # Runs a program on flat arrays.
 Run = Callable[..., Sequence[jax.Array]]
 
-build_lock = threading.RLock()  # held while any eager program is built or compiled
+build_lock = threading.RLock()  # held while any eager program is built
 
 
 class Executable:
@@ -55,12 +55,14 @@ class Executable:
     def compile(self) -> jax.stages.Compiled:
         """Compile the trace and release it. Sets `call` and `record`."""
         assert self._traced is not None
-        self.call, self.record = finish(self._traced, self._name, self._seconds, self._avals)
+        call, record = finish(self._traced, self._name, self._seconds, self._avals)
         self._traced = None  # the handle of `call` keeps what views need of it
-        handle: Handle = self.call.program  # type: ignore[attr-defined]  # `finish` attached it
-        _compiled.add(self)
-        if counting:
-            self.count(True)
+        handle: Handle = call.program  # type: ignore[attr-defined]  # `finish` attached it
+        with build_lock:
+            self.call, self.record = call, record
+            _compiled.add(self)
+            if counting:
+                self.count(True)
         return handle.executable
 
     def count(self, on: bool) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ..programs import watching
+from ..programs import tracing, watching
 from ..programs.atomic import DONATED_ERRORS, Launch, ensure_unshared, run_all_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
@@ -28,7 +28,7 @@ from . import deferring, executable
 from .call import Call, describe, first_positions, new_call
 from .operands import Operand
 from .partition import parts_of
-from .program import Program
+from .program import Program, compile_all
 from .results import flatten
 from .running import with_operands
 from .schema import NUMBER, NUMBERS, TENSOR, TENSORS, Arguments
@@ -168,8 +168,10 @@ def run_parts(operation: Operation, divisions: Divisions, parts: list[Part], cal
     for part in parts:
         own = divisions.call_of(part, call)
         pairs.append((operation.programs.find(tuple(own.key)) or operation.program(own), own))
+    recorder = None if tracing.depth else deferring.recorder
+    if recorder is None:
+        compile_all(program for program, _ in pairs)
     if operation.signature.written:
-        recorder = deferring.recorder
         while recorder and pairs and recorder.call(operation, *pairs[0]) is not NotImplemented:
             del pairs[0]
         _run_written(operation, pairs)

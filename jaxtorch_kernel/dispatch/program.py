@@ -15,8 +15,9 @@ results and raises torch's own errors for bad input; the lowering must agree on 
 from __future__ import annotations
 
 import functools
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -29,12 +30,12 @@ from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
 from ..programs import program_cache
-from ..programs.compiling import phase
+from ..programs.compiling import phase, side_by_side
 from ..programs.rng import split_key
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
-from .executable import Executable, Run, build_lock
+from .executable import Executable, Run
 from .filling import Constant
 from .noise import Noise, noise_of
 from .operands import Operand, Operands
@@ -94,6 +95,7 @@ class Program:
         self.nbytes, self.round = program_cache.TRACED_BYTES, 0
         self.noise: Noise | None = None
         self._precision = precision
+        self._compiling = threading.RLock()
         self._metas = None if metas is None else flatten(metas)
         self.executable = self._traced()
 
@@ -254,12 +256,22 @@ class Program:
 
     def compiled(self) -> Run:
         """What runs the program. The first call that is not inside a trace compiles it."""
-        with build_lock:
+        with self._compiling:
             if self.executable.call is None:
                 program_cache.count_executable(self, self.executable.compile())
                 self.quick = self.simple
             assert self.executable.call is not None
             return self.executable.call
+
+
+def compile_all(programs: Iterable[Program]) -> None:
+    """Compile those that are not compiled yet, side by side.
+
+    Raises:
+        Whatever the compiler raises for one of them.
+    """
+    missing = dict.fromkeys(p for p in programs if p.executable.call is None)
+    side_by_side([p.compiled for p in missing])
 
 
 def _named(function: Run, name: str) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import threading
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import jaxtorch
-from jaxtorch.dispatch import parts
+from jaxtorch.dispatch import executable, parts
 from jaxtorch.dispatch.partition import parts_of
 from jaxtorch.programs import stats
 
@@ -303,3 +304,27 @@ def test_captured_code_is_one_program() -> None:
     double()
     assert not [p for p in _compiled(double) if "_foreach" in p.name]
     assert tensors[5].tolist() == [4.0] * 3
+
+
+def test_parts_are_compiled_side_by_side_on_behalf_of_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: set[int] = set()
+    finish = executable.finish
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.get_ident())
+        return finish(*args, **kwargs)
+
+    monkeypatch.setattr(executable, "finish", noted)
+    shapes: list[tuple[int, ...]] = [(41,), (2, 43)] * 9 + [(5, 47), (44, 1)]
+    tensors = [torch.randn(shape).to("jax") for shape in shapes]
+    factors = [float(i + 2) for i in range(len(shapes))]
+    before = len(stats.compiled)
+    results = torch._foreach_mul(tensors, factors)
+    records = stats.compiled[before:]
+    assert len(records) > 1
+    assert threading.get_ident() not in threads
+    assert all(r.site is not None and r.site[0] == __file__ for r in records)
+    for result, tensor, factor in zip(results, tensors, factors, strict=True):
+        assert torch.equal(result.cpu(), tensor.cpu() * factor)
