@@ -155,6 +155,8 @@ def main(model: str, way: str) -> None:
     )
     np.asarray(jax.jit(lambda x: x + 1)(jnp.ones(3)))  # JAX starts its backend
     (torch.ones(3, device="jax") + 1).cpu()
+    if way == "deferred":
+        jaxtorch.config.update(execution="deferred")
     wanted = ["construct"] if len(sys.argv) > 3 else list(stages)
     result: dict[str, Any] = {}
     for stage in wanted:
