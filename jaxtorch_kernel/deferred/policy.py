@@ -114,6 +114,8 @@ class Policy:
             self._worker.submit(lambda: None).result()
 
     def _finish(self, plans: Plans, plan: Plan) -> None:
+        if not threading.main_thread().is_alive():
+            return  # the interpreter waits for this thread before it ends
         try:
             plan.compile()
         except Exception:

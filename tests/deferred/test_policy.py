@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -94,3 +96,30 @@ def test_what_forgets_programs_forgets_windows() -> None:
 def test_the_option_is_checked() -> None:
     with pytest.raises(ValueError, match="execution must be one of 'immediate', 'deferred'"):
         jaxtorch.config.update(execution="lazy")
+
+
+AT_EXIT = """
+import threading, torch, jaxtorch
+from jaxtorch.deferred.plan import Plan
+from jaxtorch.deferred.switch import switch
+
+def compile(self):
+    threading.main_thread().join()
+    print("compiled", flush=True)
+
+Plan.compile = compile
+jaxtorch.config.update(execution="deferred")
+x = torch.ones(3, device="jax")
+for window in (lambda: x.sin().cos().sin().cos(), lambda: x.exp().sin().exp().sin()):
+    for _ in range(3):
+        y = window()
+        switch.boundary()
+"""
+
+
+def test_the_interpreter_does_not_wait_for_windows_that_are_queued() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["compiled"], "only the one that had begun"
