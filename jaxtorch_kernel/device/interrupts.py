@@ -71,7 +71,10 @@ def install() -> bool:
     if _thread is None:
         _thread = threading.Thread(target=_deliver, name="jaxtorch-interrupts", daemon=True)
         _thread.start()
-        os.register_at_fork(after_in_child=_in_child)
+        for _ in range(
+            2
+        ):  # a KeyboardInterrupt requested before the fork may end the first before its `try`
+            os.register_at_fork(after_in_child=_in_child)
     signal.signal(signal.SIGURG, _arrive)
     _mark = object()
     # A partial is C code too. The signal's number and frame become arguments that `put` ignores.

@@ -16,6 +16,7 @@ from jaxtorch.programs import stats
 
 @pytest.fixture(autouse=True)
 def deferred() -> Iterator[None]:
+    torch.ones(1, device="jax")  # the device follows the option from its first use on
     switch.recorder.clear_cache()
     jaxtorch.config.update(execution="deferred")
     yield
