@@ -98,7 +98,7 @@ def _steps(
         with _execution(way):
             for _ in range(8):  # compile
                 step().item()
-                switch.policy.wait_for_compiler()
+                switch.policy.worker.wait()
         if way == "deferred":
             compiled = sum("deferred" in r.name for r in stats.compiled[before:])
     times: dict[str, list[float]] = {way: [] for way in WAYS}

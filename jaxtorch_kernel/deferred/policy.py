@@ -16,15 +16,14 @@ after each call). It is tried again after a number of optimizer steps or noteboo
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ..programs.stats import Site
 from .node import Node
 from .plan import Plan, Plans
+from .worker import Worker
 
 if TYPE_CHECKING:
     from .window import Stack, Window
@@ -51,6 +50,7 @@ class Policy:
         sightings: how often a window must be seen before it is compiled.
         background: whether a thread compiles; otherwise the flush does (tests).
         pauses: whether recording may pause.
+        worker: the thread that compiles.
         cuts_loops: whether a window has been full, so that the next ones may have to end where a loop repeats.
     """
 
@@ -61,8 +61,7 @@ class Policy:
         self._cuts: set[Stack] = set()
         self.cuts_loops = False
         self._recent: deque[int] = deque(maxlen=_RECENT)
-        self._worker: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self.worker = Worker()
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
@@ -103,19 +102,10 @@ class Policy:
         if not self.background:
             self._finish(plans, plan)
             return plans.find(live)
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "jaxtorch-deferred")
-        self._worker.submit(self._finish, plans, plan)
+        self.worker.submit(lambda: self._finish(plans, plan))
         return None
 
-    def wait_for_compiler(self) -> None:
-        """Wait until every window that was queued is compiled."""
-        if self._worker is not None:
-            self._worker.submit(lambda: None).result()
-
     def _finish(self, plans: Plans, plan: Plan) -> None:
-        if not threading.main_thread().is_alive():
-            return  # the interpreter waits for this thread before it ends
         try:
             plan.compile()
         except Exception:
