@@ -11,7 +11,10 @@ import random
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import torch
+
+import jaxtorch
 
 Tensor = torch.Tensor
 Step = Callable[["State", random.Random], None]
@@ -39,6 +42,7 @@ class State:
         self.adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.sgd = torch.optim.SGD(self.net.parameters(), lr=1e-2, momentum=0.5)
         self.seen: list[Tensor] = []
+        self.held: list[object] = []  # JAX arrays, which no write may change
         self.round = 0
 
     def pick(self, r: random.Random) -> Tensor:
@@ -246,6 +250,13 @@ def thread(s: State, r: random.Random) -> None:
 
 
 @step
+def hold_an_array(s: State, r: random.Random) -> None:
+    a = s.pick(r)
+    if a.is_contiguous():
+        s.held.append(jaxtorch.to_jax(a))
+
+
+@step
 def synchronize(s: State, r: random.Random) -> None:
     torch.jax.synchronize()
 
@@ -266,5 +277,6 @@ def observations(number: int, rounds: int = 5) -> list[Tensor]:
                 s.seen.append(torch.tensor(len(str(raised))))
     for tensor in (*s.tensors, *s.net.parameters()):
         s.read(tensor)
+    s.seen += [torch.tensor(np.asarray(array)) for array in s.held]
     s.read(torch.rand(3, device="jax"))  # the state of the generator
     return s.seen
