@@ -2,9 +2,9 @@
 
 A window is a sequence of recorded calls. Each call is a step from one `Node` to the next, found by one dictionary
 lookup: the program, the indices of its operands, and the offsets of its views, unless these change all the time. The
-program stands for everything else
-that the call depends on: operator, dtypes, geometry, static arguments, options. So two windows that end at the same
-node compute the same function of their inputs and numbers, and the node keeps what is known about it.
+program stands for everything else that the call depends on: operator, dtypes, geometry, static arguments, options. So
+two windows that end at the same node compute the same function of their inputs, numbers and changing offsets, and the
+node keeps what is known about it.
 
 Values have indices within their window. A result has the number of results before it; an input has `~n`, where n is
 the number of inputs before it. Everything that a window records has its position from the node, so a call that was

@@ -2,7 +2,7 @@
 
 The program takes the inputs of the window and its numbers, and returns the results that somebody holds at its end. The
 others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, which lets
-XLA slice statically.
+XLA slice statically, unless they change all the time.
 
 Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
 XLA inlines them all.
@@ -49,7 +49,7 @@ class Plan:
         self._avals = _inputs(self._path)
         self.input_count = len(self._avals)
         self.donated = _overwritten(self._path, self._returned)
-        kinds = [kind for call in self._path for kind in _kinds_of(call)]
+        kinds = [kind for call in self._path for kind in call.program.operands.kinds]
         self._kinds = sorted(set(kinds))
         self._positions = [[i for i, k in enumerate(kinds) if k == kind] for kind in self._kinds]
         self._varied = [call for call in self._path if call.offsets is None and _has_views(call)]
@@ -117,9 +117,8 @@ class Plan:
             elif varied is not None and _has_views(call):
                 arguments.append(varied[: _start_count(call)])
                 varied = varied[_start_count(call) :]
-            of_call = _kinds_of(call)
             for kind in program.operands.number_kinds:
-                count = of_call.count(kind)
+                count = program.operands.kinds.count(kind)
                 arguments.append(vectors[kind][taken[kind] : taken[kind] + count])
                 taken[kind] += count
             values += program.inlined(*arguments)
@@ -139,11 +138,6 @@ def _starts(call: Recorded, offsets: Offsets) -> np.ndarray:
     starts = call.program.operands.new_starts(offsets)
     assert starts is not None, "the recorder checks that the plans apply"
     return starts
-
-
-def _kinds_of(call: Recorded) -> list[str]:
-    """The kind of each number of a call."""
-    return call.program.operands.kinds
 
 
 def _inputs(path: Sequence[Recorded]) -> list[jax.ShapeDtypeStruct]:
@@ -193,7 +187,8 @@ class Plans:
     Attributes:
         sightings: how many there were.
         compiled: the plans that can run.
-        pending: results of a plan that is being compiled; None if there is none.
+        wanted: the results of a plan that is being compiled, or that failed to compile; None if there is none.
+        misses: how many windows no compiled plan served, since the last one was compiled.
     """
 
     def __init__(self) -> None:

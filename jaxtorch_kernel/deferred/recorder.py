@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Mapping
+from types import FrameType
 
 import torch
 
@@ -27,7 +28,7 @@ from ..dispatch.schema import Arguments
 from ..programs import rng, tracing
 from ..programs.program_cache import Key
 from ..programs.site import origin, printing
-from ..storage.buffer import Buffer, geometry
+from ..storage.buffer import Buffer, buffer_of, geometry
 from ..storage.pending import CLASSES, index_of, suspend
 from .node import Node, Step
 from .policy import Policy
@@ -71,7 +72,10 @@ class Recorder:
     def hot(
         self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
     ) -> object:
-        """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded (`dispatch/hot.py`)."""
+        """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded.
+
+        The key is that of `dispatch/hot.py`, built again here: one function for both would slow every eager call.
+        """
         key: list[object] = [
             config._base if not config._open else config.options(),
             _default_dtype(),
@@ -229,7 +233,7 @@ class Recorder:
                 tensors.append(None)
                 continue
             tensor = wrap_result(leaf, first + len(made), leaf)  # type: ignore[arg-type]  # an index, while pending
-            buffer: Buffer = tensor.untyped_storage().buffer  # type: ignore[attr-defined]
+            buffer = buffer_of(tensor)
             buffer.__class__ = CLASSES[type(buffer)]
             tensors.append(tensor)
             made.append(buffer)
@@ -287,9 +291,9 @@ class _Results:
 
 def _stack() -> Stack:
     """Where this thread is: the code and the instruction of each frame outside jaxtorch's own."""
-    frame = sys._getframe(3)
+    frame: FrameType | None = sys._getframe(3)
     stack = []
     while frame is not None:
         stack.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return tuple(stack)

@@ -17,6 +17,7 @@ from types import CodeType
 import jax
 import numpy as np
 
+from ..dispatch.executable import Run
 from ..dispatch.numbers import KindedNumber, number_operands
 from ..dispatch.operands import Offsets, Operand
 from ..dispatch.program import Program, compile_all
@@ -126,6 +127,7 @@ class _Run:
         live: the indices of the results that somebody still holds.
         plan: the compiled program of the window; None to run call by call.
         values: for each result a buffer that receives it; None for a result that was dropped.
+        done: how many calls have run, call by call.
     """
 
     def __init__(self, window: Window, node: Node):
@@ -156,7 +158,8 @@ class _Run:
         while self.done < len(path):
             position = self.done
             call = path[position]
-            if self.values[call.first] is None or self.values[call.first].array is None:  # type: ignore[union-attr]
+            first = self.values[call.first]
+            if first is None or first.array is None:  # else it ran before an interrupt
                 self._run_call(call, position, last)
             for index in call.operands:
                 if last[index] == position and index >= 0 and index not in live:
@@ -206,6 +209,12 @@ class _Run:
         self, program: Program, first: int, operands: list[Operand], receivers: list[Buffer]
     ) -> None:
         execute = program.executable.call or program.compiled()
+        self._execute(execute, operands, receivers, first)
+
+    def _execute(
+        self, execute: Run, operands: list[Operand], receivers: list[Buffer], first: int
+    ) -> None:
+        """Run a program whose first result is `first`; an error names an operator and its line."""
         try:
             run_into(execute, operands, receivers)
         except jax.errors.JaxRuntimeError as error:
@@ -234,7 +243,7 @@ class _Run:
             copied = n in plan.donated and _is_shared(inputs, n)
             operands.append(inputs[n].copy() if copied else inputs[n])
         operands += plan.other_operands(self.window.numbers, self.window.offsets)
-        run_into(plan.execute, operands, made)
+        self._execute(plan.execute, operands, made, plan.live[0])
         plan.record.calls += 1
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -297,5 +306,5 @@ def _live(buffers: list[Buffer | None]) -> list[int]:
 _UNSHARED = _UNHELD = 0
 while _is_shared([object()], 0):
     _UNSHARED += 1
-while _live([Buffer(None, None)]):  # type: ignore[arg-type]
+while _live([receiver()]):
     _UNHELD += 1

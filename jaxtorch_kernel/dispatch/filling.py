@@ -21,7 +21,7 @@ from ..programs import watching
 from ..programs.site import origin
 from ..storage import placement
 from ..storage.arrays import in_host_memory
-from ..storage.buffer import Buffer, Spec, wrap_sized
+from ..storage.buffer import Buffer, Spec, buffer_of, wrap_sized
 from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, covers_buffer
@@ -123,7 +123,7 @@ class Filling:
             return None
         array, spec = put(self._filled(call, tuple(meta.shape), meta.dtype), where)
         result = wrap_sized(array, spec, tuple(meta.shape), meta.dtype)
-        self._note(result.untyped_storage().buffer)  # type: ignore[attr-defined]
+        self._note(buffer_of(result))
         return result, spec.nbytes
 
     def _written(self, call: Call) -> tuple[Tensor, int] | None:

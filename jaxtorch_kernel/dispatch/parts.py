@@ -20,7 +20,7 @@ import jax
 import torch
 
 from ..programs import tracing, watching
-from ..programs.atomic import DONATED_ERRORS, Launch, ensure_unshared, run_all_into, was_replaced
+from ..programs.atomic import DONATED_ERRORS, Launch, run_all_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
 from ..storage.buffer import Buffer
@@ -30,7 +30,7 @@ from .operands import Operand
 from .partition import parts_of
 from .program import Program, compile_all
 from .results import flatten
-from .running import with_operands
+from .running import prepared
 from .schema import NUMBER, NUMBERS, TENSOR, TENSORS, Arguments
 
 if TYPE_CHECKING:
@@ -196,12 +196,7 @@ class _Prepared:
 
 
 def _prepared(operation: Operation, program: Program, call: Call) -> _Prepared:
-    targets = [call.buffers[i] for i in program.targets]
-    for buffer in targets:
-        ensure_unshared(buffer)
-    sources = [call.buffers[i] for i in program.operands.unique]
-    operands: list[Operand] = [buffer.array for buffer in sources]
-    program = with_operands(operation, program, call, operands)
+    program, targets, sources, operands = prepared(operation, program, call)
     program.compiled()
     return _Prepared(program, call, targets, sources, operands)
 
@@ -209,30 +204,30 @@ def _prepared(operation: Operation, program: Program, call: Call) -> _Prepared:
 def _run_written(operation: Operation, pairs: list[tuple[Program, Call]]) -> None:
     """Run programs that write, all in one step."""
     while pairs:
-        prepared = [_prepared(operation, program, call) for program, call in pairs]
-        launches = iter([partial(p.program.compiled(), *p.operands) for p in prepared])
+        ready = [_prepared(operation, program, call) for program, call in pairs]
+        launches = iter([partial(p.program.compiled(), *p.operands) for p in ready])
         try:
-            _launch(prepared, launches)
+            _launch(ready, launches)
         except DONATED_ERRORS as error:
-            failed = len(prepared) - length_hint(launches) - 1
-            this = prepared[failed]
+            failed = len(ready) - length_hint(launches) - 1
+            this = ready[failed]
             if was_replaced(this.sources, this.operands):
                 pairs = pairs[failed:]  # those before it have run
                 continue
             if not isinstance(error, jax.errors.JaxRuntimeError):
                 raise
             raise explain_call(error, this.program.name, this.call.buffers) from None
-        for p in prepared:
+        for p in ready:
             _finish(p)
         return
 
 
-def _launch(prepared: list[_Prepared], launches: Iterator[Launch]) -> None:
+def _launch(ready: list[_Prepared], launches: Iterator[Launch]) -> None:
     """Run the programs and store their outputs. As in `running.py`, specs are set first, and restored on failure."""
-    for p in prepared:
+    for p in ready:
         watching.launching(p.program.executable.record)
-    targets = list(chain.from_iterable(p.targets for p in prepared))
-    specs = chain.from_iterable(p.program.new_specs for p in prepared)
+    targets = list(chain.from_iterable(p.targets for p in ready))
+    specs = chain.from_iterable(p.program.new_specs for p in ready)
     old = [(b, b.array, b.spec) for b in targets]
     try:
         for buffer, spec in zip(targets, specs, strict=True):

@@ -41,12 +41,7 @@ def run_plain(operation: Operation, program: Program, call: Call) -> object:
 
 def run_special(operation: Operation, program: Program, call: Call) -> object:
     """A call that writes, draws random numbers, or has no tensor that determines its sharding."""
-    targets = [call.buffers[i] for i in program.targets]
-    for buffer in targets:
-        ensure_unshared(buffer)
-    sources = [call.buffers[i] for i in program.operands.unique]
-    operands: list[Operand] = [buffer.array for buffer in sources]
-    program = with_operands(operation, program, call, operands)
+    program, targets, sources, operands = prepared(operation, program, call)
     try:
         if program.lowering.random:
             with random_key(operation.kinds, call, program).drawing() as key:
@@ -63,6 +58,21 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
         if watching.watcher is not None:
             watching.watcher.add_result(buffer)
     return program.results.wrap(outputs, call.tensors)
+
+
+def prepared(
+    operation: Operation, program: Program, call: Call
+) -> tuple[Program, list[Buffer], list[Buffer], list[Operand]]:
+    """The program to run, the buffers that it writes, the buffers that it reads, and its operands.
+
+    An array that is about to be donated is copied first if something else holds it.
+    """
+    targets = [call.buffers[i] for i in program.targets]
+    for buffer in targets:
+        ensure_unshared(buffer)
+    sources = [call.buffers[i] for i in program.operands.unique]
+    operands: list[Operand] = [buffer.array for buffer in sources]
+    return with_operands(operation, program, call, operands), targets, sources, operands
 
 
 def random_key(kinds: Sequence[int], call: Call, program: Program) -> rng.RandomKey:

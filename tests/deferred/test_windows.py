@@ -400,6 +400,30 @@ def test_a_window_that_fails_to_compile_runs_call_by_call(
     assert "no compiler today" in caplog.text
 
 
+def test_a_window_that_fails_as_one_program_names_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+
+    from jaxtorch.deferred import window
+
+    x = tensor()
+
+    def step() -> Tensor:
+        return (x + 1).sin().cos() * 3
+
+    repeated(step)
+
+    def failing(execute: object, operands: object, buffers: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    run = window.run_into
+    monkeypatch.setattr(window, "run_into", failing)
+    y = step()
+    with pytest.raises(torch.OutOfMemoryError, match=r"aten::mul.*test_windows\.py, line \d+"):
+        y.cpu()
+    monkeypatch.setattr(window, "run_into", run)
+    torch.testing.assert_close(step().cpu(), (x.cpu() + 1).sin().cos() * 3)
+
+
 def test_a_program_that_fails_leaves_what_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 SETUP = """
 import torch
 from torch import nn
@@ -18,6 +20,12 @@ model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
 images = torch.randn(5, 4)
 labels = torch.tensor([0, 1, 2, 0, 1])
 """
+LOSS = "%%pure\nlogits = model(images)\nloss = F.cross_entropy(logits, labels)"
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Assert that two tensors have the same values, wherever they are."""
+    torch.testing.assert_close(one.detach().cpu(), other.detach().cpu())
 
 
 def run(shell: Any, cell: str) -> Any:

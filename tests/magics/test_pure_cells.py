@@ -11,9 +11,7 @@ import torch
 
 from jaxtorch.magics.cells import compile_cell
 
-from .cells import SETUP, magic_output, run
-
-LOSS = "%%pure\nlogits = model(images)\nloss = F.cross_entropy(logits, labels)"
+from .cells import LOSS, SETUP, magic_output, run, same
 
 
 @pytest.fixture
@@ -21,10 +19,6 @@ def shell(shell: Any) -> Iterator[Any]:
     run(shell, SETUP)
     yield shell
     run(shell, "%jax off")
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one.detach().cpu(), other.detach().cpu())
 
 
 # -- what a cell gives ------------------------------------------------------------------------------------------

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from IPython.core.completer import provisionalcompleter
 
-from .cells import SETUP, fails, magic_output, run
-
-LOSS = "%%pure\nlogits = model(images)\nloss = F.cross_entropy(logits, labels)"
+from .cells import LOSS, SETUP, fails, magic_output, run, same
 
 
 @pytest.fixture
@@ -23,10 +20,6 @@ def shell(shell: Any) -> Iterator[Any]:
     run(shell, SETUP)
     yield shell
     run(shell, "%jax off")
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one.detach().cpu(), other.detach().cpu())
 
 
 def test_quiet_says_nothing(shell: Any, capsys: Any) -> None:
