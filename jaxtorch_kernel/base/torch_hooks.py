@@ -97,6 +97,9 @@ TABLE = {
     "torch._C._autograd._top_saved_tensors_default_hooks": Hook(
         "reports whether saved-tensor hooks are active"
     ),
+    "torch._C._autograd._get_current_graph_task_keep_graph": Hook(
+        "reports whether a backward pass retains its graph"
+    ),
     "torch._C._current_autograd_node": Hook("returns the node that a backward pass is running"),
     "torch._C._is_key_in_tls": Hook("reports whether a thread has options of its own"),
     "torch._C._get_obj_in_tls": Hook("reads a thread's options, also in autograd's threads"),

@@ -167,12 +167,18 @@ def interposed(tensors: Iterable[torch.Tensor]) -> bool:
 
 next_sequence_number = torch._C._autograd._get_sequence_nr
 _saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
+_keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 current_autograd_node = torch._C._current_autograd_node
 
 
 def saving_hooks() -> Any:
     """The innermost `saved_tensors_hooks` of this thread."""
     return _saving_hooks(False)
+
+
+def keeps_graph() -> bool:
+    """Whether the backward pass that is running retains the graph; torch frees saved tensors otherwise."""
+    return _keeps_graph()
 
 
 def sequence_number(node: Any) -> int:

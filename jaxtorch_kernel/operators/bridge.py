@@ -44,13 +44,14 @@ class _Context(Context, Protocol):
 
     Attributes:
         arrays: all inputs. Not `save_for_backward`: the gradient is that of these arrays, which no write can change.
+            None once they are freed, like torch's saved tensors, with the other attributes below.
         tensors: the inputs that may need a gradient.
         residuals: from the forward program, for the backward program; None inside a trace.
         pullback: of `jax.vjp`; None unless torch computes gradients inside a trace.
         saved: the structure of residuals and pullback, if torch saves their arrays; None if they are above.
     """
 
-    arrays: Sequence[jax.Array]
+    arrays: Sequence[jax.Array] | None
     tensors: Sequence[Tensor]
     residuals: Sequence[jax.Array] | None
     pullback: Pullback | None
@@ -172,16 +173,17 @@ class Bridge:
     def _forward_traced(
         self, ctx: _Context, trace: tracing.Trace
     ) -> tuple[list[Tensor], Sequence[jax.Array]]:
+        arrays = _unfreed(ctx)
         if trace.differentiable:  # JAX computes the gradient, and must see the function itself
-            outs, others = self.compiled.function(*ctx.arrays)
+            outs, others = self.compiled.function(*arrays)
         else:  # torch does, in this trace: with the pullback the forward pass is not computed twice
-            outs, ctx.pullback, others = _forward(self.compiled, ctx.arrays)
+            outs, ctx.pullback, others = _forward(self.compiled, arrays)
         self.leaves = [result_leaf(o, self.sharding) for o in outs]
         return [self.wrap(o) for o in outs], others
 
     def _forward_compiled(self, ctx: _Context) -> tuple[list[Tensor], Sequence[jax.Array]]:
         try:
-            outputs, ctx.residuals = self.compiled.run_saving(ctx.arrays)
+            outputs, ctx.residuals = self.compiled.run_saving(_unfreed(ctx))
         except jax.errors.JaxRuntimeError as error:
             raise explain(error, self.name) from None
         count = self.compiled.outputs
@@ -212,7 +214,7 @@ class Bridge:
         filled = [_or_zeros(c, leaf) for c, leaf in zip(cotangents, self.leaves, strict=True)]
         results: list[Tensor | None]
         if torch.is_grad_enabled():
-            arrays = [*ctx.arrays, *map(contiguous_array, filled)]
+            arrays = [*_unfreed(ctx), *map(contiguous_array, filled)]
             differentiable, _ = self._second()([*ctx.tensors, *filled], arrays)
             results = [g if want else None for g, want in zip(differentiable, wanted, strict=True)]
         else:
@@ -224,13 +226,15 @@ class Bridge:
             gradient = results[i]
             if gradient is not None:
                 results[i] = gradient.as_strided(size, stride)
+        if not private.keeps_graph():
+            _free(ctx)
         return results
 
     def _pulled_back(self, ctx: _Context, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
         residuals, pullback = self._saved(ctx)
         if residuals is not None:
             return self.compiled.pull_back(residuals, cotangents)
-        return _pulled_back(pullback or _forward(self.compiled, ctx.arrays)[1], cotangents)
+        return _pulled_back(pullback or _forward(self.compiled, _unfreed(ctx))[1], cotangents)
 
     def _second(self) -> Bridge:
         """The bridge of (all inputs, cotangents) -> gradients of the inputs, for a second derivative."""
@@ -271,6 +275,28 @@ def _forward(compiled: CompiledFunction, arrays: Sequence[jax.Array]) -> tuple[A
 def _pulled_back(pullback: Pullback, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
     """The gradients of the inputs. torch's cotangents are the conjugates of JAX's."""
     return [g.conj() for g in pullback([c.conj() for c in cotangents])]
+
+
+def _free(ctx: _Context) -> None:
+    """Let go of what the backward pass needed, as torch frees saved tensors.
+
+    The result of a call outlives its backward pass: a loss that is kept would keep every residual, and an optimizer
+    that updates a parameter in place would have to copy it first, since this node also refers to its array.
+    """
+    if ctx.residuals != []:  # without residuals a second backward pass needs nothing, as in torch
+        ctx.residuals = ctx.pullback = None
+    ctx.arrays, ctx.tensors = None, ()
+
+
+def _unfreed(ctx: _Context) -> Sequence[jax.Array]:
+    """The inputs of the call; torch's error if a backward pass freed them."""
+    if ctx.arrays is None:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time. The values that captured code saves for its backward "
+            "pass are freed when you call .backward() or autograd.grad(), like torch's saved tensors. Specify "
+            "retain_graph=True if you need to backward through the graph a second time."
+        )
+    return ctx.arrays
 
 
 def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:

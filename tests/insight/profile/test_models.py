@@ -19,8 +19,8 @@ from .code import adds_up
 
 
 def gpt() -> tuple[nn.Module, Callable[[Any], Any]]:
-    model = GPT(2, 32, 2, 16).to("jax")
-    x, y = torch.randint(256, (2, 2, 16)).to("jax")
+    model = GPT(2, 64, 2, 32).to("jax")
+    x, y = torch.randint(256, (2, 4, 32)).to("jax")
     return model, lambda call: call(x, y)
 
 
