@@ -336,6 +336,19 @@ def _load_batch_rules() -> None:
     HOOKS.find("torch._functorch.predispatch.lazy_load_decompositions", instead=lambda: None)()
 
 
+# Autograd for nested tensors: it uses torch's gradient formulas of `linear` and `matmul`. Autograd for the device does
+# so too, but there the device's function chooses.
+_FORMULAS = DispatchKeySet(DispatchKey.AutogradNestedTensor) | DispatchKeySet(
+    DispatchKey.PrivateUse1
+)
+
+
+def with_gradient_formula(op: OpOverload, *args: object) -> torch.Tensor:
+    """Run an operator whose gradient torch has a formula for, below the function that replaces autograd's."""
+    result: torch.Tensor = op.redispatch(_FORMULAS, *args)
+    return result
+
+
 def overload(name: str) -> Any:
     """ATen's operator of this name ("add.Tensor", "relu"). If this torch lacks it, warn and return None.
 

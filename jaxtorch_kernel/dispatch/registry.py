@@ -28,3 +28,16 @@ def kernel(*names: str) -> Callable[[F], F]:
         return function
 
     return register
+
+
+ABOVE_AUTOGRAD: dict[str, Kernel] = {}
+
+
+def above_autograd(*names: str) -> Callable[[F], F]:
+    """Register a function of tensors that runs before autograd, for operators with gradient formulas and a lowering."""
+
+    def register(function: F) -> F:
+        ABOVE_AUTOGRAD.update({f"{name}.default": function for name in names})
+        return function
+
+    return register

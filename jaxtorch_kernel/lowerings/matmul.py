@@ -6,6 +6,8 @@ the dispatch rounds a result only once, after the scaled sum of `addmm`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from ..storage.dtypes import row_of
 from .promote import cast, opmath
 from .registry import lower
 from .types import Array, Number, Operand, Scalar
+from .vjp import vjp
 
 
 def product(a: Array, b: Array, dtype: DTypeLike | None = None) -> Array:
@@ -58,6 +61,44 @@ def _rounded(x: Array) -> Array:
 @lower("mm", "bmm", "mv", "dot")
 def mm(self: Array, mat2: Array) -> Array:
     return product(self, mat2)
+
+
+@lower("linear")
+def linear(input: Array, weight: Array, bias: Array | None = None) -> Array:
+    """One contraction of the last dimensions: a reshape of the others would gather a sharded dimension."""
+    result = product(input, weight.T)
+    return result if bias is None else result + bias.astype(result.dtype)
+
+
+@lower("linear_backward", meta=False)
+def linear_backward(
+    self: Array, grad_output: Array, weight: Array, output_mask: list[bool]
+) -> tuple[Array | None, ...]:
+    """The gradients of input, weight and bias that are wanted."""
+    gradients = _gradients(linear, (self, weight), grad_output, output_mask)
+    batch = tuple(range(self.ndim - 1))
+    bias = grad_output.sum(batch, dtype=opmath(grad_output.dtype)).astype(grad_output.dtype)
+    return (*gradients, bias if output_mask[2] else None)
+
+
+@lower("matmul")
+def matmul(self: Array, other: Array) -> Array:
+    return product(self, other)
+
+
+@lower("matmul_backward", meta=False)
+def matmul_backward(
+    grad: Array, self: Array, other: Array, mask: list[bool]
+) -> tuple[Array | None, ...]:
+    """The gradients that are wanted."""
+    return _gradients(product, (self, other), grad, mask)
+
+
+def _gradients(
+    function: Callable[..., Array], factors: tuple[Array, Array], grad: Array, mask: Sequence[bool]
+) -> tuple[Array | None, ...]:
+    both = vjp(function, factors, grad)
+    return tuple(g if wanted else None for g, wanted in zip(both, mask, strict=False))
 
 
 @lower("mm.dtype", "bmm.dtype")

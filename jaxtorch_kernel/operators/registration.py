@@ -17,7 +17,7 @@ from torch.library import Library
 from ..base import torch_private as private
 from ..base.torch_private import OpOverload
 from ..dispatch.hot import hot_path
-from ..dispatch.registry import KERNELS
+from ..dispatch.registry import ABOVE_AUTOGRAD, KERNELS
 from ..dispatch.schema import Kernel, Signature, short_name
 from ..lowerings.registry import LOWERINGS
 from .choice import operation_of
@@ -65,6 +65,8 @@ def _register(library: Library) -> None:
         if private.has_kernel(f"aten::{_dispatcher_name(name)}", "CompositeImplicitAutograd"):
             # The kernel replaces a composite above autograd: the operators that it calls have the gradients.
             library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
+    for name, kernel in ABOVE_AUTOGRAD.items():
+        library.impl(_dispatcher_name(name), kernel, "AutogradPrivateUse1")
     for name in list(LOWERINGS):
         op = private.overload(name)
         if op is None:
@@ -123,11 +125,12 @@ def _siblings(op: OpOverload) -> list[OpOverload]:
 def _is_composite(op: OpOverload) -> bool:
     """Whether autograd sees only the operators that this one is composed of: a kernel would cut off its gradient.
 
-    Composites with a CPU kernel (`silu_backward`) are meant to have kernels.
+    Composites with a CPU kernel (`silu_backward`) are meant to have kernels. For composites with a kernel for autograd
+    (`linear`, `matmul`) torch has a gradient formula, which it uses where the device has a kernel.
     """
     name = f"aten::{short_name(op)}".removesuffix(".default")
-    return private.has_kernel(name, "CompositeImplicitAutograd") and not private.has_kernel(
-        name, "CPU"
+    return private.has_kernel(name, "CompositeImplicitAutograd") and not any(
+        private.has_kernel(name, key) for key in ("CPU", "Autograd")
     )
 
 

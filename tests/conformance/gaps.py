@@ -85,7 +85,6 @@ GAPS: dict[str, dict[str, str]] = {
         "pure-backward": _LSTSQ,
         "backward": _LAST_DIGITS,
     },
-    "linalg.multi_dot": {"pure-backward": _LAST_DIGITS, "backward": _LAST_DIGITS},
     "linspace": {
         "bfloat16": "the CPU rounds the step to bfloat16, which shows in 2 of 50 elements, near zero"
     },

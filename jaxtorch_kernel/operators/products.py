@@ -1,0 +1,164 @@
+"""`linear`, `matmul`, `einsum` and `tensordot` as one operator each, forward and backward.
+
+torch composes them of other operators, which reshape tensors of more than two dimensions to matrices. A reshape costs a
+call, and XLA gathers a tensor that is sharded over an inner dimension to reshape it.
+
+For `linear` and `matmul` torch also has gradient formulas (`LinearBackward0`), for devices with a kernel of their own.
+The device has one (`lowerings/matmul.py`), and the functions here, which torch calls above autograd, choose:
+
+* no gradient is recorded: the kernel;
+* torch's formula applies: autograd's node, then the kernel;
+* otherwise the composite's parts. Transforms, forward mode and dispatch modes have to see them, and the formulas do not
+  support complex numbers, or a bias that is not a vector.
+
+The backward operators are composed of their parts for a second derivative too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..base import torch_private as private
+from ..dispatch.registry import above_autograd, kernel
+from ..lowerings.promote import opmath
+from .choice import operation_of
+from .composite import Composite
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+
+@above_autograd("linear")
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`input @ weight.T + bias`."""
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if private.interposed(tensors) or not _is_layer(input, weight, bias):
+        return aten.linear.default.decompose(input, weight, bias)
+    if not _recorded(tensors):
+        return operation_of(aten.linear.default).kernel(input, weight, bias)
+    return private.with_gradient_formula(aten.linear.default, input, weight, bias)
+
+
+def _is_layer(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a kernel and torch's formula apply; the composite's parts raise torch's errors."""
+    dtype = input.dtype
+    if weight.dim() != 2 or not input.dim() or weight.dtype != dtype or not dtype.is_floating_point:
+        return False
+    return bias is None or (bias.dtype == dtype and bias.shape == weight.shape[:1])
+
+
+@above_autograd("matmul")
+def matmul(self: Tensor, other: Tensor) -> Tensor:
+    """`self @ other`."""
+    tensors = (self, other)
+    if private.interposed(tensors) or self.dtype != other.dtype:
+        return aten.matmul.default.decompose(self, other)
+    if not _recorded(tensors):
+        return operation_of(aten.matmul.default).kernel(self, other)
+    if not self.dtype.is_floating_point:
+        return aten.matmul.default.decompose(self, other)
+    return private.with_gradient_formula(aten.matmul.default, self, other)
+
+
+@above_autograd("linear_backward")
+def linear_backward(
+    self: Tensor, grad_output: Tensor | None, weight: Tensor, output_mask: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `linear`'s input, weight and bias that are wanted."""
+    if grad_output is None:  # an undefined gradient stands for zeros
+        return None, None, None
+    tensors = (self, grad_output, weight)
+    if not (private.interposed(tensors) or _recorded(tensors)):
+        operation = operation_of(aten.linear_backward.default)
+        return operation.kernel(*tensors, tuple(output_mask))
+    first, second = _of_factors(grad_output, self, weight.mT, output_mask)
+    bias = grad_output.sum_to_size(weight.shape[:1]) if output_mask[2] else None
+    return first, None if second is None else second.mT, bias
+
+
+@above_autograd("matmul_backward")
+def matmul_backward(
+    grad: Tensor | None, self: Tensor, other: Tensor, mask: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the factors that are wanted."""
+    if grad is None:
+        return None, None
+    tensors = (grad, self, other)
+    if private.interposed(tensors) or _recorded(tensors):
+        return _of_factors(grad, self, other, mask)
+    return operation_of(aten.matmul_backward.default).kernel(*tensors, tuple(mask))
+
+
+def _recorded(tensors: Sequence[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _of_factors(
+    grad: Tensor, self: Tensor, other: Tensor, mask: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of `self @ other`, composed of operators."""
+    rows, columns = self.dim() > 1, other.dim() > 1
+    left, right = self if rows else self.unsqueeze(0), other if columns else other.unsqueeze(1)
+    if not columns:
+        grad = grad.unsqueeze(-1)
+    if not rows:
+        grad = grad.unsqueeze(-2)
+    first = (grad @ right.mT).sum_to_size(left.shape).reshape(self.shape) if mask[0] else None
+    second = (left.mT @ grad).sum_to_size(right.shape).reshape(other.shape) if mask[1] else None
+    return first, second
+
+
+# -- einsum and tensordot ------------------------------------------------------------------------------------------
+
+
+def _einsum(
+    equation: str, tensors: Sequence[jax.Array], path: Sequence[int] | None = None
+) -> jax.Array:
+    dtype = opmath(tensors[0].dtype)
+    result: jax.Array = jnp.einsum(equation, *tensors, preferred_element_type=dtype)
+    return result
+
+
+def _tensordot(
+    self: jax.Array, other: jax.Array, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> jax.Array:
+    dims = (dims_self, dims_other)
+    return jnp.tensordot(self, other, dims, preferred_element_type=opmath(self.dtype))
+
+
+_contraction = Composite(_einsum, aten.einsum.default)
+_dot = Composite(_tensordot, aten.tensordot.default)
+
+
+@kernel("einsum")
+def einsum(
+    equation: str, tensors: Sequence[Tensor], *, path: Sequence[int] | None = None
+) -> Tensor:
+    """The sum of products, as one contraction for each pair of operands. The path is XLA's business."""
+    if len(tensors) < 2 or not _are_factors(tensors):  # of one operand, it may be a view
+        return aten.einsum.default.decompose(equation, tensors, path=path)
+    return _contraction(equation, list(tensors))
+
+
+@kernel("tensordot")
+def tensordot(
+    self: Tensor, other: Tensor, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> Tensor:
+    """The sum of products over pairs of dimensions, as one contraction."""
+    sizes = [
+        [t.shape[d] for d in dims if -t.dim() <= d < t.dim()]
+        for t, dims in ((self, dims_self), (other, dims_other))
+    ]
+    if sizes[0] != sizes[1] or not _are_factors((self, other)):
+        return aten.tensordot.default.decompose(self, other, dims_self, dims_other)
+    return _dot(self, other, list(dims_self), list(dims_other))
+
+
+def _are_factors(tensors: Sequence[Tensor]) -> bool:
+    """Whether their products are defined; the composite's parts raise torch's errors."""
+    dtype = tensors[0].dtype
+    return (dtype.is_floating_point or dtype.is_complex) and all(t.dtype == dtype for t in tensors)
