@@ -51,6 +51,7 @@ def first_use() -> Callable[..., Any]:
             from ..storage import placement
             from . import allocator, amp, extensions, fork, guard, interrupts, optimizers, processes
             from . import random as random  # applies an earlier `torch.manual_seed`
+            from . import uncaught
 
             # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
             # registered by then, so the next attempt fails with the same message.
@@ -68,6 +69,7 @@ def first_use() -> Callable[..., Any]:
             higher_order.install()
             _refuse_other_layouts()
             interrupts.install()
+            uncaught.install()
             switch.follow_options()
             _run = run
     return _run
