@@ -56,17 +56,23 @@ class ShortFormatter:
         given = shown_part(etb) if isinstance(etb, TracebackType) else etb
         with shortened(evalue):
             parts = self._format(etype, evalue, given, tb_offset, context)
-        return [*map(in_one_line, parts)] if self._shell.InteractiveTB.mode == "Context" else parts
+        if self._shell.InteractiveTB.mode != "Context":
+            return parts
+        brief = [_running_line(part) for part in parts]
+        return [
+            whole if line is None else line + "\n" * (following is None)  # a blank line after the last
+            for whole, line, following in zip(parts, brief, [*brief[1:], None], strict=True)
+        ]
 
 
-def in_one_line(part: str) -> str:
-    """A part of a traceback; of a frame of a library only the line that was running."""
+def _running_line(part: str) -> str | None:
+    """The header and the running line of a library's frame; None for other parts of a traceback."""
     first, *lines = part.splitlines() or [""]
     header = _HEADER.match(_COLOR.sub("", first))
     if header is None or is_user_file(os.path.expanduser(header["file"])):
-        return part
+        return None
     running = [line for line in lines if _CURRENT.match(_COLOR.sub("", line))]
-    return "\n".join([first, *running]) if running else part
+    return "\n".join([first, *running]) if running else None
 
 
 def start(shell: InteractiveShell) -> None:

@@ -84,16 +84,21 @@ def _shorten(error: BaseException, links: Links) -> None:
 
 
 def shown_part(traceback: TracebackType | None) -> TracebackType | None:
-    """A copy of a traceback without the hidden frames; all of it if that leaves none of the user."""
+    """A copy of a traceback without the hidden frames; all of it if that leaves only frames of Python and IPython."""
     hidden = _hidden(traceback)
     entries = list(_entries(traceback))
     kept = [e for e in entries if e.tb_frame not in hidden]
-    if not any(is_user_file(e.tb_frame.f_code.co_filename) for e in kept):
+    if all(_only_calls(e.tb_frame.f_code.co_filename) for e in kept):
         return traceback
     result: TracebackType | None = None
     for e in reversed(kept):
         result = TracebackType(result, e.tb_frame, e.tb_lasti, e.tb_lineno)
     return result
+
+
+def _only_calls(file: str) -> bool:
+    """Whether a frame's file says nothing of who called: it is Python's or the shell's, which run hooks of ours."""
+    return package_of(file) in (None, "IPython", "ipykernel") and not is_user_file(file)
 
 
 def _hidden(traceback: TracebackType | None) -> set[FrameType]:
