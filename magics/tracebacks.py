@@ -60,7 +60,9 @@ class ShortFormatter:
             return parts
         brief = [_running_line(part) for part in parts]
         return [
-            whole if line is None else line + "\n" * (following is None)  # a blank line after the last
+            whole
+            if line is None
+            else line + "\n" * (following is None)  # a blank line after the last
             for whole, line, following in zip(parts, brief, [*brief[1:], None], strict=True)
         ]
 

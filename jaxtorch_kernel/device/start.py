@@ -49,9 +49,19 @@ def first_use() -> Callable[..., Any]:
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import allocator, amp, extensions, fork, guard, interrupts, optimizers, processes
+            from . import (
+                allocator,
+                amp,
+                builtin_events,
+                extensions,
+                fork,
+                guard,
+                interrupts,
+                optimizers,
+                processes,
+                uncaught,
+            )
             from . import random as random  # applies an earlier `torch.manual_seed`
-            from . import uncaught
 
             # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
             # registered by then, so the next attempt fails with the same message.
@@ -61,6 +71,7 @@ def first_use() -> Callable[..., Any]:
             guard.switch_streams_in_cpp()
             allocator.install()
             extensions.extend_torch()
+            builtin_events.install()
             amp.install()
             optimizers.install()
             methods.install()
