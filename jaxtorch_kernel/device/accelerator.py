@@ -1,9 +1,9 @@
 """`torch.accelerator` for the device: the functions that a backend written in Python cannot provide through C++.
 
-Device and stream work through the device guard, and so does the index, but its C++ takes any. Synchronization, memory and capability raise "Backend doesn't
-support ..." for every backend written in Python. torch looks up each of these functions by name in `torch._C` at each
-call, so this module replaces them there. Once the spare backend is registered it *is* the accelerator, so no other
-device's functions are lost.
+Device and stream work through the device guard. Its C++ accepts every index, and synchronization, memory and capability
+raise "Backend doesn't support ..." for every backend written in Python. torch looks up each of these functions by name
+in `torch._C` at each call, so this module replaces them there. Once the spare backend is registered it *is* the
+accelerator, so no other device's functions are lost.
 """
 
 from __future__ import annotations

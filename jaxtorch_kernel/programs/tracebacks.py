@@ -75,12 +75,13 @@ def shortened(error: BaseException | None) -> Iterator[None]:
 
 def _shorten(error: BaseException, links: Links) -> None:
     hidden = _hidden(links.traceback)
-    context, cause = links.context, links.cause
-    while context is not None and _was_internal(context, hidden):
-        context = context.__context__
+    context, cause, suppressed = links.context, links.cause, links.suppressed
     if cause is not None and _was_internal(cause, hidden) and not _has_user(cause):
-        cause = None
-    _link(error, Links(shown_part(links.traceback), context, cause, links.suppressed))
+        cause, suppressed = None, False
+    while context is not None and _was_internal(context, hidden):
+        # `raise ... from None` in jaxtorch means its own error, and not one that the user is handling.
+        context, suppressed = context.__context__, suppressed and cause is not None
+    _link(error, Links(shown_part(links.traceback), context, cause, suppressed))
 
 
 def shown_part(traceback: TracebackType | None) -> TracebackType | None:
