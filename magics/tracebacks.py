@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
-_HEADER = re.compile(r"File (?P<file>.+?):\d+(, |$)")  # the first line of a frame
-_CURRENT = re.compile(r"-+> ?\d+ ")  # the line of a frame that was running
+# The first line of a frame, and the line that was running.
+_HEADER = re.compile(r"File (?P<file>.+?):\d+(, in [^(]*(?P<arguments>\(.*\)))?")
+_RUNNING = re.compile(r"-+> ?\d+ (?P<indent> *)")
+_INSTALLED = re.compile(r".*[/\\](site|dist)-packages[/\\]")
 
 
 class Formatter(Protocol):
@@ -58,23 +60,33 @@ class ShortFormatter:
             parts = self._format(etype, evalue, given, tb_offset, context)
         if self._shell.InteractiveTB.mode != "Context":
             return parts
-        brief = [_running_line(part) for part in parts]
+        short = [_in_short(part) for part in parts]
+        last = [following is None for following in [*short[1:], None]]
         return [
-            whole
-            if line is None
-            else line + "\n" * (following is None)  # a blank line after the last
-            for whole, line, following in zip(parts, brief, [*brief[1:], None], strict=True)
+            part if lines is None else lines + "\n" * ends  # a blank line after the last of them
+            for part, lines, ends in zip(parts, short, last, strict=True)
         ]
 
 
-def _running_line(part: str) -> str | None:
-    """The header and the running line of a library's frame; None for other parts of a traceback."""
+def _in_short(part: str) -> str | None:
+    """File, function and running line of a library's frame; None for other parts of a traceback."""
     first, *lines = part.splitlines() or [""]
-    header = _HEADER.match(_COLOR.sub("", first))
+    header = _HEADER.match(_plain(first))
     if header is None or is_user_file(os.path.expanduser(header["file"])):
         return None
-    running = [line for line in lines if _CURRENT.match(_COLOR.sub("", line))]
+    if folder := _INSTALLED.match(header["file"]):
+        first = first.replace(folder[0], "", 1)
+    first = first.replace(header["arguments"] or "", "", 1)
+    running = [
+        line.replace(match["indent"], "", 1)
+        for line in lines
+        if (match := _RUNNING.match(_plain(line)))
+    ]
     return "\n".join([first, *running]) if running else None
+
+
+def _plain(text: str) -> str:
+    return _COLOR.sub("", text)
 
 
 def start(shell: InteractiveShell) -> None:

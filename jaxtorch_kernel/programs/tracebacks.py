@@ -19,15 +19,17 @@ from typing import NamedTuple
 from ..base.options import config
 from .site import is_engine_file, is_user_file, package_of
 
-# Functions of torch that only pass a call on: what is called has a frame of its own.
-_PASSING_ON = {
-    os.path.join("torch", "nn", "modules", "module.py"): (
-        "_wrapped_call_impl",
-        "_call_impl",
-        "inner",
-    ),
-    os.path.join("torch", "utils", "_contextlib.py"): ("decorate_context",),
-    os.path.join("torch", "utils", "_device.py"): ("__torch_function__",),
+# Functions of torch that only pass a call on: what is called has a frame of its own. None: all functions of the file.
+_PASSING_ON: dict[str, tuple[str, ...] | None] = {
+    os.path.join("torch", *path.split("/")): names
+    for path, names in {
+        "nn/modules/module.py": ("_wrapped_call_impl", "_call_impl", "inner"),
+        "autograd/graph.py": ("_engine_run_backward",),
+        "overrides.py": ("handle_torch_function",),
+        "utils/_contextlib.py": ("decorate_context",),
+        "utils/_device.py": ("__torch_function__",),
+        "_tensor_str.py": None,
+    }.items()
 }
 # jaxtorch runs on these packages: what it calls in them is hidden with it, unless it is code that users call.
 _BELOW = ("torch", "jax", "jaxlib", "numpy")
@@ -130,7 +132,8 @@ def _is_for_users(frame: FrameType) -> bool:
 def _passes_on(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return any(
-        file.endswith(end) and frame.f_code.co_name in names for end, names in _PASSING_ON.items()
+        file.endswith(os.sep + end) and (names is None or frame.f_code.co_name in names)
+        for end, names in _PASSING_ON.items()
     )
 
 

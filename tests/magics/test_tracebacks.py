@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import pytest
 import torch
@@ -338,14 +337,13 @@ def test_an_error_with_no_frame_of_the_user_is_shown_whole(
     shell: InteractiveShell, fail: Fail
 ) -> None:
     """Such as one in a hook of the extension, which IPython calls: nothing else says where it came from."""
-    try:
+    with pytest.raises(ValueError, match="tracebacks") as caught:
         jaxtorch.config.update(tracebacks="none")
-    except ValueError as error:
-        assert error.__traceback__ is not None
-        inner: TracebackType | None = error.__traceback__.tb_next
-        parts = shell.InteractiveTB.structured_traceback(
-            ValueError, error.with_traceback(inner), inner
-        )
+    error = caught.value
+    assert error.__traceback__ is not None
+    inner = error.__traceback__.tb_next  # from jaxtorch's own frame on
+    error = error.with_traceback(inner)
+    parts = shell.InteractiveTB.structured_traceback(ValueError, error, inner)
     assert "options.py" in "".join(parts)
 
 
