@@ -13,7 +13,6 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxtorch
-from jaxtorch.device import uncaught
 
 MOST_LINES = 25
 SETUP = """
@@ -169,7 +168,7 @@ def test_the_frames_are_those_of_the_cpu(
 
 
 # Errors of the device alone: (the cell, the frames of the user and of torch, words of the message)
-ONLY_HERE: dict[str, tuple[str, int, int | None, str]] = {
+ONLY_HERE: dict[str, tuple[str, int, int, str]] = {
     "a CPU tensor for a model": ("model(torch.ones(5, 4))", 1, 2, "same device"),
     "a CPU tensor for an operator": ("x + torch.ones(5, 4)", 1, 0, "same device"),
     "a device that is none": ("x.to('jax:3')", 1, 0, "invalid device"),
@@ -184,7 +183,7 @@ ONLY_HERE: dict[str, tuple[str, int, int | None, str]] = {
     "out of memory, shown": (
         "y = torch.ones(1 << 14, device=D)\ny.view(-1, 1, 1) * y.view(1, -1, 1) * y",
         0,
-        None,
+        1,
         "out of device memory",
     ),
     "pure": ("f = jaxtorch.pure(lambda x: x @ x)\nf(x)", 2, 0, "cannot be multiplied"),
@@ -244,8 +243,23 @@ def test_no_frame_is_ours(fail: Fail, name: str) -> None:
     shown = fail(cell)
     assert_short(shown)
     assert words in shown.message
-    assert shown.frames.count("cell") == users
-    assert torchs in (None, sum(f.startswith("torch/") for f in shown.frames))
+    counts = shown.frames.count("cell"), sum(f.startswith("torch/") for f in shown.frames)
+    assert counts == (users, torchs)
+
+
+def test_an_error_in_a_model_reads_like_this(fail: Fail) -> None:
+    lines = fail("y = 1\nmodel(torch.ones(5, 7, device=D))").lines
+    assert [re.sub(r":\d+,|(?<=>) \d+|(?<=-)-+| {9,}", "", line) for line in lines[3:]] == [
+        "      1 y = 1",
+        "-> model(torch.ones(5, 7, device=D))",
+        "",
+        "File torch/nn/modules/container.py in Sequential.forward",
+        "-> input = module(input)",
+        "File torch/nn/modules/linear.py in Linear.forward",
+        "-> return F.linear(input, self.weight, self.bias)",
+        "",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (5x7 and 4x8)",
+    ]
 
 
 def ours(shown: Shown) -> int:
@@ -345,48 +359,3 @@ def test_an_error_with_no_frame_of_the_user_is_shown_whole(
     error = error.with_traceback(inner)
     parts = shell.InteractiveTB.structured_traceback(ValueError, error, inner)
     assert "options.py" in "".join(parts)
-
-
-def script(capsys: pytest.CaptureFixture[str], run: Callable[[], object]) -> str:
-    """What a script prints of an error that it does not catch."""
-    try:
-        run()
-    except Exception:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    return capsys.readouterr().err
-
-
-def test_a_script_prints_no_frame_of_ours(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    uncaught.install()
-    x, model = torch.ones(5, 4, device="jax"), torch.nn.Linear(4, 2, device="jax")
-    run = lambda: model(torch.ones(5, 4))  # noqa: E731
-    shown = script(capsys, run)
-    files = re.findall(r'File "(.+?)", line', shown)
-    assert [f.rpartition("site-packages/")[2] for f in files] == [
-        __file__,
-        __file__,
-        "torch/nn/modules/linear.py",
-    ]
-    assert "During handling" not in shown
-    assert shown.splitlines()[-1].startswith(
-        "RuntimeError: Expected all tensors to be on the same device"
-    )
-    try:
-        jaxtorch.config.update(tracebacks="full")
-        assert script(capsys, run).count("/jaxtorch/") > 2
-    finally:
-        jaxtorch.config.update(tracebacks="short")
-    model.cpu()
-    theirs = script(capsys, lambda: model(x.cpu().T))
-    assert "_call_impl" in theirs  # an error of the CPU is Python's to print
-
-
-def test_another_hook_for_uncaught_errors_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mine(*args: object) -> None: ...
-
-    monkeypatch.setattr(sys, "excepthook", mine)
-    uncaught.install()
-    assert sys.excepthook is mine
