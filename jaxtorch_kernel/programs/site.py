@@ -57,7 +57,7 @@ def _user_file(name: str) -> bool:
 
 def is_engine_file(name: str) -> bool:
     """Whether a file belongs to jaxtorch."""
-    return name.startswith(_ENGINE)
+    return name.startswith(_ENGINE + os.sep)
 
 
 def is_user_file(name: str) -> bool:
