@@ -15,7 +15,7 @@ from jaxtorch.insight import events, memory
 from jaxtorch.insight.programs import cell_of_file
 from jaxtorch.widgets import live
 
-from . import progress
+from . import progress, tracebacks
 from .cell_magics import CellMagics
 from .completion import complete_jax
 from .jax_magic import JaxMagics
@@ -34,6 +34,7 @@ def load(shell: InteractiveShell) -> None:
     cell_of_file[:] = [_Numbers(shell.compile)]
     events.start()
     progress.start(shell)
+    tracebacks.start(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
@@ -44,6 +45,7 @@ def unload(shell: InteractiveShell) -> None:
     cell_of_file.clear()
     events.stop()
     progress.stop()
+    tracebacks.stop(shell)
 
 
 def _remove(shell: InteractiveShell) -> None:

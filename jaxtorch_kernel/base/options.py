@@ -91,6 +91,8 @@ class ProcessOptions:
         compile_cache: whether compiled programs are kept on disk across sessions.
         execution: "immediate" runs each operator when it is called; "deferred" records operators and runs them together
             (docs/execution.md).
+        tracebacks: "short" shows of an error only the frames of the user and of the libraries that they call, in a
+            notebook with the extension and at the end of a script; "full" also those of jaxtorch and what it calls.
     """
 
     max_traces: int | None = _option(
@@ -118,6 +120,11 @@ class ProcessOptions:
         "immediate",
         "deferred",
         help="'deferred': record operators, and run those of a training step together; 'immediate'",
+    )
+    tracebacks: str = _one_of(
+        "short",
+        "full",
+        help="'full': errors show jaxtorch's frames too (`%tb` shows the last error again); 'short'",
     )
 
 
@@ -259,6 +266,11 @@ class Config:
     def execution(self) -> str:
         """See `ProcessOptions`."""
         return self._process.execution
+
+    @property
+    def tracebacks(self) -> str:
+        """See `ProcessOptions`."""
+        return self._process.tracebacks
 
     @property
     def program_memory(self) -> int | None:

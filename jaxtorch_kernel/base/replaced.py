@@ -1,9 +1,11 @@
-"""Temporary replacement of torch's attributes, where torch has no hook."""
+"""Replacement of torch's attributes, for a time or for good, where torch has no hook."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,3 +54,19 @@ class Replaced:
                 if not self._count:
                     for (owner, name, _), value in zip(self._attributes, self._before, strict=True):
                         setattr(owner, name, value)
+
+
+def replace_methods(cls: type, methods: Mapping[str, Callable[..., object]]) -> None:
+    """Replace methods of a class that is written in C, whose attributes Python does not let anyone set.
+
+    Python reads them from a plain dictionary, of which `vars` shows a view. Other implementations may have none: then
+    the methods stay.
+    """
+    for table in gc.get_referents(vars(cls)):
+        if isinstance(table, dict) and table.keys() >= methods.keys():
+            table.update(methods)
+            _forget_lookups(cls)
+
+
+_forget_lookups = ctypes.pythonapi.PyType_Modified
+_forget_lookups.argtypes, _forget_lookups.restype = [ctypes.py_object], None

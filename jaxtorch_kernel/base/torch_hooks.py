@@ -90,6 +90,17 @@ TABLE = {
         )
         for name, function in _ACCELERATOR.items()
     },
+    **{
+        f"torch._C._accelerator_{name}": Hook(
+            f"checks the index of `torch.accelerator.{function}`",
+            without=f"`torch.accelerator.{function}` accepts any index",
+        )
+        for name, function in (
+            ("setDeviceIndex", "set_device_index"),
+            ("exchangeDevice", "device_index"),
+            ("maybeExchangeDevice", "device_index"),
+        )
+    },
     # Autograd.
     "torch.autograd.forward_ad._current_level": Hook("reports whether forward-mode AD is active"),
     "torch._C._autograd._get_sequence_nr": Hook("numbers the nodes of a backward pass"),

@@ -49,7 +49,18 @@ def first_use() -> Callable[..., Any]:
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import allocator, amp, extensions, fork, guard, interrupts, optimizers, processes
+            from . import (
+                allocator,
+                amp,
+                builtin_events,
+                extensions,
+                fork,
+                guard,
+                interrupts,
+                optimizers,
+                processes,
+                uncaught,
+            )
             from . import random as random  # applies an earlier `torch.manual_seed`
 
             # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
@@ -60,6 +71,7 @@ def first_use() -> Callable[..., Any]:
             guard.switch_streams_in_cpp()
             allocator.install()
             extensions.extend_torch()
+            builtin_events.install()
             amp.install()
             optimizers.install()
             methods.install()
@@ -68,6 +80,7 @@ def first_use() -> Callable[..., Any]:
             higher_order.install()
             _refuse_other_layouts()
             interrupts.install()
+            uncaught.install()
             switch.follow_options()
             _run = run
     return _run

@@ -160,14 +160,14 @@ class Event(torch.Event):
     def wait(self, stream: Any = None) -> None:
         """Make a stream wait for this event. Does nothing: operators wait for their inputs."""
 
-    def elapsed_time(self, end_event: Event) -> float:  # type: ignore[override]
+    def elapsed_time(self, end_event: torch.Event) -> float:
         """Milliseconds from this event to `end_event`; waits for both.
 
         Raises:
             RuntimeError: one of them was created without `enable_timing=True`, or never recorded.
         """
         times = []
-        for event in (self, end_event):
+        for event in (self, event_of(end_event)):
             if not event._timed:
                 raise RuntimeError("both events must be created with Event(enable_timing=True)")
             event.synchronize()
@@ -178,6 +178,20 @@ class Event(torch.Event):
 
     def __repr__(self) -> str:
         return f"<torch.jax.Event {'done' if self.query() else 'pending'}>"
+
+
+_stand_ins: weakref.WeakKeyDictionary[torch.Event, Event] = weakref.WeakKeyDictionary()
+
+
+def event_of(event: torch.Event) -> Event:
+    """The event itself, or for one of torch's own class (`builtin_events.py`) that which stands for it."""
+    if isinstance(event, Event):
+        return event
+    known = _stand_ins.get(event)
+    if known is None:
+        timed = "event_flag=1" in torch.Event.__repr__(event)  # nothing else tells
+        known = _stand_ins[event] = Event(enable_timing=timed)
+    return known
 
 
 class Stream(torch.Stream):

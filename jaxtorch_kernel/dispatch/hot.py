@@ -77,7 +77,7 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
                 operands.append(buffer.array)
                 key.append(geometry(a, buffer))
         except AttributeError:  # an argument is not a tensor of the device
-            return general(*args)
+            letter = ""  # the general path. Not called here: what it raises would have this error as its context
         if letter is not None:
             if len(operands) not in numeric:
                 return general(*args)

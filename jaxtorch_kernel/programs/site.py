@@ -55,6 +55,11 @@ def _user_file(name: str) -> bool:
     return result
 
 
+def is_engine_file(name: str) -> bool:
+    """Whether a file belongs to jaxtorch."""
+    return name.startswith(_ENGINE + os.sep)
+
+
 def is_user_file(name: str) -> bool:
     """Whether a file belongs to the user: not to an installed library, Python, or jaxtorch."""
     return _is_user[name] if name in _is_user else _user_file(name)

@@ -1,0 +1,183 @@
+"""Tracebacks as torch's own would be: the frames of the user and of the libraries that they call, none of jaxtorch's.
+
+An operator on the CPU runs in C++ and has no frames. Here it runs in Python, some twenty frames deep, through torch
+again (Meta kernels) and through JAX. What is *shown* of an error leaves these frames out. The error itself keeps them:
+`jaxtorch.config(tracebacks="full")` shows them, also of an error that is past (`%tb`), and a debugger stops in them.
+
+Nothing is done where errors are raised, so that calls cost nothing more. Whoever shows an error asks for `shortened`:
+the extension for a notebook (`jaxtorch.magics.tracebacks`), `sys.excepthook` for a script (`device/uncaught.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import NamedTuple
+
+from ..base.options import config
+from .site import is_engine_file, is_user_file, package_of
+
+# Functions of torch that only pass a call on: what is called has a frame of its own. None: all functions of the file.
+_PASSING_ON: dict[str, tuple[str, ...] | None] = {
+    os.path.join("torch", *path.split("/")): names
+    for path, names in {
+        "nn/modules/module.py": ("_wrapped_call_impl", "_call_impl", "inner"),
+        "autograd/graph.py": ("_engine_run_backward",),
+        "overrides.py": ("handle_torch_function",),
+        "utils/_contextlib.py": ("decorate_context",),
+        "utils/_device.py": ("__torch_function__",),
+        "_tensor_str.py": None,
+    }.items()
+}
+# jaxtorch runs on these packages: what it calls in them is hidden with it, unless it is code that users call.
+_BELOW = ("torch", "jax", "jaxlib", "numpy")
+_FOR_USERS = tuple(
+    os.sep + os.path.join("torch", name, "") for name in ("nn", "optim", "distributions")
+)
+
+
+class Links(NamedTuple):
+    """What an exception shows besides its message, to be put back."""
+
+    traceback: TracebackType | None
+    context: BaseException | None
+    cause: BaseException | None
+    suppressed: bool
+
+
+def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool:
+    """Whether an error, or one that it followed, passed through jaxtorch or one of these packages."""
+    return any(
+        is_engine_file(frame.f_code.co_filename)
+        or (packages and package_of(frame.f_code.co_filename) in packages)
+        for each in _chain(error)
+        for frame in _frames(each.__traceback__)
+    )
+
+
+@contextmanager
+def shortened(error: BaseException | None) -> Iterator[None]:
+    """A scope in which an error, and those that it followed, have only the frames that concern the user.
+
+    An error that jaxtorch caught itself is not one of those: "During handling of the above exception" names none.
+    With `config(tracebacks="full")` nothing changes.
+    """
+    chain = [] if config.tracebacks == "full" else _chain(error)
+    before = [_links(each) for each in chain]
+    try:
+        for each, links in zip(chain, before, strict=True):
+            _shorten(each, links)
+        yield
+    finally:
+        for each, links in zip(chain, before, strict=True):
+            _link(each, links)
+
+
+def _shorten(error: BaseException, links: Links) -> None:
+    hidden = _hidden(links.traceback)
+    context, cause, suppressed = links.context, links.cause, links.suppressed
+    if cause is not None and _was_internal(cause, hidden) and not _has_user(cause):
+        cause, suppressed = None, False
+    while context is not None and _was_internal(context, hidden):
+        # `raise ... from None` in jaxtorch means its own error, and not one that the user is handling.
+        context, suppressed = context.__context__, suppressed and cause is not None
+    _link(error, Links(shown_part(links.traceback), context, cause, suppressed))
+
+
+def shown_part(traceback: TracebackType | None) -> TracebackType | None:
+    """A copy of a traceback without the hidden frames; all of it if that leaves only frames of Python and IPython."""
+    hidden = _hidden(traceback)
+    entries = list(_entries(traceback))
+    kept = [e for e in entries if e.tb_frame not in hidden]
+    if all(_only_calls(e.tb_frame.f_code.co_filename) for e in kept):
+        return traceback
+    result: TracebackType | None = None
+    for e in reversed(kept):
+        result = TracebackType(result, e.tb_frame, e.tb_lasti, e.tb_lineno)
+    return result
+
+
+def _only_calls(file: str) -> bool:
+    """Whether a frame's file says nothing of who called: it is Python's or the shell's, which run hooks of ours."""
+    return package_of(file) in (None, "IPython", "ipykernel") and not is_user_file(file)
+
+
+def _hidden(traceback: TracebackType | None) -> set[FrameType]:
+    """The frames that are not shown: ours and what they call of `_BELOW`, and `_PASSING_ON`."""
+    hidden = set()
+    inside = False  # whether the frame is jaxtorch's, or called by it
+    for frame in _frames(traceback):
+        file = frame.f_code.co_filename
+        if is_engine_file(file):
+            inside = True
+        elif inside:
+            inside = not _is_for_users(frame)
+        if inside or _passes_on(frame):
+            hidden.add(frame)
+    return hidden
+
+
+def _is_for_users(frame: FrameType) -> bool:
+    """Whether a frame below one of jaxtorch's is code of the user, or of a library that users call."""
+    file = frame.f_code.co_filename
+    if is_user_file(file):
+        # The functions that `capture/quick.py` generates belong to no module.
+        return "__name__" in frame.f_globals and not file.startswith("<eval_with_key")
+    package = package_of(file)
+    return (package is not None and package not in _BELOW) or any(f in file for f in _FOR_USERS)
+
+
+def _passes_on(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return any(
+        file.endswith(os.sep + end) and (names is None or frame.f_code.co_name in names)
+        for end, names in _PASSING_ON.items()
+    )
+
+
+def _was_internal(error: BaseException, hidden: set[FrameType]) -> bool:
+    """Whether an error was caught in one of these frames or in jaxtorch: its traceback begins where it was caught."""
+    if error.__traceback__ is None:
+        return False
+    frame = error.__traceback__.tb_frame
+    return frame in hidden or is_engine_file(frame.f_code.co_filename)
+
+
+def _has_user(error: BaseException) -> bool:
+    return any(is_user_file(f.f_code.co_filename) for f in _frames(error.__traceback__))
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
+    return (entry.tb_frame for entry in _entries(traceback))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and all that it followed, directly or not."""
+    chain: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and not any(each is other for other in chain):
+            chain.append(each)
+            waiting += [each.__context__, each.__cause__]
+    return chain
+
+
+def _links(error: BaseException) -> Links:
+    return Links(
+        error.__traceback__, error.__context__, error.__cause__, error.__suppress_context__
+    )
+
+
+def _link(error: BaseException, links: Links) -> None:
+    error.__traceback__, error.__context__ = links.traceback, links.context
+    error.__cause__ = links.cause  # sets __suppress_context__
+    error.__suppress_context__ = links.suppressed

@@ -1,0 +1,58 @@
+"""What a script prints of an error that it does not catch."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import jaxtorch
+from jaxtorch.device import uncaught
+
+
+def script(capsys: pytest.CaptureFixture[str], run: Callable[[], object]) -> str:
+    """What a script prints of an error that it does not catch."""
+    try:
+        run()
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    return capsys.readouterr().err
+
+
+def test_a_script_prints_no_frame_of_ours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    uncaught.install()
+    x, model = torch.ones(5, 4, device="jax"), torch.nn.Linear(4, 2, device="jax")
+    run = lambda: model(torch.ones(5, 4))  # noqa: E731
+    shown = script(capsys, run)
+    files = re.findall(r'File "(.+?)", line', shown)
+    assert [f.rpartition("site-packages/")[2] for f in files] == [
+        __file__,
+        __file__,
+        "torch/nn/modules/linear.py",
+    ]
+    assert "During handling" not in shown
+    assert shown.splitlines()[-1].startswith(
+        "RuntimeError: Expected all tensors to be on the same device"
+    )
+    try:
+        jaxtorch.config.update(tracebacks="full")
+        assert script(capsys, run).count("/jaxtorch/") > 2
+    finally:
+        jaxtorch.config.update(tracebacks="short")
+    model.cpu()
+    theirs = script(capsys, lambda: model(x.cpu().T))
+    assert "_call_impl" in theirs  # an error of the CPU is Python's to print
+
+
+def test_another_hook_for_uncaught_errors_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(*args: object) -> None: ...
+
+    monkeypatch.setattr(sys, "excepthook", mine)
+    uncaught.install()
+    assert sys.excepthook is mine
