@@ -4,8 +4,8 @@
     python -m jaxtorch.stubs --remove    # removes it again
 
 These names come to torch when it is imported, so mypy, pyright and editors, which only read files, do not know them.
-This writes a partial stub package (PEP 561): a folder `torch-stubs` whose modules stand for those of torch. A module can
-only be replaced as a whole, so the stubs are made from the torch that is installed, with a few declarations inserted.
+This writes a partial stub package (PEP 561): a folder `torch-stubs` whose modules stand for those of torch. A module is
+only replaced as a whole, so the stubs are made from the torch that is installed, with a few declarations inserted.
 Run it again after an update of torch or jaxtorch.
 
 A wheel cannot contain the package. pyright does not see *any* `.pyi` file of torch once a partial stub package exists,
@@ -47,7 +47,7 @@ def jax(self, device: torch.device | int | str | None = None) -> Self:
     """Move all parameters and buffers to the jax device."""
 '''
 
-# What methods of `torch.nn.Module` return whose source does not say so. pyright reads it off their code, but not in stubs.
+# Results of methods of `torch.nn.Module` that their source does not declare; pyright infers none in a stub.
 _RESULTS = {
     "__dir__": "list[str]",
     "load_state_dict": "_IncompatibleKeys",
@@ -72,7 +72,7 @@ def texts() -> dict[str, str]:
 
 
 def _with_tensor_names(text: str) -> str:
-    """The stub of `torch._C` with the names of a tensor; and with `jax`, since `torch` imports all names of `torch._C`."""
+    """The stub of `torch._C` with the names of a tensor, and with `jax`: `torch` imports all names of `torch._C`."""
     head = "class TensorBase("
     before, found, rest = text.partition(head)
     line, _, rest = rest.partition("\n")

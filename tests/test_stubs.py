@@ -1,4 +1,4 @@
-"""`python -m jaxtorch.stubs`: mypy and pyright know the names that jaxtorch gives to torch, and know torch as before."""
+"""`python -m jaxtorch.stubs`: mypy and pyright know the names that jaxtorch adds, and know torch as before."""
 
 from __future__ import annotations
 
