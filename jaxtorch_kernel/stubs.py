@@ -67,6 +67,8 @@ def texts() -> dict[str, str]:
     module_text = (source / "nn/modules/module.py").read_text("utf-8")
     found["nn/modules/module.pyi"] = _with_module_names(module_text)
     found["jax/__init__.pyi"] = _names_of_torch_jax()
+    for name in module.SUBMODULES:
+        found[f"jax/{name}.pyi"] = f"{_WRITTEN}from jaxtorch.device.{name} import *\n"
     found["py.typed"] = "partial\n"
     return found
 
@@ -106,7 +108,8 @@ def _names_of_torch_jax() -> str:
     """The stub of `torch.jax`: each of its names from the module that defines it."""
     lines = []
     for name in sorted(module.__all__):
-        lines.append(f"from {getattr(module, name).__module__} import {name} as {name}")
+        home = "torch.jax" if name in module.SUBMODULES else getattr(module, name).__module__
+        lines.append(f"from {home} import {name} as {name}")
     return _WRITTEN + "\n".join(lines) + "\n"
 
 

@@ -26,9 +26,9 @@ def _ask(name: str) -> Callable[..., Any]:
 
 
 def _stats(index: int = 0) -> dict[str, Any]:
-    from .memory import nested_memory_stats
+    from .memory import memory_stats_as_nested_dict
 
-    return nested_memory_stats()
+    return memory_stats_as_nested_dict()
 
 
 def _nothing(*args: Any) -> None:

@@ -49,7 +49,16 @@ def first_use() -> Callable[..., Any]:
             from ..operators import higher_order, methods, storages
             from ..operators.registration import install as install_operators
             from ..storage import placement
-            from . import allocator, amp, extensions, fork, guard, interrupts, optimizers, processes
+            from . import (
+                allocator,
+                autocast,
+                extensions,
+                fork,
+                guard,
+                interrupts,
+                optimizers,
+                processes,
+            )
             from . import random as random  # applies an earlier `torch.manual_seed`
 
             # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
@@ -60,7 +69,7 @@ def first_use() -> Callable[..., Any]:
             guard.switch_streams_in_cpp()
             allocator.install()
             extensions.extend_torch()
-            amp.install()
+            autocast.install()
             optimizers.install()
             methods.install()
             processes.install()
