@@ -25,7 +25,7 @@ DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowe
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
+.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,13 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks -n 2 --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
+
+wheel: .venv/test.stamp ## build the wheel into build/wheel, and try it in an environment that has its dependencies alone
+	$(BIN)/python -m scripts.wheel build/wheel
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
