@@ -30,8 +30,12 @@ NODE_MODULES := widgets/js/node_modules/.package-lock.json
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-lab: .venv/lab.stamp ## open the first notebook in JupyterLab
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+PORT ?=
+HOST ?=
+ARGS ?=
+lab: .venv/lab.stamp ## open the first notebook in JupyterLab (PORT=8888 HOST=0.0.0.0 ARGS=--no-browser)
+	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(if $(PORT),--port=$(PORT)) $(if $(HOST),--ip=$(HOST)) \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK) $(ARGS)
 
 demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01_the_jax_device.html
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
@@ -106,9 +110,10 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 
 # -- the environment ----------------------------------------------------------------------------------------
 
-# `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed.
+# `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed. setuptools would warn at every
+# install that a strict one needs its folder in build/.
 .venv/%.stamp: pyproject.toml requirements/test.txt build/files.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
 		--editable '.[$*]' --config-settings editable_mode=strict
 	@touch $@
 
