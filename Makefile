@@ -25,13 +25,17 @@ DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowe
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
+.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-lab: .venv/lab.stamp ## open the first notebook in JupyterLab
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+PORT ?=
+HOST ?=
+ARGS ?=
+lab: .venv/lab.stamp ## open the first notebook in JupyterLab (PORT=8888 HOST=0.0.0.0 ARGS=--no-browser)
+	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" $(if $(PORT),--port=$(PORT)) $(if $(HOST),--ip=$(HOST)) \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK) $(ARGS)
 
 demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01_the_jax_device.html
 	$(BIN)/python scripts/demo.py $(NOTEBOOK) build
@@ -40,8 +44,13 @@ test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint,
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
 	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks -n 2 --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
-	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
+
+wheel: .venv/test.stamp ## build the wheel into build/wheel, and try it in an environment that has its dependencies alone
+	$(BIN)/python -m scripts.wheel build/wheel
+	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
@@ -101,9 +110,10 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 
 # -- the environment ----------------------------------------------------------------------------------------
 
-# `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed.
+# `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed. setuptools would warn at every
+# install that a strict one needs its folder in build/.
 .venv/%.stamp: pyproject.toml requirements/test.txt build/files.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
 		--editable '.[$*]' --config-settings editable_mode=strict
 	@touch $@
 

@@ -50,10 +50,10 @@ def _ask(name: str) -> Callable[..., object]:
 
 
 def _stats(index: int = 0) -> dict[str, Any]:
-    from .memory import nested_memory_stats
+    from .memory import memory_stats_as_nested_dict
 
     _check(index)
-    return nested_memory_stats()
+    return memory_stats_as_nested_dict()
 
 
 def _nothing(*args: Any) -> None:

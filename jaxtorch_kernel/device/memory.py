@@ -86,7 +86,7 @@ def max_memory_reserved(device: Device = None) -> int:
     return int(peak or max_memory_allocated(device))
 
 
-def nested_memory_stats(device: Device = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
     """Allocated and reserved bytes, nested as in torch's allocators, with XLA's own figures under "xla"."""
     return {
         "allocated_bytes": {
@@ -115,7 +115,7 @@ def memory_stats(device: Device = None) -> OrderedDict[str, int]:
         else:
             flat[prefix] = value
 
-    add("", nested_memory_stats(device))
+    add("", memory_stats_as_nested_dict(device))
     return OrderedDict(sorted(flat.items()))
 
 
@@ -133,6 +133,55 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
         return int(available.split()[1]) * 1024, total
     except (OSError, StopIteration):
         return page * os.sysconf("SC_AVPHYS_PAGES"), total
+
+
+def device_memory_used(device: Device = None) -> int:
+    """Bytes of a device (of the machine, if JAX runs on the CPU) that are in use, by any program."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def memory_snapshot(
+    mempool_id: object = None, include_traces: bool = True
+) -> list[dict[str, object]]:
+    """The live arrays of all local devices: for each part on a device, what `torch.cuda.memory_snapshot` has.
+
+    XLA does not report its segments, so each part stands as a segment of one block. `%jax memory` knows the lines that
+    created them.
+
+    Args:
+        mempool_id: accepted for compatibility; there is one pool.
+        include_traces: accepted for compatibility; there are no traces.
+    """
+    import jax
+
+    pending.flush()
+    index_of = {device: i for i, device in enumerate(placement.devices())}
+    segments: list[dict[str, object]] = []
+    for array in jax.live_arrays():
+        if array.is_deleted():
+            continue
+        size = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
+        sizes = {"total_size": size, "allocated_size": size, "active_size": size}
+        block = {"size": size, "requested_size": size, "state": "active_allocated", "frames": []}
+        segments += [
+            {"device": index_of[device], "segment_type": "large", **sizes, "blocks": [block]}
+            for device in array.sharding.device_set & index_of.keys()
+        ]
+    return segments
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """Does nothing: no figure here adds up over time. `reset_peak_memory_stats` resets the peak."""
+
+
+def reset_max_memory_allocated(device: Device = None) -> None:
+    """Same as `reset_peak_memory_stats`."""
+    reset_peak_memory_stats(device)
+
+
+def ipc_collect() -> None:
+    """Does nothing: other processes get copies of tensors."""
 
 
 def empty_cache() -> None:

@@ -1,7 +1,6 @@
 """`torch.jax`: the counterpart of `torch.cuda`.
 
-torch sees one device, `jax:0`. `torch.jax.device(i)` and `torch.jax.set_device(i)` choose which of JAX's local devices
-holds new arrays; `device_count` and `current_device` refer to torch's one device. `import torch` imports this module,
+torch sees one device, `jax:0` (docs/reference/torch_jax.md says what that means). `import torch` imports this module,
 so it imports little itself: most names are loaded from their own modules on first access, and jax is imported by the
 functions that need it. A program that reads one of these names is about to use the device, so torch is extended then
 (`extensions.py`). The functions that `torch.manual_seed` calls on every backend are an exception.
@@ -10,6 +9,7 @@ functions that need it. A program that reads one of these names is about to use 
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,21 +18,48 @@ from .seeds import manual_seed_all
 
 _ELSEWHERE = {
     ".memory": """
-        empty_cache max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved
-        memory_stats memory_summary reset_peak_memory_stats
+        device_memory_used empty_cache ipc_collect max_memory_allocated max_memory_reserved mem_get_info
+        memory_allocated memory_reserved memory_snapshot memory_stats memory_stats_as_nested_dict memory_summary
+        reset_accumulated_memory_stats reset_max_memory_allocated reset_peak_memory_stats
     """,
     ".placing": """
-        device get_device_capability get_device_name get_device_properties set_device
+        can_device_access_peer device device_of get_device_capability get_device_name get_device_properties
+        set_device
     """,
     ".properties": "DeviceProperties",
     ".random": """
         get_rng_state get_rng_state_all initial_seed manual_seed seed seed_all set_rng_state set_rng_state_all
     """,
-    ".streams": "Event Stream current_stream default_stream set_stream stream synchronize",
+    ".streams": "Event Stream StreamContext current_stream default_stream set_stream stream synchronize",
 }
+
+
+class _Submodule(ModuleType):
+    """A submodule of `torch.jax`, loaded when one of its names is asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        _extend_torch()
+        return getattr(
+            importlib.import_module(f".{self.__name__.rpartition('.')[2]}", __package__), name
+        )
+
+
+SUBMODULES = {
+    "amp": _Submodule("torch.jax.amp", "The names of `torch.cuda.amp`, for the device."),
+    "memory": _Submodule("torch.jax.memory", "Memory figures of `torch.jax`."),
+    "random": _Submodule("torch.jax.random", "Seeds and random states of `torch.jax`."),
+    "streams": _Submodule("torch.jax.streams", "Streams and events of `torch.jax`."),
+}
+globals().update(SUBMODULES)
+
+OutOfMemoryError = torch.OutOfMemoryError  # what the device raises
+
 _HOME = {name: home for home, names in _ELSEWHERE.items() for name in names.split()}
 
 __all__ = [
+    "OutOfMemoryError",
     "current_device",
     "device_count",
     "from_dlpack",
@@ -42,11 +69,12 @@ __all__ = [
     "is_bf16_supported",
     "is_initialized",
     "manual_seed_all",
+    *SUBMODULES,
     *_HOME,
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "_initialized":  # `torch.utils.checkpoint` reads it before it stores random states
         return is_initialized()
     if name not in _HOME:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextvars
 
+import torch
+
 from ..storage import placement
+from ..storage.buffer import buffer_of
 from ..storage.placement import Device
 from .memory import mem_get_info
 from .properties import DeviceProperties
@@ -30,6 +33,43 @@ class device:
 
     def __exit__(self, *exc: object) -> None:
         placement.restore(self._tokens.pop())
+
+
+class device_of(device):
+    """Place new arrays on the JAX device that holds a tensor: `with torch.jax.device_of(x): ...`
+
+    Args:
+        obj: a tensor on one JAX device. Any other tensor (on the CPU, or sharded over devices) changes nothing.
+    """
+
+    def __init__(self, obj: torch.Tensor):
+        super().__init__(_index_under(obj))
+
+
+def _index_under(tensor: torch.Tensor) -> int | None:
+    """The index of the one local JAX device that holds a tensor."""
+    if tensor.device.type != "jax":
+        return None
+    holders = buffer_of(tensor).array.sharding.device_set
+    local = placement.devices()
+    (holder,) = holders if len(holders) == 1 else (None,)
+    return local.index(holder) if holder in local else None
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Whether these are two of JAX's local devices: JAX copies arrays between any two of them.
+
+    Raises:
+        RuntimeError: one of them does not exist.
+    """
+    count = len(placement.devices())
+    one, other = placement.index_of(device), placement.index_of(peer_device)
+    for index in (one, other):
+        if not 0 <= index < count:
+            raise RuntimeError(
+                f"invalid jax device index {index}: JAX has {count} local device(s) here"
+            )
+    return one != other
 
 
 def set_device(device: Device) -> None:

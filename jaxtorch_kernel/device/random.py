@@ -9,6 +9,7 @@ import torch
 from ..programs.rng import default_key, fresh_seed, is_tracing, seed_all_keys
 from ..storage.placement import Device
 from . import seeds
+from .seeds import manual_seed_all as manual_seed_all
 
 
 def follow_torch(seed: int) -> None:

@@ -47,6 +47,7 @@ def name_device() -> None:
         for_tensor=False, for_module=False, for_packed_sequence=False, for_storage=True
     )
     sys.modules["torch.jax"] = module
+    sys.modules.update({m.__name__: m for m in module.SUBMODULES.values()})
     generators.install()
 
 

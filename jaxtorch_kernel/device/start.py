@@ -51,7 +51,7 @@ def first_use() -> Callable[..., Any]:
             from ..storage import placement
             from . import (
                 allocator,
-                amp,
+                autocast,
                 builtin_events,
                 extensions,
                 fork,
@@ -72,7 +72,7 @@ def first_use() -> Callable[..., Any]:
             allocator.install()
             extensions.extend_torch()
             builtin_events.install()
-            amp.install()
+            autocast.install()
             optimizers.install()
             methods.install()
             processes.install()

@@ -12,8 +12,6 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -236,15 +234,28 @@ def set_stream(stream: torch.Stream) -> None:
     """Does nothing: there is only one stream."""
 
 
-@contextmanager
-def stream(stream: torch.Stream | None) -> Iterator[None]:
+class StreamContext:
+    """A scope of a stream: `with torch.jax.stream(s): ...` Does nothing: there is only one stream."""
+
+    def __init__(self, stream: torch.Stream | None):
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
     """Open a scope of that stream. Does nothing: there is only one stream."""
-    yield
+    return StreamContext(stream)
 
 
 __all__ = [
     "Event",
     "Stream",
+    "StreamContext",
     "current_stream",
     "default_stream",
     "set_stream",

@@ -68,7 +68,8 @@ def test_what_is_new_in_torch_is_called_jax(without, installed):
 
 def test_nothing_but_the_package_is_imported(without, installed):
     new = set(installed["modules"]) - set(without["modules"])
-    assert {n for n in new if n.partition(".")[0] != "jaxtorch"} == {"torch.jax"}
+    submodules = {f"torch.jax.{name}" for name in ("amp", "memory", "random", "streams")}
+    assert {n for n in new if n.partition(".")[0] != "jaxtorch"} == {"torch.jax", *submodules}
     assert not [n for n in new if n.startswith(("jaxtorch.operators", "jaxtorch.dispatch"))]
 
 

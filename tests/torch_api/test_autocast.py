@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from jaxtorch.device import amp
+from jaxtorch.device import autocast
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 HALVES = [torch.bfloat16, torch.float16]
@@ -110,7 +110,7 @@ def test_lists_are_those_of_cuda():
     torch.zeros(1, device="jax")
     missing = with_kernel("AutocastCUDA") - with_kernel("AutocastPrivateUse1")
     assert {n for n in missing if "cudnn" not in n} == set()
-    lists = [amp.LOWER_PRECISION, amp.FLOAT32, amp.FLOAT32_BY_DTYPE, amp.WIDEST]
+    lists = [autocast.LOWER_PRECISION, autocast.FLOAT32, autocast.FLOAT32_BY_DTYPE, autocast.WIDEST]
     every = [name for names in lists for name in names]
     assert len(every) == len(set(every))
 
