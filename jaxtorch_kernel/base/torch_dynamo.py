@@ -86,9 +86,10 @@ def _value(variable: VariableTracker, context: ComptimeContext) -> object:
         return types.MethodType(variable.fn, _value(variable.obj, context))
     try:
         value = variable.guard_as_python_constant()
-    except NotImplementedError as error:
+    except (NotImplementedError, HOOKS.find("torch._dynamo.exc.Unsupported", instead=())):
         context.graph_break(
-            f"jaxtorch.call_jax takes tensors, and values that are known when the graph is traced, not {error}"
+            "call_jax takes tensors, and values that are known when the graph is traced; a function that holds tensors "
+            "(in a closure or a container of JAX) is neither: pass each tensor as an argument"
         )
     # For a function Dynamo checks the code alone, which may have been given other values to work with.
     if isinstance(value, types.FunctionType) and variable.source is not None:

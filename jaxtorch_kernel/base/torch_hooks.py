@@ -25,6 +25,7 @@ _NODES_IN_GRAPH = {
     "torch._dynamo.variables.builder.wrap_fx_proxy": "makes the tensors that result from",
     "torch._dynamo.variables.functions.UserMethodVariable": "recognizes a method in",
     "torch._dynamo.variables.tensor.SymNodeVariable": "recognizes a symbolic number in",
+    "torch._dynamo.exc.Unsupported": "is the error of a value that is not known in",
     "torch._dynamo.guards.GuardBuilder": "describes the values that a graph depends on, for",
     "torch._dynamo.guards.install_guard": "adds such a value, for",
     "torch._guards.detect_fake_mode": "reports whether shapes alone are computed, for",

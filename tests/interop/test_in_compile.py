@@ -148,9 +148,97 @@ def test_one_graph_with_the_gradient_of_eager_code(code: Code, backend: str, x: 
 def test_gradients_of_jax_through_compiled_code(code: Code, backend: str, x: Tensor) -> None:
     compiled = torch.compile(code, backend=backend, fullgraph=True)
     compiled(x)
-    if code is of_torchs_scan:  # in a trace of jax_view torch's scan is a function of Python; it needs no graph
-        code = compiled
     array = jaxtorch.to_jax(x.detach())
-    gradient = jax.jit(jax.grad(jaxtorch.jax_view(lambda x: compiled(x).square().sum())))(array)
+    gradient = jax.grad(jaxtorch.jax_view(lambda x: compiled(x).square().sum()))(array)
     expected = value_and_gradient(code, x)[1]
     np.testing.assert_allclose(gradient, jaxtorch.to_jax(expected), rtol=1e-5, atol=1e-5)
+
+
+def scaled_by(scale: float) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: x * scale
+
+
+factor = 2.0
+
+
+def by_factor(x: jax.Array) -> jax.Array:
+    return x * factor
+
+
+@BACKENDS
+def test_the_function_and_what_it_reads_are_not_stale(
+    backend: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = torch.compile(lambda x, f: jaxtorch.call_jax(f, x), backend=backend, fullgraph=True)
+    for scale in (2.0, 3.0):  # the same code, another closure
+        assert torch.equal(given(x, scaled_by(scale)), x * scale)
+    reads = torch.compile(lambda x: jaxtorch.call_jax(by_factor, x), backend=backend, fullgraph=True)
+    for new in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "factor", new)
+        assert torch.equal(reads(x), x * new)
+
+
+@BACKENDS
+def test_numbers_and_sizes_that_change(backend: str) -> None:
+    f = torch.compile(lambda x, n: jaxtorch.call_jax(jnp.multiply, x, n), backend=backend, fullgraph=True)
+    for size, number in ((2, 2), (3, 3), (4, 4), (4, 2.5), (4, 3.5)):
+        x = torch.randn(size, 3, device="jax")
+        assert torch.equal(f(x, number), x * number)
+
+
+@BACKENDS
+def test_what_no_graph_can_have_is_said_and_runs_between_graphs(backend: str, x: Tensor) -> None:
+    def code(x: Tensor) -> Tensor:
+        y = x.sin()
+        return jaxtorch.call_jax(lambda a: a * (2 if y is None else 3), x) + y
+
+    with pytest.raises(Exception, match="pass each tensor as an argument"):
+        torch.compile(code, backend=backend, fullgraph=True)(x)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(code, backend=backend)(x), code(x))
+
+
+@BACKENDS
+def test_a_tensor_elsewhere_is_refused(backend: str) -> None:
+    f = torch.compile(lambda x: jaxtorch.call_jax(jnp.sin, x), backend=backend, fullgraph=True)
+    with pytest.raises(Exception, match=r"\.jax\(\)"):
+        f(torch.ones(3))
+
+
+def test_one_program_with_the_code_around_it(x: Tensor) -> None:
+    f = torch.compile(of_pallas, backend="jax", fullgraph=True)
+    with torch.no_grad():
+        before = jaxtorch.compile_count()
+        f(x)
+        assert jaxtorch.compile_count() - before == 1
+
+
+@BACKENDS
+def test_loops_of_this_package_around_a_call(backend: str, x: Tensor) -> None:
+    def code(x: Tensor) -> Tensor:
+        last, ys = jaxtorch.scan(lambda c, e: (jaxtorch.call_jax(tenfold, c + e), c * 2), x[0], x)
+        return last + ys
+
+    compiled = torch.compile(code, backend=backend, fullgraph=True)
+    torch.testing.assert_close(value_and_gradient(compiled, x), value_and_gradient(code, x))
+
+
+def test_a_step_of_training(x: Tensor) -> None:
+    """`torch.compile` of the model inside `jit`, and of the loss alone in an eager loop."""
+    losses = []
+    for captured in (False, True):
+        weight = torch.nn.Parameter(x.detach().clone())
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+        loss_of = torch.compile(lambda w: of_custom_vjp(w).square().mean(), backend="jax", fullgraph=True)
+
+        def step(weight=weight, optimizer=optimizer, loss_of=loss_of) -> Tensor:  # type: ignore[no-untyped-def]
+            optimizer.zero_grad()
+            loss = loss_of(weight)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = jaxtorch.jit(step) if captured else step
+        losses.append(torch.stack([run() for _ in range(3)]))
+    torch.testing.assert_close(losses[0], losses[1])
+    assert losses[0][0] != losses[0][2]
