@@ -15,7 +15,7 @@ from torch._higher_order_ops import scan as torch_scan
 
 import jaxtorch
 
-from ..capture.conftest import fresh_dynamo  # noqa: F401
+
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 Tensor = torch.Tensor
