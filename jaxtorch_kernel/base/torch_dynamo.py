@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -52,8 +52,10 @@ def _emit(context: ComptimeContext) -> None:
     """Add the node to the graph. Dynamo calls this while it traces `node_in_graph`, whose locals it reads and sets."""
     translator = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
     known = translator.symbolic_locals
-    run, function, structure = (_value(known[n], context) for n in ("run", "function", "structure"))
-    leaves = list(known["leaves"].realize().items)
+    run = cast(Run, _value(known["run"], context))
+    function = cast(Callable[..., object], _value(known["function"], context))
+    structure = cast(pytree.TreeSpec, _value(known["structure"], context))
+    leaves: list[VariableTracker] = known["leaves"].realize().items  # type: ignore[attr-defined]  # of a list
     tensors = [i for i, leaf in enumerate(leaves) if leaf.is_tensor()]
     statics = [None if leaf.is_tensor() else _value(leaf, context) for leaf in leaves]
     results: list[pytree.TreeSpec] = []

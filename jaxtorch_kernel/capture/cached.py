@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -34,9 +34,6 @@ from .replay import Replay
 from .retraces import forget_old_states, state_of, warn_if_often, why
 from .sharing import NeedsOffset
 from .signature import Arguments, key_of
-
-if TYPE_CHECKING:
-    from .lowering import Lowered
 
 R = TypeVar("R", bound=Replay)
 _MOST_PLAIN = 3  # calls in a row that create parameters
@@ -75,7 +72,7 @@ class Cached(ABC, Generic[R]):
         donate: str | Sequence[str] = (),
     ):
         self._function = function
-        self._options = (name, max_entries, static, donate)
+        self._options: tuple[object, ...] = (name, max_entries, static, donate)
         self._name = name
         self._max_entries = max_entries
         self._static = Named(function, static)
@@ -119,7 +116,7 @@ class Cached(ABC, Generic[R]):
                 again()
         return result
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """The lock that is held while a call may be traced."""
         return self._lock
 
@@ -157,10 +154,6 @@ class Cached(ABC, Generic[R]):
             if traced:
                 replay.undo_trace()
             return replay
-
-    @abstractmethod
-    def lower(self, *args: object, target: str | None = None, **kwargs: object) -> Lowered:
-        """Lower the program of a call without running it."""
 
     def _traced(self, arguments: Arguments, key: Hashable, previous: R | None) -> R:
         trace = self._open_record(arguments, previous)

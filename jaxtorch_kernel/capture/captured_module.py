@@ -9,17 +9,39 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import torch
 
-from .cached import CacheInfo, Cached
+from .cached import CacheInfo
 
 if TYPE_CHECKING:
     from .lowering import Lowered
 
 Module = torch.nn.Module
-C = TypeVar("C", bound=Cached[Any])
+
+
+class Calls(Protocol):
+    """What runs the calls: a `Pure` or a `Jit`."""
+
+    _function: Callable[..., object]
+    _options: tuple[object, ...]
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Run a call."""
+
+    @property
+    def lower(self) -> Callable[..., Lowered]:
+        """Lowers the program of a call."""
+
+    def cache_info(self) -> CacheInfo:
+        """The number of cached programs."""
+
+    def clear_cache(self) -> None:
+        """Drop every program."""
+
+
+C = TypeVar("C", bound=Calls)
 
 
 class CapturedModule(Module):
@@ -30,7 +52,7 @@ class CapturedModule(Module):
     """
 
     __slots__ = ("_jaxtorch",)
-    _jaxtorch: Cached[Any]
+    _jaxtorch: Calls
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         if torch.compiler.is_dynamo_compiling():  # the call becomes part of a larger program
@@ -44,9 +66,10 @@ class CapturedModule(Module):
         assert isinstance(module, Module)
         return module
 
-    def lower(self, *args: object, **kwargs: Any) -> Lowered:
-        """Lower the program of a call without running it, as `pure(function).lower` and `jit(function).lower` do."""
-        return self._jaxtorch.lower(*args, **kwargs)
+    @property
+    def lower(self) -> Callable[..., Lowered]:
+        """Lowers the program of a call without running it, as `pure(function).lower` and `jit(function).lower` do."""
+        return self._jaxtorch.lower
 
     def cache_info(self) -> CacheInfo:
         """Hits, misses, and the number of cached programs."""
@@ -58,19 +81,23 @@ class CapturedModule(Module):
 
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Copies and pickles are those of the module, captured again."""
-        captured = self._jaxtorch
-        return captured_by, (type(captured), self.__wrapped__, *captured._options)
+        calls = self._jaxtorch
+        return captured_by, (type(calls), self.__wrapped__, *calls._options)
 
 
 @overload
-def captured_by(kind: type[C], function: Callable[..., object], *options: Any) -> C: ...
+def captured_by(kind: Callable[..., C], function: Module, *options: object) -> CapturedModule: ...
 
 
 @overload
-def captured_by(kind: type[C], function: Module, *options: Any) -> CapturedModule: ...
+def captured_by(
+    kind: Callable[..., C], function: Callable[..., object], *options: object
+) -> C | CapturedModule: ...
 
 
-def captured_by(kind: type[C], function: Callable[..., object], *options: Any) -> C | CapturedModule:
+def captured_by(
+    kind: Callable[..., C], function: Callable[..., object], *options: object
+) -> C | CapturedModule:
     """A function or module whose calls run compiled.
 
     Args:
@@ -88,6 +115,7 @@ def captured_by(kind: type[C], function: Callable[..., object], *options: Any) -
         cls.__name__, (CapturedModule, cls), {}, lambda body: body.update(names)
     )
     new: CapturedModule = object.__new__(derived)
-    new.__dict__ = function.__dict__
+    # Not by the module's own `__setattr__`.
+    object.__setattr__(new, "__dict__", function.__dict__)
     object.__setattr__(new, "_jaxtorch", captured)
     return new

@@ -40,7 +40,13 @@ Tensor = torch.Tensor
 _HIDDEN = (
     *("storage", "lowerings", "programs", "dispatch", "operators", "device"),
     *("capture.pure", "capture.jit", "capture.jax_view"),
-    *("interop.optax", "interop.optax_rule", "interop.tensor_update", "interop.torch_call", "interop.values"),
+    *(
+        "interop.optax",
+        "interop.optax_rule",
+        "interop.tensor_update",
+        "interop.torch_call",
+        "interop.values",
+    ),
 )
 
 

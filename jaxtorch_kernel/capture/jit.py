@@ -93,7 +93,7 @@ class Jit(Cached[Step]):
 
 
 @overload
-def jit(
+def jit(  # type: ignore[overload-overlap]  # a module is callable, too
     function: torch.nn.Module,
     *,
     name: str | None = None,
@@ -174,7 +174,7 @@ def jit(
         tensor([0.5000, 0.5000], device='jax:0', requires_grad=True)
     """
     if function is None:
-        return functools.partial(
+        return functools.partial(  # type: ignore[return-value]  # of the overload for a function
             jit,
             name=name,
             max_entries=max_entries,

@@ -57,7 +57,7 @@ class Pure(Cached[Entry]):
 
 
 @overload
-def pure(
+def pure(  # type: ignore[overload-overlap]  # a module is callable, too
     function: torch.nn.Module,
     *,
     name: str | None = None,
@@ -136,7 +136,7 @@ def pure(
         CacheInfo(hits=0, misses=1, maxsize=None, currsize=1)
     """
     if function is None:
-        return functools.partial(
+        return functools.partial(  # type: ignore[return-value]  # of the overload for a function
             pure,
             name=name,
             max_entries=max_entries,

@@ -158,7 +158,10 @@ def _run(
         first, second = map(iter, jax.eval_shape(flat, *avals))
     needs_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     with mode:
-        leaves = [_fake(next(first if d else second), needs_gradient and d) for d in results.differentiable]
+        leaves = [
+            _fake(next(first if d else second), needs_gradient and d)
+            for d in results.differentiable
+        ]
     return jax.tree.unflatten(results.structure, leaves)
 
 

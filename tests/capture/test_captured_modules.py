@@ -137,7 +137,9 @@ def test_training_by_its_own_parameters(module: Net, x: torch.Tensor) -> None:
             call(x).square().sum().backward()
             optimizer.step()
         assert net[1].num_batches_tracked == 3
-    torch.testing.assert_close(dict(module.state_dict()), dict(expected.state_dict()), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(
+        dict(module.state_dict()), dict(expected.state_dict()), rtol=1e-2, atol=1e-3
+    )
 
 
 @CAPTURES
@@ -169,3 +171,39 @@ def test_a_lazy_module() -> None:
     captured(x)
     assert captured[0].weight.shape == (3, 5)
     runs_compiled(captured, x)
+
+
+class Guarded(nn.Linear):
+    """Whose attributes cannot be set from outside, and whose subclasses are counted."""
+
+    subclasses = 0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        Guarded.subclasses += 1
+
+    def __setattr__(self, name: str, value: object) -> None:
+        assert name != "__dict__"
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> object:
+        return 5 if name == "computed" else super().__getattr__(name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Guarded(4, 4),
+        lambda: torch.compile(nn.Linear(4, 4), backend="jax"),
+        lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+    ],
+    ids=["own rules", "compiled", "fx", "parametrized", "transformer"],
+)
+def test_modules_of_unusual_classes(make: Callable[[], nn.Module], x: torch.Tensor) -> None:
+    module = make().to("jax").eval()
+    captured = jaxtorch.pure(module)
+    runs_compiled(captured, x[None])
+    if isinstance(module, Guarded):
+        assert captured.computed == 5

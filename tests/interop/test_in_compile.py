@@ -15,8 +15,6 @@ from torch._higher_order_ops import scan as torch_scan
 
 import jaxtorch
 
-
-
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 Tensor = torch.Tensor
 Code = Callable[[Tensor], Tensor]
@@ -172,7 +170,9 @@ def test_the_function_and_what_it_reads_are_not_stale(
     given = torch.compile(lambda x, f: jaxtorch.call_jax(f, x), backend=backend, fullgraph=True)
     for scale in (2.0, 3.0):  # the same code, another closure
         assert torch.equal(given(x, scaled_by(scale)), x * scale)
-    reads = torch.compile(lambda x: jaxtorch.call_jax(by_factor, x), backend=backend, fullgraph=True)
+    reads = torch.compile(
+        lambda x: jaxtorch.call_jax(by_factor, x), backend=backend, fullgraph=True
+    )
     for new in (2.0, 3.0):
         monkeypatch.setitem(globals(), "factor", new)
         assert torch.equal(reads(x), x * new)
@@ -180,7 +180,9 @@ def test_the_function_and_what_it_reads_are_not_stale(
 
 @BACKENDS
 def test_numbers_and_sizes_that_change(backend: str) -> None:
-    f = torch.compile(lambda x, n: jaxtorch.call_jax(jnp.multiply, x, n), backend=backend, fullgraph=True)
+    f = torch.compile(
+        lambda x, n: jaxtorch.call_jax(jnp.multiply, x, n), backend=backend, fullgraph=True
+    )
     for size, number in ((2, 2), (3, 3), (4, 4), (4, 2.5), (4, 3.5)):
         x = torch.randn(size, 3, device="jax")
         assert torch.equal(f(x, number), x * number)
@@ -229,7 +231,9 @@ def test_a_step_of_training(x: Tensor) -> None:
     for captured in (False, True):
         weight = torch.nn.Parameter(x.detach().clone())
         optimizer = torch.optim.SGD([weight], lr=0.01)
-        loss_of = torch.compile(lambda w: of_custom_vjp(w).square().mean(), backend="jax", fullgraph=True)
+        loss_of = torch.compile(
+            lambda w: of_custom_vjp(w).square().mean(), backend="jax", fullgraph=True
+        )
 
         def step(weight=weight, optimizer=optimizer, loss_of=loss_of) -> Tensor:  # type: ignore[no-untyped-def]
             optimizer.zero_grad()

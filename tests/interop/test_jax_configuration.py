@@ -66,7 +66,9 @@ FRONTS: dict[str, Callable[[JaxCode], Code]] = {
     "pure": lambda function: jaxtorch.pure(by_call(function)),
     "jit": lambda function: jaxtorch.jit(by_call(function)),
     "compile": lambda function: torch.compile(by_call(function), backend="jax", fullgraph=True),
-    "compile with eager": lambda function: torch.compile(by_call(function), backend="eager", fullgraph=True),
+    "compile with eager": lambda function: torch.compile(
+        by_call(function), backend="eager", fullgraph=True
+    ),
 }
 
 
@@ -100,4 +102,3 @@ def test_gradients_by_the_configuration_of_the_call(change: Change) -> None:
         with change():
             y = jaxtorch.call_jax(lambda a: a @ a, x)
         torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected)
-
