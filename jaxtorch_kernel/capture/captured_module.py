@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .lowering import Lowered
 
 Module = torch.nn.Module
+_in_dynamo = torch.compiler.is_dynamo_compiling
 
 
 class Calls(Protocol):
@@ -55,7 +56,7 @@ class CapturedModule(Module):
     _jaxtorch: Calls
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # the call becomes part of a larger program
+        if _in_dynamo():  # the call becomes part of a larger program
             return super().__call__(*args, **kwargs)
         return self._jaxtorch(*args, **kwargs)
 

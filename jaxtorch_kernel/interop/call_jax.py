@@ -35,6 +35,7 @@ from ..storage.dtypes import to_numpy, to_torch
 P = ParamSpec("P")
 Tensor = torch.Tensor
 Array = jax.Array
+_in_dynamo = torch.compiler.is_dynamo_compiling
 _MOST = 8  # specializations of one signature, which differ in the values that the function read
 
 
@@ -97,7 +98,7 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
         >>> torch.equal(x.grad, x.detach().cos())
         True
     """
-    if torch.compiler.is_dynamo_compiling():
+    if _in_dynamo():
         return node_in_graph(_run, function, args, kwargs)
     tensors, tree = split_jax((args, kwargs), is_tensor)
     _check_devices(tensors)
