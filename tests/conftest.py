@@ -1,4 +1,4 @@
-"""`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`)."""
+"""`JAXTORCH_DEFERRED=MODE` runs the tests with deferred execution (`deferred/modes.py`); what several folders need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from .deferred import modes
 
@@ -39,3 +40,12 @@ def _immediate(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Dynamo remembers nothing, before and after; random numbers start anew."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()

@@ -16,6 +16,21 @@ _ACCELERATOR = {
     "_accelerator_getMemoryInfo": "get_memory_info",
 }
 
+_NODES_IN_GRAPH = {
+    "torch._dynamo.comptime.comptime": "runs Python at the time of compilation, for",
+    "torch._dynamo.comptime.ComptimeContext._i_will_not_complain_if_bc_breaks_InstructionTranslator": (
+        "has the variables of"
+    ),
+    "torch._dynamo.variables.base.VariableTracker": "makes the results of",
+    "torch._dynamo.variables.builder.wrap_fx_proxy": "makes the tensors that result from",
+    "torch._dynamo.variables.functions.UserMethodVariable": "recognizes a method in",
+    "torch._dynamo.variables.tensor.SymNodeVariable": "recognizes a symbolic number in",
+    "torch._dynamo.exc.Unsupported": "is the error of a value that is not known in",
+    "torch._dynamo.guards.GuardBuilder": "describes the values that a graph depends on, for",
+    "torch._dynamo.guards.install_guard": "adds such a value, for",
+    "torch._guards.detect_fake_mode": "reports whether shapes alone are computed, for",
+}
+
 TABLE = {
     # The device and its tensors.
     "torch.utils.backend_registration._setup_privateuseone_for_python_backend": Hook(
@@ -179,6 +194,13 @@ TABLE = {
         "lets Dynamo skip a package",
         without="Dynamo looks into jaxtorch, which makes calls of compiled code slow",
     ),
+    **{
+        path: Hook(
+            f"{purpose} a call of JAX in code that Dynamo traces",
+            without="`torch.compile` ends its graph at a call of JAX",
+        )
+        for path, purpose in _NODES_IN_GRAPH.items()
+    },
     "torch._dynamo.disable": Hook(
         "keeps Dynamo out of `torch.utils.checkpoint`, as torch does",
         without="Dynamo looks into it",

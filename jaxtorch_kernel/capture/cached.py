@@ -72,6 +72,7 @@ class Cached(ABC, Generic[R]):
         donate: str | Sequence[str] = (),
     ):
         self._function = function
+        self._options: tuple[object, ...] = (name, max_entries, static, donate)
         self._name = name
         self._max_entries = max_entries
         self._static = Named(function, static)
@@ -115,7 +116,7 @@ class Cached(ABC, Generic[R]):
                 again()
         return result
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """The lock that is held while a call may be traced."""
         return self._lock
 
@@ -145,6 +146,14 @@ class Cached(ABC, Generic[R]):
         else:
             self.source.hits += 1
         return replay, arguments, buffers, traced
+
+    def _found_without_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> R:
+        """The program of a call, without a run of it."""
+        with self.exclusive():
+            replay, _, _, traced = self.find(args, kwargs)
+            if traced:
+                replay.undo_trace()
+            return replay
 
     def _traced(self, arguments: Arguments, key: Hashable, previous: R | None) -> R:
         trace = self._open_record(arguments, previous)

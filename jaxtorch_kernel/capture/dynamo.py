@@ -35,10 +35,18 @@ from .pure import Pure
 
 Tensor = torch.Tensor
 
-# Not all of `capture`: Dynamo must see that the hooks of `guards` do nothing.
+# Not all of `capture`: Dynamo must see that the hooks of `guards` do nothing. Not all of `interop`: it must see that
+# `call_jax` is one node of its graph.
 _HIDDEN = (
-    *("storage", "lowerings", "programs", "dispatch", "operators", "device", "interop"),
+    *("storage", "lowerings", "programs", "dispatch", "operators", "device"),
     *("capture.pure", "capture.jit", "capture.jax_view"),
+    *(
+        "interop.optax",
+        "interop.optax_rule",
+        "interop.tensor_update",
+        "interop.torch_call",
+        "interop.values",
+    ),
 )
 
 

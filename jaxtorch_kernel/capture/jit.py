@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -22,9 +22,13 @@ from ..base.torch_private import pytree
 from ..programs import tracing
 from . import saving
 from .cached import Cached, check_callable, name_of
+from .captured_module import CapturedModule, captured_by
 from .same_program import same_program
 from .signature import Arguments
 from .step import Step, trace_step
+
+if TYPE_CHECKING:
+    from .lowering import Lowered
 
 _steps = threading.RLock()
 
@@ -47,6 +51,29 @@ class Jit(Cached[Step]):
         with _steps:
             return super().__call__(*args, **kwargs)
 
+    def lower(self, *args: object, target: str | None = None, **kwargs: object) -> Lowered:
+        """Lower the program of a step without running it: nothing that the step would write changes.
+
+        A step that creates state, such as an optimizer's, creates it with its initial values.
+
+        Args:
+            args, kwargs: as in a call.
+            target: as in `pure(function).lower`, which also says what is returned.
+
+        Example:
+            >>> import torch, jaxtorch
+            >>> total = torch.zeros(2, device="jax")
+            >>> step = jaxtorch.jit(lambda x: total.add_(x))
+            >>> step.lower(torch.ones(2, device="jax")).as_text().count("stablehlo.add")
+            1
+            >>> total
+            tensor([0., 0.], device='jax:0')
+        """
+        from .lowering import forward_of
+
+        with _steps:
+            return forward_of(self._found_without_run(args, kwargs).compiled, target)
+
     def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         result = super()._run_plain(args, kwargs)
         return pytree.tree_map_only(torch.Tensor, without_history, result)
@@ -63,6 +90,17 @@ class Jit(Cached[Step]):
             step.compiled.forward = previous.compiled.forward
             step.compiled.records = previous.compiled.records
         return step
+
+
+@overload
+def jit(  # type: ignore[overload-overlap]  # a module is callable, too
+    function: torch.nn.Module,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> CapturedModule: ...
 
 
 @overload
@@ -94,7 +132,7 @@ def jit(
     max_entries: int | None = None,
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
-) -> Jit | Callable[[Callable[..., object]], Jit]:
+) -> Jit | CapturedModule | Callable[[Callable[..., object]], Jit]:
     """Compile torch code with side effects, such as a whole training step, into one program per signature.
 
     `zero_grad`, forward, `backward`, clipping and `optimizer.step()` become one XLA program; parameters, gradients and
@@ -111,7 +149,8 @@ def jit(
             after the call.
 
     Returns:
-        A callable that returns what the function returns; tensors in it carry no gradient history.
+        A callable that returns what the function returns; tensors in it carry no gradient history. It has `lower`,
+        `cache_info` and `clear_cache`, and for a module everything that the module has.
 
     Raises:
         CaptureError: if the code does something that a captured program cannot do.
@@ -135,7 +174,7 @@ def jit(
         tensor([0.5000, 0.5000], device='jax:0', requires_grad=True)
     """
     if function is None:
-        return functools.partial(
+        return functools.partial(  # type: ignore[return-value]  # of the overload for a function
             jit,
             name=name,
             max_entries=max_entries,
@@ -143,4 +182,6 @@ def jit(
             donate=donate,
         )
     check_callable(function, "jit")
-    return Jit(function, name or name_of(function), max_entries, static_argnames, donate)
+    return captured_by(
+        Jit, function, name or name_of(function), max_entries, static_argnames, donate
+    )

@@ -22,13 +22,17 @@ _TARGET = re.compile(r"(v\d+\w*|tpu\w+):\d+(x\d+)*")
 
 
 class Lowered:
-    """A captured program before compilation. Created by `pure(function).lower(...)`.
+    """A captured program before compilation. Created by `pure(function).lower(...)` and `jit(function).lower(...)`.
+
+    It has the methods and attributes of `jax.stages.Lowered`. Its arguments are arrays: those of the call, then what
+    the code reads by name.
 
     Args:
         function: a JAX function of arrays.
         avals: shapes and dtypes of its arguments.
         name: the name of the program.
         target: a TPU topology such as "v5e:1x1", or None for this machine's device.
+        donated: indices of the arguments whose memory the program may reuse.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Lowered:
         avals: Sequence[jax.ShapeDtypeStruct],
         name: str,
         target: str | None = None,
+        donated: Sequence[int] = (),
     ):
         if target is not None and not _TARGET.fullmatch(target):
             raise ValueError(
@@ -52,7 +57,7 @@ class Lowered:
             return function(*operands)
 
         program.__name__ = program.__qualname__ = name
-        self._jitted = jax.jit(program)
+        self._jitted = jax.jit(program, donate_argnums=tuple(donated))
         with jax.enable_x64(True):
             self._traced = self._jitted.trace(*self._avals)
 
@@ -66,10 +71,29 @@ class Lowered:
         with jax.enable_x64(True):
             return self._traced.lower(lowering_platforms=("tpu",) if self.target else None)
 
+    def __getattr__(self, name: str) -> object:
+        """What `jax.stages.Lowered` has besides: `compiler_ir`, `in_avals`, `out_info`, ..."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value: object = getattr(self._lowered, name)
+        return value
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The program as text: its StableHLO, which is passed to XLA, or its HLO (`dialect="hlo"`).
+
+        Args:
+            debug_info: whether StableHLO has the location of each operation.
+        """
+        return str(self._lowered.as_text(dialect, debug_info=debug_info))
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's estimates for the program as it is before optimization: "flops", "bytes accessed", ..."""
+        return {name: float(value) for name, value in (self._lowered.cost_analysis() or {}).items()}
+
     @property
     def stablehlo(self) -> str:
         """The StableHLO that is passed to XLA, as text."""
-        return str(self._lowered.as_text())
+        return self.as_text()
 
     def compile(self) -> Executable:
         """Compile the program with XLA.
@@ -81,7 +105,7 @@ class Lowered:
             return Executable(**compile_elsewhere(self._serialized(), self.target))
         with jax.enable_x64(True):
             compiled = self._lowered.compile()
-        return Executable(**describe(compiled, jax.local_devices()[0]))
+        return Executable(**describe(compiled, jax.local_devices()[0]), compiled=compiled)
 
     def _serialized(self) -> bytes:
         # JAX refuses to export custom calls that another version of XLA might lack. Here the version is the same.
@@ -95,24 +119,54 @@ class Lowered:
 
 
 class Executable:
-    """The text, costs and memory use of a compiled program.
+    """The text, costs and memory use of a compiled program, with the methods and attributes of `jax.stages.Compiled`.
 
     Attributes:
         hlo: XLA's optimized HLO. Names of modules and `record_function` blocks are in its metadata.
         device: the kind of device that it was compiled for.
     """
 
-    def __init__(self, hlo: str, costs: dict[str, float], memory: dict[str, int], device: str):
+    def __init__(
+        self,
+        hlo: str,
+        costs: dict[str, float],
+        memory: dict[str, int],
+        device: str,
+        compiled: jax.stages.Compiled | None = None,
+    ):
         self.hlo, self.device = hlo, device
-        self._costs, self._memory = costs, memory
+        self._costs, self._memory, self._compiled = costs, memory, compiled
+
+    def __getattr__(self, name: str) -> object:
+        """What `jax.stages.Compiled` has besides: `input_shardings`, `runtime_executable`, ..."""
+        if name.startswith("_") or self._compiled is None:
+            raise AttributeError(
+                f"a program for {vars(self).get('device')} has no attribute {name!r} on this machine"
+            )
+        value: object = getattr(self._compiled, name)
+        return value
+
+    def as_text(self) -> str:
+        """XLA's optimized HLO: `hlo`."""
+        return self.hlo
 
     def cost_analysis(self) -> dict[str, float]:
         """XLA's own estimates: "flops", "bytes accessed", ... The body of a loop is counted once."""
         return dict(self._costs)
 
-    def memory_analysis(self) -> dict[str, int]:
+    def memory_analysis(self) -> MemoryAnalysis:
         """Sizes in bytes: of arguments, outputs, temporaries and code."""
-        return dict(self._memory)
+        return MemoryAnalysis(self._memory)
+
+
+class MemoryAnalysis(dict[str, int]):
+    """Sizes in bytes by name. The names are attributes too, as those of JAX's `memory_analysis()` are."""
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no such size: {name!r}; there are {', '.join(self)}") from None
 
 
 def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
@@ -122,7 +176,7 @@ def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
         outputs, others = compiled.function(*arrays)
         return [*outputs, *others]
 
-    return Lowered(forward, compiled.avals, compiled.name, target)
+    return Lowered(forward, compiled.avals, compiled.name, target, compiled.donated)
 
 
 def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered:

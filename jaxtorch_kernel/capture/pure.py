@@ -12,7 +12,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
+import torch
+
 from .cached import Cached, check_callable, name_of
+from .captured_module import CapturedModule, captured_by
 from .entry import Entry, trace_entry
 from .signature import Arguments
 
@@ -37,23 +40,31 @@ class Pure(Cached[Entry]):
             gradients: lower forward and backward as one program of the inputs and the cotangents of the outputs.
 
         Returns:
-            An object with `.jaxpr`, `.stablehlo` and `.compile()`, which has `.hlo`, `.cost_analysis()` and
-            `.memory_analysis()`.
+            An object with the names of `jax.stages.Lowered`: `.as_text()`, `.cost_analysis()` and `.compile()`, which
+            has `.as_text()`, `.cost_analysis()` and `.memory_analysis()`. `.jaxpr` is the program as a jaxpr.
 
         Example:
             >>> import torch, jaxtorch
             >>> f = jaxtorch.pure(lambda a, b: torch.einsum("ij,jk->ik", a, b))
             >>> x = torch.ones(2, 2, device="jax")
-            >>> f.lower(x, x).stablehlo.count("dot_general")
+            >>> f.lower(x, x).as_text().count("dot_general")
             1
         """
         from .lowering import forward_of, with_gradients_of
 
-        entry, _, _, traced = self.find(args, kwargs)
-        if traced:
-            entry.undo_trace()
         lower = with_gradients_of if gradients else forward_of
-        return lower(entry.bridge.compiled, target)
+        return lower(self._found_without_run(args, kwargs).bridge.compiled, target)
+
+
+@overload
+def pure(  # type: ignore[overload-overlap]  # a module is callable, too
+    function: torch.nn.Module,
+    *,
+    name: str | None = None,
+    max_entries: int | None = None,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+) -> CapturedModule: ...
 
 
 @overload
@@ -85,7 +96,7 @@ def pure(
     max_entries: int | None = None,
     static_argnames: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
-) -> Pure | Callable[[Callable[..., object]], Pure]:
+) -> Pure | CapturedModule | Callable[[Callable[..., object]], Pure]:
     """Compile a torch function or module as one program for each call signature.
 
     The function is traced once per signature; later calls run the compiled program and none of its Python. Gradients
@@ -101,6 +112,10 @@ def pure(
             numbers become operands at their second value.
         donate: arguments whose tensors are donated: a call without gradients may reuse their memory, and they must not
             be used after it.
+
+    Returns:
+        A callable with `lower`, `cache_info` and `clear_cache`. For a module it is also the module in every other
+        respect, as for `torch.compile`: `isinstance`, `parameters()`, `state_dict()`, `eval()`, attributes.
 
     Raises:
         CaptureError: if the code does something that a captured program cannot do; the message says what to write
@@ -121,7 +136,7 @@ def pure(
         CacheInfo(hits=0, misses=1, maxsize=None, currsize=1)
     """
     if function is None:
-        return functools.partial(
+        return functools.partial(  # type: ignore[return-value]  # of the overload for a function
             pure,
             name=name,
             max_entries=max_entries,
@@ -131,4 +146,6 @@ def pure(
     if isinstance(function, Pure):
         return function
     check_callable(function, "pure")
-    return Pure(function, name or name_of(function), max_entries, static_argnames, donate)
+    return captured_by(
+        Pure, function, name or name_of(function), max_entries, static_argnames, donate
+    )

@@ -2,7 +2,8 @@
 
 In eager mode the function is one compiled program per signature, as under `jax.jit`, and one node of torch's autograd
 graph. Globals and attributes that its Python code reads are guarded, as in captured code: if one has changed, the
-function is retraced. Inside captured code it is traced together with the code around it.
+function is retraced. Inside captured code it is traced together with the code around it. Where Dynamo traces, for
+`torch.compile`, the call is one node of its graph, which calls the function when the graph runs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from jax.tree_util import PyTreeDef
 
 from ..base.ambient import of_jax
+from ..base.torch_dynamo import fake_mode, node_in_graph
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.recorder import Recorder, users_only
 from ..capture.signature import by_value
@@ -28,10 +30,12 @@ from ..programs.compiled import CompiledFunction, FlatFunction
 from ..programs.trees import Tree, is_tensor, split_jax
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from ..storage.dtypes import to_numpy, to_torch
 
 P = ParamSpec("P")
 Tensor = torch.Tensor
 Array = jax.Array
+_in_dynamo = torch.compiler.is_dynamo_compiling
 _MOST = 8  # specializations of one signature, which differ in the values that the function read
 
 
@@ -94,12 +98,10 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
         >>> torch.equal(x.grad, x.detach().cos())
         True
     """
+    if _in_dynamo():
+        return node_in_graph(_run, function, args, kwargs)
     tensors, tree = split_jax((args, kwargs), is_tensor)
-    for t in tensors:
-        if t.device.type != "jax":
-            raise RuntimeError(
-                f"call_jax takes tensors on the jax device, but one is on {t.device}: move it with .jax()"
-            )
+    _check_devices(tensors)
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
     if tracing.active():
@@ -132,6 +134,43 @@ def torch_view(function: Callable[P, object]) -> Callable[P, Any]:
         return call_jax(function, *args, **kwargs)
 
     return wrapper
+
+
+def _check_devices(tensors: Sequence[Tensor]) -> None:
+    for t in tensors:
+        if t.device.type != "jax":
+            raise RuntimeError(
+                f"call_jax takes tensors on the jax device, but one is on {t.device}: move it with .jax()"
+            )
+
+
+def _run(
+    function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
+) -> object:
+    """Run a node of Dynamo's graph; on fake tensors, which Dynamo traces with, return fake results."""
+    tensors, tree = split_jax((args, kwargs), is_tensor)
+    mode = fake_mode(tensors)
+    if mode is None:
+        return call_jax(function, *args, **kwargs)
+    _check_devices(tensors)
+    flat, results = _flattened(function, tree)
+    avals = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
+    with jax.enable_x64(True):
+        first, second = map(iter, jax.eval_shape(flat, *avals))
+    needs_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    with mode:
+        leaves = [
+            _fake(next(first if d else second), needs_gradient and d)
+            for d in results.differentiable
+        ]
+    return jax.tree.unflatten(results.structure, leaves)
+
+
+def _fake(aval: jax.ShapeDtypeStruct, requires_grad: bool) -> Tensor:
+    tensor = torch.empty(
+        aval.shape, dtype=to_torch(aval.dtype), device="jax", requires_grad=requires_grad
+    )
+    return tensor.clone() if requires_grad else tensor  # the result of an operator is no leaf
 
 
 def _is_cacheable(function: Callable[..., object]) -> bool:

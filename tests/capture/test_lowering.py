@@ -134,3 +134,89 @@ def test_a_compiler_that_dies_says_so_and_starts_again() -> None:
         compiler.compile(lowered._serialized(), "v5e:1x1")
     assert compiler.compile(lowered._serialized(), "v5e:1x1") == first
     compiler.close()
+
+
+# -- the names of jax.stages ----------------------------------------------------------------------------------------
+
+
+def by_pure(layer: nn.Module) -> tuple[object, tuple[torch.Tensor, ...]]:
+    return jaxtorch.pure(lambda x: layer(x).relu()), (torch.ones(2, 8, device="jax"),)
+
+
+def by_pure_of_a_module(layer: nn.Module) -> tuple[object, tuple[torch.Tensor, ...]]:
+    return jaxtorch.pure(layer), (torch.ones(2, 8, device="jax"),)
+
+
+def by_jit(layer: nn.Module) -> tuple[object, tuple[torch.Tensor, ...]]:
+    return jaxtorch.jit(lambda x: layer(x).relu()), (torch.ones(2, 8, device="jax"),)
+
+
+def by_jax(layer: nn.Module) -> tuple[object, tuple[jax.Array, ...]]:
+    w, b = (jaxtorch.to_jax(p.detach()) for p in (layer.weight, layer.bias))
+    return jax.jit(lambda x, w, b: jax.nn.relu(x @ w.T + b)), (jnp.ones((2, 8)), w, b)
+
+
+@pytest.mark.parametrize("make", [by_jax, by_pure, by_pure_of_a_module, by_jit])
+def test_what_jaxs_own_have(layer: nn.Module, make) -> None:  # type: ignore[no-untyped-def]
+    f, args = make(layer)
+    lowered = f.lower(*args)
+    assert lowered.as_text().count("stablehlo.dot_general") == 1
+    assert lowered.as_text(dialect="hlo").startswith("HloModule")
+    assert "loc(" in lowered.as_text(debug_info=True)
+    assert lowered.cost_analysis()["flops"] >= 2 * 2 * 8 * 4
+    assert "dot_general" in str(lowered.compiler_ir("stablehlo"))
+    assert sum(a.size for a in jax.tree.leaves(lowered.in_avals)) == 2 * 8 + 8 * 4 + 4
+    compiled = lowered.compile()
+    assert compiled.as_text().startswith("HloModule")
+    assert compiled.cost_analysis()["flops"] >= 2 * 2 * 8 * 4
+    assert compiled.memory_analysis().argument_size_in_bytes == 4 * (2 * 8 + 8 * 4 + 4)
+    assert compiled.memory_analysis().temp_size_in_bytes >= 0
+    assert compiled.runtime_executable().hlo_modules()
+    for owner in (lowered, compiled, compiled.memory_analysis()):
+        with pytest.raises(AttributeError):
+            owner.nothing_of_this_name  # noqa: B018
+
+
+OPTIMIZERS = [
+    lambda p: torch.optim.SGD(p, lr=0.1),
+    lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    lambda p: torch.optim.AdamW(p, lr=0.1),
+]
+
+
+@pytest.mark.parametrize("optimizer_of", OPTIMIZERS)
+@pytest.mark.parametrize("when", [(), (0,), (1,), (0, 1, 2)])
+def test_lowering_a_step_of_training_changes_nothing(optimizer_of, when) -> None:  # type: ignore[no-untyped-def]
+    def train(steps_before_which_to_lower: tuple[int, ...]) -> tuple[torch.Tensor, list[float]]:
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2).to("jax")
+        optimizer, losses = optimizer_of(layer.parameters()), []
+
+        @jaxtorch.jit
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = layer(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            return loss
+
+        x = torch.randn(4, 3, device="jax")
+        for i in range(3):
+            if i in steps_before_which_to_lower:
+                before = [p.detach().clone() for p in layer.parameters()]
+                grads = [p.grad for p in layer.parameters()]
+                lowered = step.lower(x)
+                assert "jax.buffer_donor" in lowered.as_text() or "tf.aliasing" in lowered.as_text()
+                assert lowered.compile().memory_analysis().alias_size_in_bytes > 0
+                assert all(map(torch.equal, before, layer.parameters()))
+                assert all(p.grad is g for p, g in zip(layer.parameters(), grads, strict=True))
+                assert len(losses) == i
+            step(x)
+        return layer.weight.detach(), [loss.item() for loss in losses]
+
+    expected, losses = train(())
+    weight, own = train(when)
+    assert torch.equal(weight, expected)
+    assert own == losses
+    assert len(own) == 3
