@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 from jaxlib import xla_client
 
 from .hooks import Hook, Hooks
+from .naming import name_inputs
 
 _OWN_FILES = "compiled programs are kept in JAX's own files, one for each"
 _NO_LINES = "views show fewer source lines"
@@ -307,6 +308,9 @@ class LiveTrace:
             return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
 
         again.__name__ = again.__qualname__ = self._name
+        names = getattr(self.jaxpr.jaxpr.debug_info, "arg_names", None) or ()
+        if len(names) == len(self.jaxpr.in_avals):
+            name_inputs(again, [name or "argument" for name in names])
         avals = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
             for a in self.jaxpr.in_avals

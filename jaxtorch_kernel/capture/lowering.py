@@ -14,7 +14,9 @@ import jax
 from jax import export
 from jax.extend.core import ClosedJaxpr
 
-from ..programs.compiled import CompiledFunction
+from ..base.jax_private import compile_with_own_lines
+from ..base.naming import hlo_with_names, name_inputs, stablehlo_of
+from ..programs.compiled import CompiledFunction, names_of_cotangents
 from .tpu import compile_elsewhere
 from .tpu_worker import describe
 
@@ -28,6 +30,7 @@ class Lowered:
         function: a JAX function of arrays.
         avals: shapes and dtypes of its arguments.
         name: the name of the program.
+        input_names: of its arguments.
         target: a TPU topology such as "v5e:1x1", or None for this machine's device.
     """
 
@@ -37,6 +40,7 @@ class Lowered:
         avals: Sequence[jax.ShapeDtypeStruct],
         name: str,
         target: str | None = None,
+        input_names: Sequence[str] = (),
     ):
         if target is not None and not _TARGET.fullmatch(target):
             raise ValueError(
@@ -52,6 +56,8 @@ class Lowered:
             return function(*operands)
 
         program.__name__ = program.__qualname__ = name
+        if input_names:
+            name_inputs(program, input_names)
         self._jitted = jax.jit(program)
         with jax.enable_x64(True):
             self._traced = self._jitted.trace(*self._avals)
@@ -69,7 +75,7 @@ class Lowered:
     @property
     def stablehlo(self) -> str:
         """The StableHLO that is passed to XLA, as text."""
-        return str(self._lowered.as_text())
+        return stablehlo_of(self._lowered)
 
     def compile(self) -> Executable:
         """Compile the program with XLA.
@@ -80,7 +86,8 @@ class Lowered:
         if self.target is not None:
             return Executable(**compile_elsewhere(self._serialized(), self.target))
         with jax.enable_x64(True):
-            compiled = self._lowered.compile()
+            # A program of the cache has the names and lines of the code that was compiled first.
+            compiled = compile_with_own_lines(self._lowered)
         return Executable(**describe(compiled, jax.local_devices()[0]))
 
     def _serialized(self) -> bytes:
@@ -103,7 +110,7 @@ class Executable:
     """
 
     def __init__(self, hlo: str, costs: dict[str, float], memory: dict[str, int], device: str):
-        self.hlo, self.device = hlo, device
+        self.hlo, self.device = hlo_with_names(hlo), device
         self._costs, self._memory = costs, memory
 
     def cost_analysis(self) -> dict[str, float]:
@@ -122,7 +129,7 @@ def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
         outputs, others = compiled.function(*arrays)
         return [*outputs, *others]
 
-    return Lowered(forward, compiled.avals, compiled.name, target)
+    return Lowered(forward, compiled.avals, compiled.name, target, compiled.input_names)
 
 
 def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered:
@@ -143,4 +150,5 @@ def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered
     with jax.enable_x64(True):
         outputs, _ = jax.eval_shape(compiled.function, *compiled.avals)
     cotangents = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs]
-    return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target)
+    names = [*compiled.input_names, *names_of_cotangents(len(cotangents))]
+    return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target, names)
