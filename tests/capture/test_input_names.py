@@ -221,8 +221,9 @@ def test_hlo_of_other_programs_is_left_alone() -> None:
     assert hlo_with_names("") == ""
 
 
-@pytest.mark.parametrize("magic", ["%%pure", "%%jit"])
-@pytest.mark.parametrize("device", ["jax", "cpu"])
+@pytest.mark.parametrize(
+    ("magic", "device"), [("%%pure", "jax"), ("%%pure", "cpu"), ("%%jit", "jax")]
+)
 def test_a_cell(magic: str, device: str, new: Any) -> None:
     shell = InteractiveShell()
     shell.run_line_magic("load_ext", "jaxtorch")
