@@ -47,6 +47,7 @@ TABLE = {
     "jaxlib._hlo.HloModule | jaxlib._jax.HloModule": Hook(
         "prints optimized HLO", without="views show no HLO text"
     ),
+    "jax._src.core.trace_ctx": Hook("holds the trace that JAX has open"),
     "jax.stages.Compiled:_executable": Hook(
         "is the executable of a program", without="each call takes 0.5 µs more"
     ),
@@ -63,6 +64,7 @@ TABLE = {
 
 HOOKS = Hooks("jax", TABLE)
 HOOKS.check()
+_context = HOOKS.find("jax._src.core.trace_ctx")
 _current = HOOKS.find("jax._src.source_info_util.current")
 _frames = HOOKS.find("jax._src.source_info_util._source_info_context")
 _CACHE = [
@@ -110,6 +112,14 @@ def as_if_at(frames: Any) -> Iterator[None]:
 def checks_values() -> bool:
     """Whether JAX checks each result for NaN or infinity."""
     return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]  # as documented
+
+
+def open_traces() -> Iterator[object]:
+    """The traces that JAX has open in this thread, from the innermost outward; what runs on values comes last."""
+    trace = _context.trace
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
 
 
 def uncommitted(array: jax.Array) -> jax.Array:

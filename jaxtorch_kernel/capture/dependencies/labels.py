@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 from weakref import ref
 
 import torch
@@ -54,7 +54,8 @@ class Labels:
         modules = [(v, p.replace(".__self__", "")) for v, p in reached if _is_module(v) and p]
         self._is_module = any(path == _FUNCTION for _, path in modules)
         for module, path in modules:
-            for name, tensor in {**module._parameters, **module._buffers}.items():
+            own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+            for name, tensor in own:
                 self._add(f"{path}.{name}", tensor)
         for path, optimizer in optimizers:
             self._add_optimizer(path or type(optimizer).__name__.lower(), optimizer)
@@ -129,10 +130,11 @@ class Call:
         """Each leaf with the name of its parameter, and its place in it."""
         places = pytree.tree_unflatten(range(len(self._leaves)), self._structure)
         positional = _parameters(function, self._structure.children()[0].num_children)
-        for path, leaf in pytree.tree_flatten_with_path(places)[0]:
-            (first, second), rest = path[:2], path[2:]
-            name = str(second.key) if first.idx else positional[second.idx]
-            yield readable(f"{name}{pytree.keystr(rest)}"), self._leaves[leaf]
+        args, kwargs = places
+        named = [*zip(positional, args, strict=False), *kwargs.items()]
+        for name, tree in named:
+            for path, i in pytree.tree_flatten_with_path(tree)[0]:
+                yield readable(f"{name}{pytree.keystr(path)}"), self._leaves[i]
 
 
 def _parameters(function: Callable[..., object], count: int) -> list[str]:
@@ -142,7 +144,7 @@ def _parameters(function: Callable[..., object], count: int) -> list[str]:
         return names
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        parameters = inspect.signature(called).parameters.values()
+        parameters = list(inspect.signature(called).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -158,7 +160,7 @@ def _of_group(path: str, key: str, index: int, optimizer: Optimizer) -> str:
     return f"{path}.{key}[{index}]" if len(optimizer.param_groups) > 1 else f"{path}.{key}"
 
 
-def _items(state: Any) -> Iterable[tuple[object, object]]:
+def _items(state: object) -> Iterable[tuple[object, object]]:
     """The values of the state of one parameter; other libraries' optimizers may have other objects than a dict."""
     if isinstance(state, dict):
         return state.items()
