@@ -1,8 +1,8 @@
 """Tensors over arrays that the user's own JAX code traces: `to_torch` inside `jax.jit`, `jax.grad` or `jax.vmap`.
 
 `jax_view` runs torch code in a trace that ends with the code. `to_torch` of a traced array returns a tensor, and torch
-code works on it afterwards. So its trace lingers: it is the thread's trace until JAX has left the function. The next call of
-torch finds out, and closes it (`tracing.current`).
+code works on it afterwards. So its trace lingers: it is the thread's trace until JAX has left the function. The next
+call of torch finds out, and closes it (`tracing.current`).
 
 Like code under `jax_view`, the code has no effects: it draws no random numbers, and writes only to tensors that were
 made in the trace. Unlike there, torch's state is the user's: tensors without a device are made on the default one.

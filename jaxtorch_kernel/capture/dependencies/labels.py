@@ -55,8 +55,8 @@ class Labels:
         self._is_module = any(path == _FUNCTION for _, path in modules)
         for module, path in modules:
             own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            for name, tensor in own:
-                self._add(f"{path}.{name}", tensor)
+            for name, owned in own:
+                self._add(f"{path}.{name}", owned)
         for path, optimizer in optimizers:
             self._add_optimizer(path or type(optimizer).__name__.lower(), optimizer)
         for path, reference in tensors:
