@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 from jaxlib import xla_client
 
 from .hooks import Hook, Hooks
+from .naming import name_inputs
 
 _OWN_FILES = "compiled programs are kept in JAX's own files, one for each"
 _NO_LINES = "views show fewer source lines"
@@ -46,6 +47,7 @@ TABLE = {
     "jaxlib._hlo.HloModule | jaxlib._jax.HloModule": Hook(
         "prints optimized HLO", without="views show no HLO text"
     ),
+    "jax._src.core.trace_ctx": Hook("holds the trace that JAX has open"),
     "jax.stages.Compiled:_executable": Hook(
         "is the executable of a program", without="each call takes 0.5 µs more"
     ),
@@ -62,6 +64,7 @@ TABLE = {
 
 HOOKS = Hooks("jax", TABLE)
 HOOKS.check()
+_context = HOOKS.find("jax._src.core.trace_ctx")
 _current = HOOKS.find("jax._src.source_info_util.current")
 _frames = HOOKS.find("jax._src.source_info_util._source_info_context")
 _CACHE = [
@@ -109,6 +112,14 @@ def as_if_at(frames: Any) -> Iterator[None]:
 def checks_values() -> bool:
     """Whether JAX checks each result for NaN or infinity."""
     return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]  # as documented
+
+
+def open_traces() -> Iterator[object]:
+    """The traces that JAX has open in this thread, from the innermost outward; what runs on values comes last."""
+    trace = _context.trace
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
 
 
 def uncommitted(array: jax.Array) -> jax.Array:
@@ -307,6 +318,9 @@ class LiveTrace:
             return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
 
         again.__name__ = again.__qualname__ = self._name
+        names = getattr(self.jaxpr.jaxpr.debug_info, "arg_names", None) or ()
+        if len(names) == len(self.jaxpr.in_avals):
+            name_inputs(again, [name or "argument" for name in names])
         avals = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
             for a in self.jaxpr.in_avals

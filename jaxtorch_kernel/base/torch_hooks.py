@@ -183,6 +183,7 @@ TABLE = {
     "torch._C._to_dlpack": Hook("exports a tensor of another device as a capsule"),
     "torch._C._from_dlpack": Hook("makes a tensor over the memory of a capsule"),
     "torch._C._set_throw_on_mutable_data_ptr": Hook("makes a tensor refuse writes"),
+    "torch._C._data_address": Hook("gives the address of a tensor that refuses writes"),
     "torch._C._storage_Use_Count": Hook("counts the users of a Storage"),
     # Dynamo, which is imported when it is used.
     "torch._C._dynamo.guards.TensorGuards": Hook("compares tensors with those of an earlier call"),

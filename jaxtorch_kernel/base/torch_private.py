@@ -293,6 +293,9 @@ from_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
 # Makes torch raise an error when code requests the memory of this tensor's Storage for writing.
 refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
 
+# The address of a tensor's Storage, without a request to write there.
+data_address: Callable[[torch.Tensor], int] = HOOKS.find("torch._C._data_address")
+
 # The number of references to the Storage with this `_cdata`: its Python object, and tensors (also in autograd graphs).
 users: Callable[[int], int] = torch._C._storage_Use_Count
 

@@ -61,7 +61,12 @@ def check_same(
 
     Raises:
         CaptureError: if it differs.
+        TypeError: if it is on another device.
     """
+    for name, index in new.names.items():
+        device = new.tensors[index].device
+        if device.type != "jax":
+            raise TypeError(f"{name} of layer {i} is on {device}: move the layers with .to('jax')")
     if type(template) is not type(layer):
         raise _differ(i, "class", type(layer).__name__, type(template).__name__)
     for name in [*old.names, *new.names]:

@@ -181,12 +181,19 @@ def call_bodies(
         operands: the tensors that the call takes.
         bodies: the torch code in it.
         differentiable: which results a gradient may flow from.
-        flow: what gradients of each differentiable result flow to; by default everything.
+        flow: what gradients of the first results flow to, and none of the others; by default all flow to everything.
     """
     trace = tracing.current()
     assert trace is not None
     closure = {id(t): t for body in bodies for _, t in body.closure}
     tensors = [*operands, *closure.values()]
+    inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
+    reached = None if flow is None else _reached(flow, tensors, inputs)
+    if (
+        reached is not None
+    ):  # a result that no gradient flows from, such as a carry without one, is a constant
+        reached += [frozenset()] * (len(differentiable) - len(reached))
+        differentiable = [s and bool(r) for s, r in zip(differentiable, reached, strict=True)]
     draws = any(body.draws for body in bodies)
     source = rng.default_key()
     arrays = [read(t) for t in tensors]
@@ -202,15 +209,10 @@ def call_bodies(
         rest = [r for r, s in zip(results, differentiable, strict=True) if not s]
         return first, [*rest, key]
 
-    inputs = [i for i, t in enumerate(tensors) if t.requires_grad]
     compiled = CompiledFunction(flat, avals_of(arrays), inputs, name=name)
-    identities = [(i, id(tensors[i])) for i in inputs]
-    reached: list[frozenset[int]] = [
-        frozenset(k for k, (i, t) in enumerate(identities) if i in f.operands or t in f.closure)
-        for f, s in zip(flow or (), differentiable, strict=False)
-        if s
-    ]
-    bridge = Bridge(compiled, placement.current(), flow=reached if flow else None)
+    if reached is not None:
+        reached = [r for r, s in zip(reached, differentiable, strict=True) if s]
+    bridge = Bridge(compiled, placement.current(), flow=reached)
     outputs, others = bridge([tensors[i] for i in inputs], arrays)
     *rest, key = others
     if draws:
@@ -218,6 +220,17 @@ def call_bodies(
         source.array = key
     first, second = iter(outputs), iter([bridge.wrap(a) for a in rest])
     return [next(first if s else second) for s in differentiable]
+
+
+def _reached(
+    flows: Sequence[Flow], tensors: Sequence[Tensor], inputs: Sequence[int]
+) -> list[frozenset[int]]:
+    """For each flow, what it reaches of the inputs: their indices in `inputs`, which are indices of `tensors`."""
+    identities = [(i, id(tensors[i])) for i in inputs]
+    return [
+        frozenset(k for k, (i, t) in enumerate(identities) if i in f.operands or t in f.closure)
+        for f in flows
+    ]
 
 
 def needs_gradient(operands: Sequence[Tensor], bodies: Sequence[Body]) -> bool:

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import torch
@@ -55,6 +55,7 @@ class Captured:
         new_specs: the specs of these new values.
         escaped: weak references to buffers that the code created and stored outside itself, with their specs. Their
             values are the last outputs.
+        names: of the inputs, for views.
     """
 
     jaxpr: Jaxpr
@@ -70,6 +71,7 @@ class Captured:
     new_specs: list[Spec]
     escaped: list[tuple[weakref.ref[Buffer], Spec]]
     trace_seconds: float = 0.0
+    names: list[str] = field(default_factory=list)
 
     def function(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         """(differentiable outputs, then other outputs and the new arrays of written and created tensors)."""

@@ -124,11 +124,16 @@ def backend(
 
 
 class CompiledGraph:
-    """One graph, callable as Dynamo calls it."""
+    """One graph, callable as Dynamo calls it.
+
+    Attributes:
+        argument_names: what views call the inputs.
+    """
 
     def __init__(self, graph: fx.GraphModule, max_entries: int | None, changes: dict[str, Any]):
         self.original = graph
         self.graph = DeviceGraph(graph)
+        self.argument_names = self.graph.names
         self.pure = Pure(self._on_device, "compiled", max_entries)
         self.pure.source.kind = "compile"
         self.scope = config(**changes) if changes else nullcontext()

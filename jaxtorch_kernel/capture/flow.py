@@ -41,6 +41,9 @@ class Flow(NamedTuple):
         return Flow(frozenset(new for i in self.operands for new in indices(i)), self.closure)
 
 
+_NOWHERE = Flow(frozenset(), frozenset())
+
+
 def edge_of(tensor: Tensor) -> Edge:
     """The edge of torch's graph that a tensor's gradient enters by."""
     edge = torch.autograd.graph.get_gradient_edge(tensor)
@@ -73,16 +76,49 @@ def ends_of(starts: Sequence[Edge], stops: Collection[Edge] = ()) -> dict[Edge, 
     return {edge: [i for i in range(len(starts)) if bits[edge] >> i & 1] for edge in ends}
 
 
-def over_iterations(flows: Sequence[Flow], count: int) -> list[Flow]:
-    """The flows of a loop, given those of its body, whose first `count` results are the first operands of the next
-    iteration.
+def over_iterations(flows: Sequence[Flow], count: int, length: int | None = None) -> list[Flow]:
+    """The flows of a loop of `length` iterations (None: any number but zero), given those of its body.
+
+    The body's first `count` results are the first operands of the next iteration. Its other results are stacked: they
+    flow to whatever they flow to in some iteration.
     """
+    if length is None:
+        return _to_the_end(flows, count)
+    unchanged = [Flow(frozenset({i}), frozenset()) for i in range(count)]
+    carried, power = unchanged, list(flows[:count])  # after no iteration, and after 2**i
+    during, over_power = [_NOWHERE] * count, unchanged  # before any of these iterations
+    while length:
+        if length & 1:
+            during = _merged(during, _after(over_power, carried))
+            carried = _after(power, carried)
+        over_power = _merged(over_power, _after(over_power, power))
+        power = _after(power, power)
+        length >>= 1
+    return [*carried, *_after(flows[count:], during)]
+
+
+def _to_the_end(flows: Sequence[Flow], count: int) -> list[Flow]:
     current = list(flows)
     while True:
         further = [f.union(*(current[i] for i in f.operands if i < count)) for f in current]
         if further == current:
             return current
         current = further
+
+
+def _after(flows: Sequence[Flow], before: Sequence[Flow]) -> list[Flow]:
+    """The flows of a step that follows another one, whose results are the first operands of the step."""
+    count = len(before)
+    return [
+        Flow(frozenset(i for i in f.operands if i >= count), f.closure).union(
+            *(before[i] for i in f.operands if i < count)
+        )
+        for f in flows
+    ]
+
+
+def _merged(flows: Sequence[Flow], others: Sequence[Flow]) -> list[Flow]:
+    return [f.union(other) for f, other in zip(flows, others, strict=True)]
 
 
 def _in_order(starts: Sequence[Edge], stops: set[Edge]) -> list[Edge]:

@@ -9,6 +9,7 @@ computed from the inputs themselves, outside the program, so that they share the
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 
 import torch
@@ -30,6 +31,7 @@ class DeviceGraph:
     Attributes:
         module: takes the inputs and then the tensors of `attributes`; returns the outputs, with None for `views`.
         attributes: names of tensors that are attributes of the graph.
+        names: of the inputs and attributes, for views.
         floats: inputs that are Python floats, which Dynamo passes as tensors.
         unused: inputs that no node reads.
         statics: numbers whose value the code needs (a size).
@@ -47,6 +49,7 @@ class DeviceGraph:
         ]
         outputs = list(nodes[-1].args[0])
         self.attributes = [str(n.target) for n in attributes]
+        self.names = [*(_input_name(str(n.target)) for n in inputs), *self.attributes]
         self.floats = {i for i, n in enumerate(inputs) if _is_float(n)}
         self.unused = [i for i, n in enumerate(inputs) if not n.users]
         self.statics = {i for i, n in enumerate(inputs) if not _is_operand(n)}
@@ -62,6 +65,21 @@ class DeviceGraph:
 def _attribute(graph: fx.GraphModule, node: fx.Node) -> object:
     value: object = operator.attrgetter(str(node.target))(graph)
     return value
+
+
+_TABLE = re.compile(r"_(?:modules|parameters|buffers)_")
+
+
+def _input_name(target: str) -> str:
+    """The name of an input, from the path that Dynamo writes as an identifier.
+
+    Example:
+        >>> _input_name("L_self_modules_0_parameters_weight_"), _input_name("L_x_")
+        ('model.0.weight', 'x')
+    """
+    path = target.removeprefix("L_").removeprefix("G_").rstrip("_")
+    first, *rest = _TABLE.split(path)
+    return ".".join(["model" if rest and first in ("self", "fn") else first, *rest])
 
 
 def _fakes(node: object) -> list[Tensor]:

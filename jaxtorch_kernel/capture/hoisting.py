@@ -95,8 +95,12 @@ def compiled(
     """
     stacks = _hoisted(captured, inputs, donated)
     if stacks is None:
-        return CompiledFunction(captured.function, captured.avals, inputs, donated, name)
-    return StackedFunction(captured.function, captured.avals, inputs, donated, name, stacks)
+        return CompiledFunction(
+            captured.function, captured.avals, inputs, donated, name, input_names=captured.names
+        )
+    return StackedFunction(
+        captured.function, captured.avals, inputs, donated, name, stacks, captured.names
+    )
 
 
 def _hoisted(captured: Captured, inputs: Sequence[int], donated: Sequence[int]) -> Stacks | None:

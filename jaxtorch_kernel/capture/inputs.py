@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from ..storage.buffer import Buffer
 from .captured import Captured
+from .dependencies.labels import Call
 from .dependencies.record import Record
 from .signature import Arguments
 
@@ -47,4 +48,8 @@ def arguments_first(
 
     order = sorted(range(len(buffers)), key=position)
     indices = [index for i in order if (index := argument[i]) is not None and not created[i]]
-    return captured.reordered(order), indices, [buffers[i] for i in order if created[i]]
+    captured = captured.reordered(order)
+    call = Call(arguments.leaves, arguments.structure)
+    ordered = [buffers[i] for i in order]
+    captured.names = record.labels.of_inputs(ordered, record.function, call)
+    return captured, indices, [buffers[i] for i in order if created[i]]

@@ -74,7 +74,7 @@ def jax_view(function: Callable[..., object], *, rng: bool = False) -> Callable[
         leaves = [jnp.asarray(leaf) if _is_array(leaf) else leaf for leaf in leaves]
         with explained(function):
             results, structure = jax.tree.flatten(_run(function, leaves, tree, ViewTrace(key)))
-        return jax.tree.unflatten(structure, map(_canonical, results))
+        return jax.tree.unflatten(structure, map(canonical, results))
 
     return functools.update_wrapper(view, function, updated=())
 
@@ -166,7 +166,7 @@ def _run(
 ) -> object:
     """Run the torch code over these leaves; returns its result, with arrays for tensors."""
     with tracing.tracing(trace):
-        inputs = [_to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
+        inputs = [to_tensor(leaf, trace) if _is_array(leaf) else leaf for leaf in leaves]
         args, kwargs = jax.tree.unflatten(tree, inputs)
         gradients = [(t, t.grad) for t in tensors_in_reach(function, []) if t.is_leaf]
         result = jax.tree.map(_to_array, function(*args, **kwargs))
@@ -179,7 +179,7 @@ def _is_array(leaf: object) -> TypeGuard[jax.Array]:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
-def _to_tensor(array: jax.Array, trace: ViewTrace) -> Tensor:
+def to_tensor(array: jax.Array, trace: CodeTrace) -> Tensor:
     """A tensor over an argument. Not a leaf, because torch code may write to it, but with a `.grad` like one."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise TypeError(
@@ -208,7 +208,7 @@ def _to_array(leaf: object) -> object:
     return contiguous_array(leaf)
 
 
-def _canonical(leaf: object) -> object:
+def canonical(leaf: object) -> object:
     """A result in the dtype that JAX's configuration allows."""
     if not _is_array(leaf):
         return leaf

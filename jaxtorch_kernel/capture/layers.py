@@ -7,7 +7,8 @@ call is one node whose inputs are the parameters of all layers, so each layer re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import jax
@@ -56,7 +57,8 @@ def scan_layers(
 
     Args:
         layers: modules of one class, with parameters of the same names, shapes and dtypes.
-        x: the input of the first layer: a tensor or a pytree of them. Each layer returns the same structure.
+        x: the input of the first layer: a tensor or a pytree of them. Each layer returns the same structure. If it is
+            a tuple, and a layer cannot be called with it as one argument, its elements are separate arguments.
         shared: further arguments, the same for each layer.
         remat: save only each layer's input for the backward pass and recompute the rest (`jax.checkpoint`). A policy
             of `jax.checkpoint_policies`, or its name, selects residuals to save in addition.
@@ -65,7 +67,8 @@ def scan_layers(
 
     Raises:
         CaptureError: if the layers differ; the message says where.
-        TypeError: if a layer's output differs from its input in structure, shape or dtype.
+        TypeError: if a layer is not a module on the device, or its output differs from its input in structure, shape
+            or dtype.
 
     Example:
         >>> import torch, jaxtorch
@@ -75,22 +78,66 @@ def scan_layers(
         >>> layers[11].weight.grad.shape
         torch.Size([4, 4])
     """
-    modules = list(layers)
+    modules = _modules(layers)
     if not modules:
         return x
+    apart = _takes_parts(modules[0], x, shared, keywords)
     if private.transformed():  # a transform of torch.func must see each call
         for layer in modules:
-            x = layer(x, *shared, **keywords)
+            x = layer(*(x if apart else (x,)), *shared, **keywords)  # type: ignore[misc]  # apart: a tuple
         return x
-    rest = x, shared, keywords, remat, tuple(ignore)
+    rest = x, apart, shared, keywords, remat, tuple(ignore)
     if tracing.active():
         return _scan_layers(tuple(modules), *rest)
     return _eager_scan_layers(StaticFunctions(*modules), *rest)
 
 
+def _modules(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """The layers, as a list.
+
+    Raises:
+        TypeError: if they are not modules.
+    """
+    if not isinstance(layers, Iterable) or isinstance(layers, str | Mapping | nn.ModuleDict):
+        raise TypeError(
+            f"scan_layers takes a list of modules, such as an nn.ModuleList, not {type(layers).__name__}"
+        )
+    modules = list(layers)
+    for i, layer in enumerate(modules):
+        if not isinstance(layer, nn.Module):
+            raise TypeError(
+                f"scan_layers takes modules, but layer {i} is {type(layer).__name__}: use jaxtorch.scan for a function"
+            )
+    return modules
+
+
+def _takes_parts(
+    layer: nn.Module, x: object, shared: tuple[object, ...], keywords: dict[str, object]
+) -> bool:
+    """Whether the elements of a tuple `x` are separate arguments of a layer: it cannot be called with the tuple."""
+    if type(x) is not tuple:
+        return False
+    try:
+        signature = inspect.signature(layer.forward)
+    except ValueError:  # not written in Python
+        return False
+    return not _binds(signature, x, *shared, **keywords) and _binds(
+        signature, *x, *shared, **keywords
+    )
+
+
+def _binds(signature: inspect.Signature, *args: object, **kwargs: object) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
 def _scan_layers(
     layers: tuple[nn.Module, ...],
     x: X,
+    apart: bool,
     shared: tuple[object, ...],
     keywords: dict[str, object],
     remat: Remat,
@@ -107,7 +154,8 @@ def _scan_layers(
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         args, kwargs = rest.filled(tensors[len(carry) :])
-        result = layers[0](pytree.tree_unflatten(tensors[: len(carry)], structure), *args, **kwargs)
+        own = pytree.tree_unflatten(tensors[: len(carry)], structure)
+        result = layers[0](*(own if apart else (own,)), *args, **kwargs)
         return as_carry(result, structure, "stack of layers")
 
     inputs = [*carry, *operands]
@@ -143,7 +191,7 @@ def _scan_layers(
             return [i]
         return range(i, len(inputs) + len(each), template.size)
 
-    flow = [f.renumbered(of_each) for f in over_iterations(body.flow, count)]
+    flow = [f.renumbered(of_each) for f in over_iterations(body.flow, count, len(layers))]
     results = call_bodies("scan_layers", build, everything, [body], differentiable, flow)
     written = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
     with torch.no_grad():

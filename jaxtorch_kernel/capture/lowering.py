@@ -14,7 +14,9 @@ import jax
 from jax import export
 from jax.extend.core import ClosedJaxpr
 
-from ..programs.compiled import CompiledFunction
+from ..base.jax_private import compile_with_own_lines
+from ..base.naming import hlo_with_names, name_inputs, stablehlo_of
+from ..programs.compiled import CompiledFunction, names_of_cotangents
 from .tpu import compile_elsewhere
 from .tpu_worker import describe
 
@@ -31,6 +33,7 @@ class Lowered:
         function: a JAX function of arrays.
         avals: shapes and dtypes of its arguments.
         name: the name of the program.
+        input_names: of its arguments.
         target: a TPU topology such as "v5e:1x1", or None for this machine's device.
         donated: indices of the arguments whose memory the program may reuse.
     """
@@ -42,6 +45,7 @@ class Lowered:
         name: str,
         target: str | None = None,
         donated: Sequence[int] = (),
+        input_names: Sequence[str] = (),
     ):
         if target is not None and not _TARGET.fullmatch(target):
             raise ValueError(
@@ -57,6 +61,8 @@ class Lowered:
             return function(*operands)
 
         program.__name__ = program.__qualname__ = name
+        if input_names:
+            name_inputs(program, input_names)
         self._jitted = jax.jit(program, donate_argnums=tuple(donated))
         with jax.enable_x64(True):
             self._traced = self._jitted.trace(*self._avals)
@@ -84,6 +90,8 @@ class Lowered:
         Args:
             debug_info: whether StableHLO has the location of each operation.
         """
+        if dialect in (None, "stablehlo"):
+            return stablehlo_of(self._lowered, debug_info)
         return str(self._lowered.as_text(dialect, debug_info=debug_info))
 
     def cost_analysis(self) -> dict[str, float]:
@@ -104,7 +112,8 @@ class Lowered:
         if self.target is not None:
             return Executable(**compile_elsewhere(self._serialized(), self.target))
         with jax.enable_x64(True):
-            compiled = self._lowered.compile()
+            # A program of the cache has the names and lines of the code that was compiled first.
+            compiled = compile_with_own_lines(self._lowered)
         return Executable(**describe(compiled, jax.local_devices()[0]), compiled=compiled)
 
     def _serialized(self) -> bytes:
@@ -134,7 +143,7 @@ class Executable:
         device: str,
         compiled: jax.stages.Compiled | None = None,
     ):
-        self.hlo, self.device = hlo, device
+        self.hlo, self.device = hlo_with_names(hlo), device
         self._costs, self._memory, self._compiled = costs, memory, compiled
 
     def __getattr__(self, name: str) -> object:
@@ -176,7 +185,9 @@ def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
         outputs, others = compiled.function(*arrays)
         return [*outputs, *others]
 
-    return Lowered(forward, compiled.avals, compiled.name, target, compiled.donated)
+    return Lowered(
+        forward, compiled.avals, compiled.name, target, compiled.donated, compiled.input_names
+    )
 
 
 def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered:
@@ -197,4 +208,5 @@ def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered
     with jax.enable_x64(True):
         outputs, _ = jax.eval_shape(compiled.function, *compiled.avals)
     cotangents = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs]
-    return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target)
+    names = [*compiled.input_names, *names_of_cotangents(len(cotangents))]
+    return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target, input_names=names)

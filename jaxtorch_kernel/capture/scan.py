@@ -61,7 +61,7 @@ def scan(
 
     Raises:
         CaptureError: if the function writes to a tensor from outside or reads the value of a tensor.
-        TypeError: if the carry changes its structure, a shape or a dtype.
+        TypeError: if `function` is not callable, or the carry changes its structure, a shape or a dtype.
 
     Example:
         >>> import torch, jaxtorch
@@ -70,6 +70,10 @@ def scan(
         >>> sums
         tensor([0., 1., 3., 6.], device='jax:0')
     """
+    if not callable(function):
+        raise TypeError(
+            f"scan takes a function (carry, x) -> (new carry, y) first, not {type(function).__name__}"
+        )
     length = _length(xs, length)
     if private.transformed():
         return _loop(function, init, xs, length, reverse)
@@ -110,7 +114,7 @@ def _scan(
         return [*last, *ys], key
 
     differentiable = [output.differentiable for output in body.outputs]
-    flow = over_iterations(body.flow, count) if length else None
+    flow = over_iterations(body.flow, count, length)
     results = call_bodies("scan", build, [*carry, *elements], [body], differentiable, flow)
     last, ys = body.result.filled(results)
     return pytree.tree_unflatten(last, carry_structure), ys
@@ -177,9 +181,15 @@ def as_carry(carry: object, structure: pytree.TreeSpec, what: str) -> list[Tenso
     leaves, after = pytree.tree_flatten(carry)
     if after != structure:
         raise TypeError(
-            f"the carry of a {what} must keep its structure: it is {structure} before and {after} after"
+            f"the carry of a {what} must keep its structure: it is {_shown(structure)} before and {_shown(after)} after"
         )
     return [as_tensor(leaf) for leaf in leaves]
+
+
+def _shown(structure: pytree.TreeSpec) -> str:
+    """A structure as text: `(tensor, {'a': tensor})`."""
+    leaves = ["tensor"] * structure.num_leaves
+    return str(pytree.tree_unflatten(leaves, structure)).replace("'tensor'", "tensor")
 
 
 def check_carry(body: Body, carry: list[Tensor], what: str) -> None:

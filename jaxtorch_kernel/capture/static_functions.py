@@ -12,6 +12,7 @@ the function reads is recorded during the trace, as for any function.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -123,6 +124,10 @@ def eager(function: Callable[..., T]) -> Callable[..., T]:
     def program(static: StaticFunctions, tensors: list[torch.Tensor], *args: object) -> T:
         return function(static.with_tensors(tensors), *args)
 
+    # The program's inputs are called as the parameters.
+    own = inspect.signature(program).parameters
+    rest = list(inspect.signature(function).parameters.values())[1:]
+    program.__signature__ = inspect.Signature([own["static"], own["tensors"], *rest])  # type: ignore[attr-defined]
     compiled = Pure(program, function.__name__.strip("_"), 256)
     compiled.source.kind = "scan"
 

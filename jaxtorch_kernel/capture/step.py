@@ -156,7 +156,11 @@ class Step(Replay):
         self._had_gradients = [grad.had for grad in self.gradients]
         self._is_hooked = any(grad.hooks for grad in self.gradients)
         self.compiled = CompiledFunction(
-            captured.function, captured.avals, donated=[*self._donated, *initial], name=self.name
+            captured.function,
+            captured.avals,
+            donated=[*self._donated, *initial],
+            name=self.name,
+            input_names=captured.names,
         )
 
     def state_buffers(self) -> list[Buffer]:
@@ -328,6 +332,8 @@ def _step(
     leaves_of = {key: t for key, (leaf, _) in before.items() if (t := leaf()) is not None}
     after = {key: leaf.grad for key, leaf in leaves_of.items()}
     recorder.restore_gradients()  # the step reads the buffers of the old gradients
+    for rate in optimizers.rates:
+        record.labels.add_rate(rate.optimizer(), rate.index, rate.buffer)
     captured, indices, created = arguments_first(
         captured, arguments, record, outcome.trace.created_here, state
     )

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 
 from ..base.jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
+from ..base.naming import stablehlo_of
 from ..programs import stats
 from ..programs.compiling import phase
 from .hlo.module import read_module
@@ -143,7 +144,7 @@ class ProgramInfo:
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
         return _ask_handle(
-            self._record, lambda h: h.traced and _lowered(h).as_text(debug_info=True)
+            self._record, lambda h: h.traced and stablehlo_of(_lowered(h), debug_info=True)
         )
 
     def hlo_proto(self) -> bytes | None:

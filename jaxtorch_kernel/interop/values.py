@@ -14,6 +14,7 @@ import torch
 from jax.tree_util import KeyPath
 
 from ..base.torch_private import pytree
+from ..capture.lingering import array_in_trace, tensor_over_tracer
 from ..operators.sharing import array_of, tensor_of
 
 Tensor = torch.Tensor
@@ -57,7 +58,12 @@ def to_jax(tree: object, *, copy: bool | None = None) -> Any:
         >>> arrays
         {'x': Array([0., 1., 2.], dtype=float32), 'name': 'abscissa'}
     """
-    return _mapped(lambda tensor: array_of(tensor, copy), Tensor, tree, "to_jax")
+
+    def convert(tensor: Tensor) -> jax.Array:
+        traced = array_in_trace(tensor)
+        return array_of(tensor, copy) if traced is None else traced
+
+    return _mapped(convert, Tensor, tree, "to_jax")
 
 
 def to_torch(
@@ -72,6 +78,9 @@ def to_torch(
     do not write to such a tensor in place, or pass `copy=True`. The tensor's `_version` is 0 until the first write. If
     a shared array is donated, JAX copies it.
 
+    Inside `jax.jit`, `jax.grad` and other transforms the tensor is on the jax device, and torch code works on it as in
+    `jax_view`: JAX traces through it. `to_jax` gives the traced array of a result.
+
     Args:
         tree: an array or a pytree of them. Leaves that are not `jax.Array`s, such as NumPy arrays, are unchanged.
         device: the device of the tensors. By default torch's default device if one was set (`%jax on` sets jax),
@@ -79,10 +88,10 @@ def to_torch(
         copy: True always copies; False raises if a copy would be needed.
 
     Returns:
-        The same structure, with tensors of the arrays' shapes and dtypes, without `requires_grad`.
+        The same structure, with tensors of the arrays' shapes and dtypes, without `requires_grad` unless traced.
 
     Raises:
-        TypeError: an array is traced, a random key, or of a dtype that torch lacks (int4).
+        TypeError: an array is a random key, of a dtype that torch lacks (int4), or traced while `device` is not jax.
         RuntimeError: an array was deleted or donated.
         ValueError: `copy=False`, and the array is on a different device.
 
@@ -93,7 +102,13 @@ def to_torch(
         >>> jaxtorch.to_torch(jnp.ones(2), device="jax")
         tensor([1., 1.], device='jax:0')
     """
-    return _mapped(lambda array: tensor_of(array, device, copy), jax.Array, tree, "to_torch")
+
+    def convert(array: jax.Array) -> Tensor:
+        if isinstance(array, jax.core.Tracer):
+            return tensor_over_tracer(array, device)
+        return tensor_of(array, device, copy)
+
+    return _mapped(convert, jax.Array, tree, "to_torch")
 
 
 def _mapped(convert: Callable[[T], object], kind: type[T], tree: object, name: str) -> Any:

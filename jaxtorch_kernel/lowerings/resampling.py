@@ -34,6 +34,9 @@ class Taps(NamedTuple):
 Method = Callable[[int, int, bool, Scale, DTypeLike], Taps]
 
 
+_IN_FIXED_POINT: set[Method] = set()  # for bytes
+
+
 def _ratio(size: int, out: int, scale: Scale, align_corners: bool) -> np.floating:
     """Input elements for one output element."""
     if align_corners:
@@ -118,6 +121,16 @@ def _antialiased(filter: str) -> Method:
     return taps
 
 
+def _fixed_point(taken: Array, weights: np.ndarray, shape: Sequence[int], axis: int) -> Array:
+    """The weighted sums of bytes as torch's CPU kernels compute them: with 16-bit weights, rounded along each axis."""
+    largest = float(weights.max())
+    bits = next((b for b in range(22) if int(0.5 + largest * 2 ** (b + 1)) >= 2**15), 22)
+    scaled = weights * 2.0**bits
+    rounded = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int32).reshape(shape)
+    total = (taken.astype(np.int32) * rounded).sum(axis + 1) + 2 ** (bits - 1)
+    return jnp.clip(total >> bits, 0, 255).astype(np.float32)
+
+
 def _resize(
     x: Array,
     output_size: Sequence[int],
@@ -142,6 +155,9 @@ def _resize(
             continue
         shape = (*weights.shape, *[1] * (x.ndim - axis - 1))
         taken = jnp.take(x, positions, axis=axis)
+        if dtype == np.uint8 and method in _IN_FIXED_POINT:
+            x = x if size == out else _fixed_point(taken, weights, shape, axis)
+            continue
         x = (taken * weights.astype(x.dtype).reshape(shape)).sum(axis + 1)
     if kind_of(dtype) == "i" and kind_of(x.dtype) == "f":
         info = jnp.iinfo(dtype)
@@ -181,4 +197,6 @@ for _count, _name in enumerate(("linear1d", "bilinear2d", "trilinear3d"), 1):
     _register(f"upsample_{_name}", _count, linear, True)
 _register("upsample_bicubic2d", 2, cubic, True)
 for _name in _FILTERS:
-    _register(f"_upsample_{_name}2d_aa", 2, _antialiased(_name), True)
+    _method = _antialiased(_name)
+    _IN_FIXED_POINT.add(_method)
+    _register(f"_upsample_{_name}2d_aa", 2, _method, True)

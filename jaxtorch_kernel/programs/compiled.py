@@ -18,6 +18,7 @@ from jax.sharding import Sharding
 from jax.tree_util import PyTreeDef
 
 from ..base.jax_private import respect_checkpoints_within
+from ..base.naming import name_inputs
 from . import watching
 from .compiling import Executable, finish, phase
 from .packing import Packing
@@ -60,6 +61,7 @@ def build(
     out: Sequence[Sharding | None] | None = None,
     cause: TraceRecord | None = None,
     part: str = "",
+    input_names: Sequence[str] = (),
 ) -> Built:
     """Compile a function of arrays; `out`: the placements of its outputs, by default XLA's choice."""
 
@@ -67,6 +69,8 @@ def build(
         return function(*operands)
 
     program.__name__ = program.__qualname__ = name
+    if input_names:
+        name_inputs(program, input_names)
     started = time.perf_counter()
     with phase(name), jax.enable_x64(True):
         jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
@@ -92,6 +96,7 @@ class CompiledFunction:
         donated: indices of the inputs whose memory the forward program without residuals may reuse.
         name: the name of the programs in profiles and messages.
         cause: the trace that the programs are recorded under; by default the open one.
+        input_names: what views call the inputs.
     """
 
     def __init__(
@@ -102,8 +107,10 @@ class CompiledFunction:
         donated: Sequence[int] = (),
         name: str = "jax",
         cause: TraceRecord | None = None,
+        input_names: Sequence[str] = (),
     ):
         self.function, self.avals, self.name = function, list(avals), name
+        self.input_names = list(input_names)
         self.inputs, self.donated = tuple(inputs), tuple(donated)
         self.forward: Executable | None = None
         self.forward_saving: Executable | None = None
@@ -159,7 +166,8 @@ class CompiledFunction:
             if self.backward is None:
                 avals = [*(self.avals[i] for i in self._saved_inputs), *self._residuals]
                 avals += [Aval(c.shape, c.dtype) for c in cotangents]
-                self.backward = self._build("backward", self._pull_back, avals)
+                names = self._names_of_backward(len(cotangents))
+                self.backward = self._build("backward", self._pull_back, avals, names=names)
             return self.backward
 
     def _build(
@@ -168,10 +176,21 @@ class CompiledFunction:
         function: Callable[..., Sequence[jax.Array]],
         avals: Sequence[Aval],
         donated: Sequence[int] = (),
+        names: Sequence[str] | None = None,
     ) -> Executable:
-        built = build(function, avals, donated, self.name, cause=self.cause, part=part)
+        names = self.input_names if names is None else names
+        built = build(
+            function, avals, donated, self.name, cause=self.cause, part=part, input_names=names
+        )
         self.records[part] = built.record
         return built.call
+
+    def _names_of_backward(self, cotangents: int) -> list[str]:
+        if not self.input_names:
+            return []
+        saved = [self.input_names[i] for i in self._saved_inputs]
+        residuals = [f"residual[{i}]" for i in range(len(self._residuals))]
+        return [*saved, *residuals, *names_of_cotangents(cotangents)]
 
     def _flat(self, *arrays: jax.Array) -> list[jax.Array]:
         outputs, others = self.function(*arrays)
@@ -225,3 +244,8 @@ class CompiledFunction:
             return self.function(*full)
 
         return function
+
+
+def names_of_cotangents(count: int) -> list[str]:
+    """torch's name for the gradients of the outputs."""
+    return ["grad_output"] if count == 1 else [f"grad_output[{i}]" for i in range(count)]

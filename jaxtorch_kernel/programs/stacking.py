@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from ..base.naming import stacked
 from .compiled import Aval, CompiledFunction, FlatFunction, build
 from .compiling import Executable
 from .stats import FunctionRecord, TraceRecord
@@ -54,6 +55,12 @@ class Stacks:
             packed += stack([[arrays[i] for i in row] for row in group])
         return packed
 
+    def names(self, names: Sequence[str]) -> list[str]:
+        """The names of its inputs, made from those of the original."""
+        columns = (column for group in self.groups for column in zip(*group, strict=True))
+        own = [names[i] for i in self.unstacked]
+        return [*own, *(stacked([names[i] for i in column]) for column in columns)]
+
     def unpack(self, gradients: Sequence[Array]) -> dict[int, Array]:
         """The gradients of the original's inputs, by index, from the gradients of `inputs`."""
         by_input = dict(zip(self.inputs, gradients, strict=True))
@@ -82,12 +89,18 @@ class StackedFunction(CompiledFunction):
         donated: Sequence[int],
         name: str,
         stacks: Stacks,
+        names: Sequence[str],
     ):
-        super().__init__(function, avals, inputs, donated, name)
+        super().__init__(function, avals, inputs, donated, name, input_names=names)
         donated_here = [stacks.unstacked.index(i) for i in donated]
         self._stacks = stacks
         self._inner = CompiledFunction(
-            stacks.function, stacks.avals, stacks.inputs, donated_here, name
+            stacks.function,
+            stacks.avals,
+            stacks.inputs,
+            donated_here,
+            name,
+            input_names=stacks.names(names),
         )
         self.records = self._inner.records
 
@@ -181,7 +194,15 @@ def _stacking(row: tuple[Aval, ...], depth: int, count: int) -> tuple[Executable
     shardings = [aval.sharding for aval in carry]
     return (
         build(empty, [], name="stack (new)", out=shardings, cause=_CAUSE).call,
-        build(put, [*carry, *row * count], range(1, width + 1), "stack", shardings, _CAUSE).call,
+        build(
+            put,
+            [*carry, *row * count],
+            range(1, width + 1),
+            "stack",
+            shardings,
+            _CAUSE,
+            input_names=["index", *_numbered("stack", width), *_numbered("row", width * count)],
+        ).call,
     )
 
 
@@ -197,8 +218,15 @@ def _splitting(stacked: tuple[Aval, ...], count: int) -> tuple[Array, Executable
     rows = [_row_sharding(aval.sharding) for aval in stacked]
     first = jax.device_put(np.int32(0), index.sharding)
     shardings = [index.sharding, *rows * count]
-    program = build(take, [index, *stacked], name="split", out=shardings, cause=_CAUSE)
+    names = ["index", *_numbered("stack", len(stacked))]
+    program = build(
+        take, [index, *stacked], name="split", out=shardings, cause=_CAUSE, input_names=names
+    )
     return first, program.call
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}[{i}]" for i in range(count)]
 
 
 def _row_sharding(sharding: Sharding | None) -> Sharding | None:

@@ -60,6 +60,9 @@ class Trace:
         eager: run operators that depend on no input immediately, on values.
     """
 
+    lingers = False  # whether no block of code shows its end (`linger`)
+    end: Callable[[], None]  # of a trace that lingers: closes it
+
     def __init__(self, differentiable: bool = False, eager: bool = False):
         self.differentiable = differentiable
         self.eager = eager
@@ -98,6 +101,10 @@ class Trace:
         self.writers: dict[int, tuple[str, int]] = {}  # id of a buffer -> the user's file and line
         # Tensors from outside that need a gradient and were read (nested traces only).
         self.readers: dict[int, Tensor] = {}
+
+    def continues(self) -> bool:
+        """Whether a trace that lingers is still in use."""
+        return False
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
         """The contexts to hold while the code of this trace runs, in the order in which they are entered."""
@@ -344,6 +351,13 @@ def tracing(trace: Trace) -> Iterator[Trace]:
             depth -= 1
 
 
+def linger(trace: Trace) -> None:
+    """Open a trace in this thread until `trace.continues()` is false."""
+    stack = ExitStack()
+    stack.enter_context(tracing(trace))
+    trace.end = stack.close
+
+
 @contextmanager
 def outside() -> Iterator[None]:
     """Let this thread see the values that buffers have outside the open trace."""
@@ -370,7 +384,13 @@ def aside() -> Iterator[None]:
 
 def current() -> Trace | None:
     """This thread's innermost trace."""
-    return getattr(_thread, "trace", None) if depth else None
+    if not depth:
+        return None
+    trace: Trace | None = getattr(_thread, "trace", None)
+    if trace is not None and trace.lingers and not trace.continues():
+        trace.end()
+        return None
+    return trace
 
 
 def active() -> bool:

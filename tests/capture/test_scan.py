@@ -412,6 +412,14 @@ def test_what_it_refuses(step: Any, error: type[Exception], words: str) -> None:
     torch.testing.assert_close([*statistics.buffers()], before)
 
 
+@pytest.mark.parametrize("step", [None, 1000, data])
+def test_a_body_that_is_no_function(step: Any) -> None:
+    step = step(3) if step is data else step
+    for scan in (jaxtorch.scan, jaxtorch.pure(lambda *args: jaxtorch.scan(*args))):
+        with pytest.raises(TypeError, match=r"function \(carry, x\) .* not (NoneType|int|Tensor)"):
+            scan(step, data(3), data(4, 3))
+
+
 def test_lengths() -> None:
     with pytest.raises(ValueError, match="differ"):
         jaxtorch.scan(lambda c, x: (c, x), 0.0, [data(3), data(4)])

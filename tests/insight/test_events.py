@@ -60,7 +60,7 @@ def test_a_jit_of_the_users_is_listed_with_its_line() -> None:
     assert "f32[3]" in jaxpr
     assert stablehlo is not None
     assert "module @jit_doubled_by_jit" in stablehlo
-    assert "stablehlo.sine %arg0 : tensor<4xf32>" in stablehlo
+    assert "stablehlo.sine %x : tensor<4xf32>" in stablehlo
     assert __file__ in stablehlo
     assert first.calls == second.calls == 0  # JAX tells nobody how often it is called
     del doubled_by_jit

@@ -88,8 +88,8 @@ def test_what_cannot_be_a_tensor() -> None:
             jaxtorch.to_torch(jax.random.key(0), device)
         with pytest.raises(TypeError, match="int4"):
             jaxtorch.to_torch(jnp.zeros(3, jnp.int4), device)
-    with pytest.raises(TypeError, match="jax_view"):
-        jax.jit(lambda x: jaxtorch.to_torch(x))(jnp.zeros(3))
+    with pytest.raises(TypeError, match="torch2jax"):
+        jax.jit(lambda x: jaxtorch.to_torch(x, "cpu"))(jnp.zeros(3))
 
 
 def test_an_array_over_several_devices() -> None:

@@ -38,6 +38,7 @@ from .fetch import Fetch, fetched
 from .guard import CONTENTS, Check, Group, Guard, Hooks, Table
 from .guards import Guards
 from .identities import container_path, identity_checks
+from .labels import Labels
 from .slots import Slot
 from .tokens import CONTAINERS, is_device_tensor, is_plain, is_plain_container
 from .trees import tensor_tree
@@ -64,6 +65,7 @@ class Notes:
         modules: that were called or read whole, by identity.
         tensors: that were read by name, by identity: path, weak reference.
         gradients: leaves, with their `.grad` when the code first reached them.
+        labels: the names of what the code read, once it has run.
         parameters: created by the code; `created`: objects created by the code, by identity.
         names: that followed code reads.
         identifiers: all names in followed code, and its strings: what the code writes has one of them.
@@ -87,6 +89,8 @@ class Notes:
         self.class_forwards: list[tuple[weakref.ref[torch.nn.Module], str, dict[str, object]]] = []
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._optimizer_paths: dict[int, str] = {}
+        self.labels = Labels()
         self.arguments: dict[int, int] = {}
         self.tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
         self.gradients: dict[int, tuple[weakref.ref[Tensor], Tensor | None]] = {}
@@ -190,6 +194,10 @@ class Notes:
         self.effects.drop_replaced(
             lambda v: (self.is_preexisting(v) and not self.is_created(v)) or id(v) in self.tensors
         )
+        optimizers = [(self._optimizer_paths[key], o) for key, o in self.optimizers.items()]
+        self.labels = Labels(
+            self._preexisting.values(), self.tensors.values(), optimizers, self.gradients.values()
+        )
         self._preexisting.clear()
 
     # -- what is read ---------------------------------------------------------------------------------------------
@@ -265,6 +273,7 @@ class Notes:
 
     def optimizer(self, optimizer: torch.optim.Optimizer, path: str = "") -> None:
         """Note that an optimizer is used, and so its parameters are read."""
+        self._optimizer_paths[id(optimizer)] = self._optimizer_paths.get(id(optimizer)) or path
         if id(optimizer) not in self.optimizers:
             self.optimizers[id(optimizer)] = optimizer
             for i, group in enumerate(optimizer.param_groups):

@@ -95,6 +95,7 @@ class Record:
         paths: of the tensors that the code read by name, by identity.
         layouts: of the device's tensors among them: path, weak reference, memory layout.
         buffers: how each run finds the buffers that the code reached.
+        labels: the names of what the code read.
         fresh: results that the code created and that are no tensors, by identity.
         flagged: the tensors whose `requires_grad` the code may ask for.
         differentiates: whether it matters which tensors require a gradient.
@@ -122,6 +123,7 @@ class Record:
         self.reflagged: list[tuple[int, bool]] = []
         self.flags: dict[int, bool | None] = {}
         self.paths = {key: path for key, (path, _) in recorder.tensors.items()}
+        self.labels, self.function = recorder.notes.labels, recorder.function
         self._rebind = Rebind()
         self.buffers = BufferRefs(self._named_tensors())
         self._record_effects(results)

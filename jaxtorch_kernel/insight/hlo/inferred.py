@@ -181,7 +181,8 @@ def _arguments(module: Module, instruction: Instruction) -> Iterator[int]:
 
 
 _OPERATION = re.compile(r"\s*(%\w+) = stablehlo\.(\w+)[ (](.*)")
-_NAME = re.compile(r"%\w+")
+_NAME = re.compile(r"%[\w.$-]+")
+_PARAMETER = re.compile(r"(%[\w.$-]+): tensor<")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+(?:<\w+>)?>")
 
 
@@ -192,7 +193,7 @@ def _stablehlo_products(text: str) -> Iterator[tuple[_Product, _Origin]]:
     for line in lines:
         if "func.func" in line:
             copied_from = {}
-            main = "@main" in line
+            inputs_of_main = _PARAMETER.findall(line) if "@main" in line else []
         match = _OPERATION.match(line)
         if match is None:
             continue
@@ -205,7 +206,7 @@ def _stablehlo_products(text: str) -> Iterator[tuple[_Product, _Origin]]:
         types = _TENSOR.findall(signature[signature.rindex(" : ") :])
         sizes = [math.prod(map(int, sizes.split("x")[:-1])) for sizes in types]
         inputs = [copied_from.get(n, n) for n in names]
-        arguments = frozenset(int(e[4:]) for e in inputs if main and re.fullmatch(r"%arg\d+", e))
+        arguments = frozenset(inputs_of_main.index(n) for n in inputs if n in inputs_of_main)
         product = _Product(sizes[-1], tuple(sorted(sizes[:2])), arguments)
         op_name, stack = locations.origin(line)
         yield product, _Origin(op_name, tuple(Frame(*frame) for frame in stack))

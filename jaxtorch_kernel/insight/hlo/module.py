@@ -12,10 +12,11 @@ text is only displayed, and `Listing` finds the instruction of a line by its nam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ...base.naming import new_names
 from .wire import fields, numbers, signed
 
 # xla_data.proto: PrimitiveType -> name, bits of an element.
@@ -158,6 +159,18 @@ class Module:
             for called in dict.fromkeys(instruction.calls):
                 callers.setdefault(called, []).append(instruction.id)
         return callers
+
+    def with_input_names(self) -> Module:
+        """The module with the names that its text shows for the program's inputs (`base/naming.py`)."""
+        parameters = [i for i in self.entry.instructions if i.opcode == "parameter"]
+        names = new_names(
+            [(i.name, i.op_name) for i in parameters],
+            {i.name for i in self.instructions.values()},
+        )
+        renamed = (replace(i, name=names.get(i.name, i.name)) for i in self.entry.instructions)
+        entry = replace(self.entry, instructions=tuple(renamed))
+        computations = [entry if c is self.entry else c for c in self.computations.values()]
+        return Module(self.name, self.id, entry.id, computations, self._frames, self.inferred)
 
     def named(self, name: str) -> Instruction:
         """The instruction with this name; a leading `%` is ignored.

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...base.jax_private import hlo_text
+from ...base.naming import hlo_with_names
 from ..programs import Location, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
@@ -97,7 +98,7 @@ class Reading:
     @cached_property
     def module(self) -> Module:
         """The program's HLO, with inferred origins (`inferred.py`)."""
-        return infer_origins(read_module(self._proto), self.program.stablehlo)
+        return infer_origins(read_module(self._proto).with_input_names(), self.program.stablehlo)
 
     @cached_property
     def sources(self) -> Sources:
@@ -112,7 +113,7 @@ class Reading:
     @cached_property
     def hlo_text(self) -> str:
         """The full optimized HLO as XLA prints it."""
-        return hlo_text(self._proto)
+        return hlo_with_names(hlo_text(self._proto))
 
     def listing(self, stage: str) -> Listing:
         """The listing of one stage, with source links; empty if the program is gone.

@@ -45,6 +45,7 @@ class Traits:
 
     Attributes:
         copies: the function writes to its arguments, or requests write access to their memory, so it receives copies.
+        addresses: the function takes addresses of its arguments, and only reads there (`addresses.py`).
         forward_mode: torch has a forward derivative of every operator in it.
         loop: a batch makes one call for each element, as requested or because `torch.vmap` does not support it.
         seeded: whether each run draws the same random numbers.
@@ -53,6 +54,7 @@ class Traits:
 
     name: str
     copies: bool = False
+    addresses: bool = False
     forward_mode: bool = True
     loop: bool = False
     seeded: bool = False

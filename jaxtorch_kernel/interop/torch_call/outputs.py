@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeGuard
 
 import jax
@@ -12,6 +13,7 @@ from jax.tree_util import PyTreeDef
 
 from ...base.torch_private import FakeTensorMode
 from ...storage.dtypes import to_numpy, to_torch
+from .addresses import NoAddress, ReadOnlyAddresses, tried
 from .calls import Aval, Traits, has_tangent
 
 Flat = Callable[..., list[torch.Tensor]]
@@ -39,30 +41,47 @@ def inferred(
     Raises:
         TypeError: the function needs values while JAX is tracing, or a result is not a tensor.
     """
-    failed: Exception | None = None
-    results: list[torch.Tensor] = []
     try:
-        with (
-            FakeTensorMode(allow_non_fake_inputs=True),
-            torch.device(torch_device()),
-            torch.inference_mode(False),
-        ):
-            arguments = [torch.empty(a.shape, dtype=to_torch(a.dtype)) for a in ins]
-            results = function(*arguments)
-        traits.copies |= any(t._version for t in arguments)
+        results = _run_without_values(function, ins, traits, ReadOnlyAddresses())
     except Exception as error:
         failed = error
-    if failed is not None:
-        values = examples()
-        if values is None:
-            raise TypeError(
-                f"{traits.name} does not run on tensors without values ({type(failed).__name__}: {failed}), which is "
-                "how the shapes of its results are found under a transform of JAX. Declare them: "
-                "torch2jax(f, ..., output_shapes=...), or give example tensors."
-            ) from failed
-        with torch.no_grad():
-            # Outside of the `except`, so that an error of the function is not chained to the first one.
+    else:
+        return _avals_of(traits, results)
+    # Outside of the `except`, so that an error of the function is not chained to the first one.
+    values = examples()
+    takes_addresses = isinstance(failed, NoAddress)
+    if values is None and takes_addresses:  # it may not look there
+        return _avals_of(traits, _run_without_values(function, ins, traits, nullcontext()))
+    if values is None:
+        raise TypeError(
+            f"{traits.name} does not run on tensors without values ({type(failed).__name__}: {failed}), which is "
+            "how the shapes of its results are found under a transform of JAX. Declare them: "
+            "torch2jax(f, ..., output_shapes=...), or give example tensors."
+        ) from failed
+    with torch.no_grad():
+        if takes_addresses:
+            results = tried(lambda tensors: function(*tensors), values, traits)
+        else:
             results = function(*(t.clone() for t in values))
+    return _avals_of(traits, results)
+
+
+def _run_without_values(
+    function: Flat, ins: Sequence[Aval], traits: Traits, mode: AbstractContextManager[object]
+) -> list[torch.Tensor]:
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        torch.device(torch_device()),
+        torch.inference_mode(False),
+        mode,
+    ):
+        arguments = [torch.empty(a.shape, dtype=to_torch(a.dtype)) for a in ins]
+        results = function(*arguments)
+    traits.copies |= any(t._version for t in arguments)
+    return results
+
+
+def _avals_of(traits: Traits, results: Sequence[torch.Tensor]) -> list[Aval]:
     return [_aval_of(traits, i, result) for i, result in enumerate(results)]
 
 

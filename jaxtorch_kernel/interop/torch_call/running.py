@@ -15,7 +15,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from jax.experimental.buffer_callback import Buffer, ExecutionContext, buffer_ca
 
 from ...base import torch_private
 from ...storage.transfer import as_numpy
+from .addresses import ReadOnlyAddresses, tried
 from .calls import TorchCall
 
 Tensor = torch.Tensor
@@ -142,16 +143,22 @@ def _standalone_state(device: str) -> Iterator[None]:
 def _attempted(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
     for tensor in operands:
         torch_private.refuse_writes(tensor)
-    copied = call.traits.copies  # before the run, because another thread may set it meanwhile
+    traits = call.traits
+    copied, addresses = traits.copies, traits.addresses  # before: another thread may set them
     try:
-        return (
-            call.run(operands, False) if not call.is_derivative else _run_derivative(call, operands)
-        )
+        with ReadOnlyAddresses() if addresses and not copied else nullcontext():
+            return _run(call, operands)
     except RuntimeError as error:
         if copied or not torch_private.is_refused_write(error):
             raise
-    call.traits.copies = True
+    if not addresses:
+        return tried(functools.partial(_run, call), operands, traits)
+    traits.copies = True
     return _attempted(call, operands)
+
+
+def _run(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
+    return _run_derivative(call, operands) if call.is_derivative else call.run(operands, False)
 
 
 def _run_derivative(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
