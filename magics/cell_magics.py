@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from jaxtorch.capture.cells.code import CellCode
 from jaxtorch.capture.cells.interface import Options, Outcome
 from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.insight.timing import repeated
 
 from .report import cell_error, read_cell, report, show_from_cell
 from .subcommands.table import uncommented
@@ -183,19 +183,9 @@ def _hint(given: str, choices: list[str]) -> str:
     return f" The nearest is {near[0]}." if near else ""
 
 
-def _timed(run: Callable[[], Any]) -> TimeitResult:
-    """The time of a run, measured and printed like `%timeit`. Each measurement waits for the device."""
-
-    def measure(loops: int) -> float:
-        torch.jax.synchronize()  # type: ignore[attr-defined]
-        started = time.perf_counter()
-        for _ in range(loops):
-            run()
-        torch.jax.synchronize()  # type: ignore[attr-defined]
-        return time.perf_counter() - started
-
-    loops = 1
-    while loops < 10_000 and measure(loops) < 0.2:
-        loops *= 10
-    runs = [measure(loops) for _ in range(7)]
-    return TimeitResult(loops, 7, min(runs) / loops, max(runs) / loops, runs, 0.0, 3)
+def _timed(run: Callable[[], object]) -> TimeitResult:
+    """The time of a run, printed as `%timeit` prints it. Each measurement waits for the device."""
+    measured = repeated(run)
+    best, worst = min(measured.seconds), max(measured.seconds)
+    totals = list(measured.totals)
+    return TimeitResult(measured.loops, len(totals), best, worst, totals, 0.0, 3)

@@ -11,6 +11,7 @@ from ..subcommands import memory  # noqa: F401
 from ..subcommands import devices  # noqa: F401
 from ..subcommands import hlo  # noqa: F401
 from ..subcommands import profile  # noqa: F401
+from ..subcommands import time  # noqa: F401
 
 # isort: on
 from ..subcommands.table import SUBCOMMANDS, Call, Subcommand, help_text, nearest, parse, subcommand
