@@ -16,7 +16,7 @@ from ..device.streams import synchronize
 from .programs import ProgramInfo, programs
 
 LOOP_SECONDS = 0.2  # a loop is at least this long
-_LOOPS = tuple(step * 10**i for i in range(4) for step in (1, 2, 5)) + (10_000,)
+_LOOPS = [step * 10**i for i in range(4) for step in (1, 2, 5)]
 MEASUREMENTS = 7
 _MOST_WARMUPS = 5
 

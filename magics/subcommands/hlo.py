@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,8 @@ from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects
 from ..report import read_cell
+from .programs import runnable_names
 from .table import Call, subcommand
-
-
-def _names() -> Iterable[str]:
-    """The names of the programs that can still run, without duplicates, the latest first."""
-    return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
 
 
 @subcommand(
@@ -44,7 +39,7 @@ def _names() -> Iterable[str]:
     example="hlo NAME",
     help="a program beside its source code: jaxpr, StableHLO, HLO, cost by line; as %%jax hlo it runs the cell first",
     cell=True,
-    names=_names,
+    values={"program": runnable_names},
 )
 def hlo(call: Call) -> View | None:
     """Show a program."""

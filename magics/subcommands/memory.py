@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -10,17 +9,14 @@ from IPython.core.magic_arguments import argument
 
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.memory import LiveArray, live_arrays
-from jaxtorch.insight.programs import program, programs
+from jaxtorch.insight.programs import program
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
 from jaxtorch.widgets.view import View
 
+from .programs import captured_names
 from .table import Call, nearest, subcommand
-
-
-def _names() -> Iterable[str]:
-    return dict.fromkeys(p.name for p in programs() if p.kind != "eager")
 
 
 @subcommand(
@@ -33,7 +29,8 @@ def _names() -> Iterable[str]:
     ),
     example="memory",
     help="the arrays on the device, by size and by the line that created them",
-    names=_names,
+    values={"program": captured_names},
+    code=("why",),
 )
 def memory(call: Call) -> View:
     """The live arrays of the session, or the memory of a program."""
