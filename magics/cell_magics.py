@@ -19,8 +19,8 @@ from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.insight.timing import repeated
 
+from .cells import uncommented
 from .report import cell_error, read_cell, report, show_from_cell
-from .subcommands.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
 PRECISIONS = ("default", "high", "highest")
@@ -110,7 +110,18 @@ class CellMagics(Magics):
         """
         return self._run("jit", line, cell)
 
-    def _run(self, magic: str, line: str, cell: str) -> Any:
+    def _run(self, magic: str, line: str, cell: str) -> object:
+        return self.run_below(f"%%{magic} {line}".rstrip(), magic, line, cell)
+
+    def run_below(self, head: str, magic: str, line: str, cell: str) -> object:
+        """Run a cell that may stand below another magic as well.
+
+        Args:
+            head: all lines above the code, as they were typed. Views and tracebacks show them.
+            magic: "pure" or "jit".
+            line: its options.
+            cell: the code.
+        """
         arguments = _parsed(getattr(self, magic), line)
         options = Options(
             magic == "jit",
@@ -122,8 +133,7 @@ class CellMagics(Magics):
         )
         shell = self.shell
         assert shell is not None
-        first = f"%%{magic} {line}".rstrip()
-        code = read_cell(shell, first, cell)
+        code = read_cell(shell, head, cell)
         self._check_names(magic, options, code, shell.user_ns)
         program = self._program(cell, options, shell.user_ns)
 

@@ -7,9 +7,11 @@ suppresses what IPython would offer: names of files, and names that no magic tak
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping
+from glob import glob
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -88,7 +90,7 @@ def _words(
             if not word.startswith("-"):
                 return _names_of(python, word)
         elif action.metavar == _FILE and python is not None:
-            choices += python.file_matches(word)
+            choices += _files(word)
         elif action.choices is not None:
             choices += map(str, action.choices)
         elif action.dest in values:
@@ -111,6 +113,11 @@ def _offer(choices: Iterable[str], start: str) -> SimpleMatcherResult:
         "suppress": True,
         "ordered": True,
     }
+
+
+def _files(start: str) -> list[str]:
+    """The files and folders whose path begins like this."""
+    return [f"{path}{os.sep}" if os.path.isdir(path) else path for path in glob(f"{start}*")]
 
 
 # -- Python ---------------------------------------------------------------------------------------------------------

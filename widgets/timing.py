@@ -24,7 +24,7 @@ class TimingView(PageView):
 
     def page(self) -> Page:
         timing = self.timing
-        warm = _warm(timing.warm)
+        warm: tuple[str, ...] = _warm(timing.warm)
         if not timing.steady:
             warm = (
                 *warm,

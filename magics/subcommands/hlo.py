@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
@@ -18,6 +17,7 @@ from jaxtorch.widgets.hlo_format import full_text
 from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects
+from ..cell_magics import CellMagics
 from ..report import read_cell
 from .programs import runnable_names
 from .table import Call, subcommand
@@ -144,12 +144,15 @@ def _of_cell(call: Call) -> ProgramInfo:
     return max(ran, key=lambda p: (p.part != "backward", p.id))
 
 
-def _run(call: Call) -> Any:
+def _run(call: Call) -> object:
     cell = call.cell or ""
+    head = f"%%jax {call.line}".rstrip()
+    empty = cell[: len(cell) - len(cell.lstrip("\n"))]
     first, _, body = cell.lstrip("\n").partition("\n")
     magic, _, options = first.strip().partition(" ")
+    run_below = call.shell.magics_manager.registry[CellMagics.__name__].run_below
     if magic in ("%%pure", "%%jit"):
-        return call.shell.run_cell_magic(magic[2:], options, body)
-    code = read_cell(call.shell, f"%%jax {call.line}".rstrip(), cell)
+        return run_below(f"{head}\n{empty}{first}", magic[2:], options, body)
+    code = read_cell(call.shell, head, cell)
     magic = "jit" if has_effects(code, call.shell.user_ns) else "pure"
-    return call.shell.run_cell_magic(magic, "-q", cell)
+    return run_below(head, magic, "-q", cell)

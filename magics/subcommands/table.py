@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument
 
+from ..cells import uncommented
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -113,16 +115,6 @@ def parse(command: Subcommand, line: str) -> Namespace:
         raise UsageError(f"`%jax {command.name}` has no option {extra!r}. The nearest is `{near}`.")
     after = ", ".join((*command.positional, *command.options)) or "nothing"
     raise UsageError(f"`%jax {command.name}` takes {after}, not {extra!r}.")
-
-
-def uncommented(line: str) -> str:
-    """A magic's line without its trailing comment, which IPython does not strip.
-
-    Example:
-        >>> uncommented("seed 0  # as ever"), uncommented("hlo #3")
-        ('seed 0', 'hlo #3')
-    """
-    return re.split(r"(?:^|\s)#\s", line, maxsplit=1)[0].rstrip()
 
 
 def _split(command: Subcommand, line: str) -> tuple[str, str]:
