@@ -84,8 +84,9 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
         >>> [(a.name, a.nbytes) for a in live_arrays(kept) if a.shape == (77, 13)]
         [('batch[0]', 4004)]
     """
-    named = _named(namespace or {})
-    buffers = _buffers()
+    named = named_arrays(namespace or {})
+    # `id` of an array -> its Buffer
+    buffers = {id(b.array): b for b in device_buffers() if isinstance(b.array, jax.Array)}
     arrays = []
     for array in jax.live_arrays():
         if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
@@ -109,17 +110,22 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
     return sorted(arrays, key=lambda a: (-a.nbytes, a.id))
 
 
-def _buffers() -> dict[int, Buffer]:
-    """`id` of an array -> its Buffer."""
-    buffer_types = {Buffer, *Buffer.__subclasses__()}
-    buffers = [value for value in gc.get_objects() if type(value) in buffer_types]
-    return {id(b.array): b for b in buffers if isinstance(b.array, jax.Array)}
+def device_buffers() -> list[Buffer]:
+    """All buffers of the session."""
+    buffer_types = {Buffer, *_subclasses(Buffer)}
+    return [value for value in gc.get_objects() if type(value) in buffer_types]
+
+
+def _subclasses(cls: type[Buffer]) -> Iterator[type[Buffer]]:
+    for inner in cls.__subclasses__():
+        yield inner
+        yield from _subclasses(inner)
 
 
 # -- names --------------------------------------------------------------------------------------------------------
 
 
-def _named(namespace: Mapping[str, Any]) -> dict[int, tuple[str, tuple[int, ...] | None]]:
+def named_arrays(namespace: Mapping[str, Any]) -> dict[int, tuple[str, tuple[int, ...] | None]]:
     """`id` of an array -> its path from a variable, and the shape of this tensor if it is the whole array.
 
     The user's names take precedence over IPython's (`Out[3]`).

@@ -9,7 +9,9 @@ import pytest
 from IPython.core.error import UsageError
 
 from jaxtorch.insight.memory import cells
+from jaxtorch.magics.subcommands import memory
 from jaxtorch.widgets import devices
+from jaxtorch.widgets.memory_timeline import MemoryTimelineView
 
 
 def run(shell: Any, code: str) -> Any:
@@ -104,3 +106,44 @@ def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         shell.run_line_magic("jax", line)
     assert "\n" not in str(caught.value)
+
+
+CELL = """%%jax memory
+big = torch.ones(512, 1024, device='jax')
+twice = big * 2
+del big
+"""
+
+
+def test_a_cell_over_time(shell: Any) -> None:
+    run(shell, "import torch")
+    gc.collect()
+    view = run(shell, CELL).result
+    assert isinstance(view, MemoryTimelineView)
+    timeline = view.timeline
+    assert (timeline.peak - timeline.before, timeline.after - timeline.before) == (4 << 20, 2 << 20)
+    assert {"twice"} <= {held.name for held in timeline.held}
+    for form in (repr(view), view._repr_html_()):
+        for part in ("peak", "before", "after", "twice", "512, 1024", "]:2", "]:3"):
+            assert part in form
+    assert "<svg" in view._repr_html_()
+    assert "<script" not in view._repr_html_()
+    assert len(view._repr_html_()) < 60_000
+
+
+def test_a_cell_that_fails_shows_its_memory_too(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(memory, "display", shown.append)
+    run(shell, "import torch")
+    result = shell.run_cell(f"{CELL}1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert [type(view) for view in shown] == [MemoryTimelineView]
+
+
+def test_a_cell_under_another_magic(shell: Any) -> None:
+    run(shell, "import torch\nx = torch.ones(64, 64, device='jax')")
+    view = run(shell, "%%jax memory\n%%pure -q --name below\ny = x @ x").result
+    assert shell.user_ns["y"].shape == (64, 64)
+    assert view.timeline.error is None
