@@ -186,9 +186,9 @@ def watch(watcher: Watcher | None) -> None:
         _init(self, array, spec, origin)
         made(self)
 
-    def delete(self: _Counted) -> None:
+    def delete(self: _Counted, usage: Usage = usage) -> None:
         freed(self)
-        _del(self)
+        _del(self, usage)
 
     _Counted.__init__, _Counted.__del__ = init, delete  # type: ignore[method-assign]
 

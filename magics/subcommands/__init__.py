@@ -9,6 +9,7 @@ from ..subcommands import config  # noqa: F401
 from ..subcommands import cache  # noqa: F401
 from ..subcommands import memory  # noqa: F401
 from ..subcommands import devices  # noqa: F401
+from ..subcommands import show  # noqa: F401
 from ..subcommands import hlo  # noqa: F401
 from ..subcommands import profile  # noqa: F401
 from ..subcommands import time  # noqa: F401

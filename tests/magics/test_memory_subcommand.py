@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import pytest
@@ -64,6 +65,16 @@ def test_programs_and_devices(shell: Any) -> None:
     assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
 
 
+def test_show_draws_an_expression(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(shell, "import torch\nx = {'kept': torch.ones(3, 5, device='jax')}")
+    shown = run(shell, "%jax show x['kept'] + 1").result
+    assert "tensor float32[3, 5]" in repr(shown)
+    assert "treescope" in shown._repr_html_()
+    monkeypatch.setitem(sys.modules, "treescope", None)
+    with pytest.raises(UsageError, match="pip install treescope"):
+        shell.run_line_magic("jax", "show x")
+
+
 def test_an_array_is_followed_by_its_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_PERIOD", 0.0)
     run(shell, "import torch\nx = torch.ones(3, 5, device='jax'); kept = [x]")
@@ -99,6 +110,8 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
         ("memory f --why x", "not both"),
         ("devices nosuchname", "not defined"),
         ("devices 3", "neither a tensor"),
+        ("show", "what to show"),
+        ("show nosuchname", "not defined"),
     ],
 )
 def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
