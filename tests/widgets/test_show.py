@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import jaxtorch
+from jaxtorch.insight.sharding import Drawing
 from jaxtorch.widgets import show
 from jaxtorch.widgets.show import ShowView
 
@@ -68,13 +67,17 @@ def test_a_module_has_its_parameters_gradients_and_sums() -> None:
         assert part in shown
 
 
-def test_a_sharded_tensor_says_over_what() -> None:
-    mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    count = len(jax.devices())
-    x = jaxtorch.to_torch(jax.device_put(jnp.ones((count, 2)), where))
-    expected = f"over {count} devices (data {count})" if count > 1 else "jax:0"
-    assert expected in text(x)
+def test_a_sharded_tensor_says_over_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(8, 2, device="jax")
+    rows = ((0, 4), (4, 8))
+    halves = (((0, 1),), ((2, 3),))  # each half on two devices
+    mesh = (("data", 2), ("copies", 2))
+    sharding = Drawing(
+        (8, 2), "float32", "P('data',)", mesh, (0, None), rows, ((0, 1),), halves, ()
+    )
+    assert "P(" not in text(x)
+    monkeypatch.setattr(show, "sharding_of", lambda tensor: sharding)
+    assert "P('data',) over 4 devices (data 2, copies 2)" in text(x)
 
 
 def test_a_tensor_too_large_to_copy_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
