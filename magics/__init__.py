@@ -15,9 +15,8 @@ from jaxtorch.insight import events, memory
 from jaxtorch.insight.programs import cell_of_file
 from jaxtorch.widgets import live
 
-from . import progress, tracebacks
+from . import completion, progress, tracebacks
 from .cell_magics import CellMagics
-from .completion import complete_jax
 from .jax_magic import JaxMagics
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def load(shell: InteractiveShell) -> None:
     """Add the magics to a shell. Loading again replaces them."""
     _remove(shell)
     shell.register_magics(JaxMagics, CellMagics)
-    shell.Completer.custom_matchers.append(complete_jax)
+    shell.Completer.custom_matchers.append(completion.completer_of(shell))
     shell.events.register("pre_run_cell", _before_cell)
     shell.events.register("post_run_cell", _after_cell)
     cell_of_file[:] = [_Numbers(shell.compile)]
@@ -62,7 +61,7 @@ def _remove(shell: InteractiveShell) -> None:
         if hook in shell.events.callbacks[event]:
             shell.events.unregister(event, hook)
     matchers = shell.Completer.custom_matchers
-    matchers[:] = [m for m in matchers if getattr(m, "__module__", "") != complete_jax.__module__]
+    matchers[:] = [m for m in matchers if getattr(m, "__module__", "") != completion.__name__]
 
 
 class _Numbers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +17,10 @@ from jaxtorch.capture.cells.code import CellCode
 from jaxtorch.capture.cells.interface import Options, Outcome
 from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.insight.timing import repeated
 
+from .cells import uncommented
 from .report import cell_error, read_cell, report, show_from_cell
-from .subcommands.table import uncommented
 
 OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
 PRECISIONS = ("default", "high", "highest")
@@ -110,7 +110,18 @@ class CellMagics(Magics):
         """
         return self._run("jit", line, cell)
 
-    def _run(self, magic: str, line: str, cell: str) -> Any:
+    def _run(self, magic: str, line: str, cell: str) -> object:
+        return self.run_below(f"%%{magic} {line}".rstrip(), magic, line, cell)
+
+    def run_below(self, head: str, magic: str, line: str, cell: str) -> object:
+        """Run a cell that may stand below another magic as well.
+
+        Args:
+            head: all lines above the code, as they were typed. Views and tracebacks show them.
+            magic: "pure" or "jit".
+            line: its options.
+            cell: the code.
+        """
         arguments = _parsed(getattr(self, magic), line)
         options = Options(
             magic == "jit",
@@ -122,8 +133,7 @@ class CellMagics(Magics):
         )
         shell = self.shell
         assert shell is not None
-        first = f"%%{magic} {line}".rstrip()
-        code = read_cell(shell, first, cell)
+        code = read_cell(shell, head, cell)
         self._check_names(magic, options, code, shell.user_ns)
         program = self._program(cell, options, shell.user_ns)
 
@@ -183,19 +193,9 @@ def _hint(given: str, choices: list[str]) -> str:
     return f" The nearest is {near[0]}." if near else ""
 
 
-def _timed(run: Callable[[], Any]) -> TimeitResult:
-    """The time of a run, measured and printed like `%timeit`. Each measurement waits for the device."""
-
-    def measure(loops: int) -> float:
-        torch.jax.synchronize()  # type: ignore[attr-defined]
-        started = time.perf_counter()
-        for _ in range(loops):
-            run()
-        torch.jax.synchronize()  # type: ignore[attr-defined]
-        return time.perf_counter() - started
-
-    loops = 1
-    while loops < 10_000 and measure(loops) < 0.2:
-        loops *= 10
-    runs = [measure(loops) for _ in range(7)]
-    return TimeitResult(loops, 7, min(runs) / loops, max(runs) / loops, runs, 0.0, 3)
+def _timed(run: Callable[[], object]) -> TimeitResult:
+    """The time of a run, printed as `%timeit` prints it. Each measurement waits for the device."""
+    measured = repeated(run)
+    best, worst = min(measured.seconds), max(measured.seconds)
+    totals = list(measured.totals)
+    return TimeitResult(measured.loops, len(totals), best, worst, totals, 0.0, 3)

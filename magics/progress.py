@@ -1,9 +1,12 @@
-"""Progress of long compilations: one line with the current step and the elapsed time, removed at the end.
+"""Progress of long compilations: one line with the current step and the elapsed time.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
 ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
 compilation, so a session that compiles nothing has no such thread. The cell's own thread does no extra work and stays
 interruptible: Ctrl-C stops tracing at once, and XLA when its current work is done.
+
+A terminal's line disappears at the end. A notebook cannot take back an output of a cell: an emptied one would still
+leave a gap, and be saved in the file. So its line ends as one that says what was compiled, the only one of its cell.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxtorch.programs import compiling
+from jaxtorch.programs import compiling, stats
 from jaxtorch.programs.compiling import Phase, outermost_phase
 from jaxtorch.widgets.hosts import host
+from jaxtorch.widgets.units import counted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -36,8 +40,11 @@ class Sink(Protocol):
     def show(self, line: str) -> None:
         """Replace the line shown so far."""
 
-    def clear(self) -> None:
-        """Remove the line."""
+    def clear(self, done: str) -> None:
+        """Nothing is being compiled any more. `done` says what was."""
+
+    def end(self) -> None:
+        """The cell has ended: the next line belongs to another one."""
 
 
 class Terminal:
@@ -47,12 +54,15 @@ class Terminal:
         sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # it exists, because `_sink` checked it
         sys.__stderr__.flush()  # type: ignore[union-attr]  # as above
 
-    def clear(self) -> None:
+    def clear(self, done: str) -> None:
         self.show("")
+
+    def end(self) -> None:
+        pass
 
 
 class Output:
-    """An output of the running cell."""
+    """An output of the running cell, one for all its compilations."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -61,8 +71,10 @@ class Output:
         page = f'<div role="status" style="opacity:0.7;font-size:13px">{escape(line)}</div>'
         self._display({"text/plain": line, "text/html": page})
 
-    def clear(self) -> None:
-        self._display({"text/plain": "", "text/html": ""})
+    def clear(self, done: str) -> None:
+        self.show(done)
+
+    def end(self) -> None:
         self._handle = None
 
     def _display(self, data: dict[str, str]) -> None:
@@ -82,10 +94,15 @@ class Progress:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
+        self._began: int | None = None  # the number of programs before the cell's first compilation
+        self._seconds = 0.0  # that the cell's earlier series of compilations took
+        self._series = 0.0  # that the current series has taken
 
     def begin(self) -> None:
         """Begin polling, because a compilation has started."""
         with self._lock:
+            if self._began is None:
+                self._began = stats.compile_count()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="jaxtorch-progress", daemon=True
@@ -93,14 +110,17 @@ class Progress:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Remove the line at the end of the cell. Some front ends cannot update the output of an earlier cell."""
+        """The cell has ended. Some front ends cannot update the output of an earlier cell."""
         with self._lock:
             self._clear()
+            self.sink.end()
+            self._began, self._seconds, self._series = None, 0.0, 0.0
 
     def _clear(self) -> None:
         if self._shown:
             self._shown = False
-            self.sink.clear()
+            compiled = stats.compile_count() - (self._began or 0)
+            self.sink.clear(summary(compiled, self._seconds + self._series))
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
@@ -117,6 +137,7 @@ class Progress:
                 phase = outermost_phase()
                 if phase is not None:
                     last_compiling = now
+                    self._series = now - started
                     done.add(id(phase))
                     if now - started > PATIENCE:
                         self._show(phase, line_of(phase, len(done), now - started))
@@ -127,6 +148,8 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
+                self._seconds += self._series
+                self._series = 0.0
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:
@@ -139,6 +162,16 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
     """
     more = f" for {count} programs and their parts so far" if count > 3 else ""
     return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
+
+
+def summary(programs: int, seconds: float) -> str:
+    """
+    Example:
+        >>> summary(1, 12.34), summary(0, 2)
+        ('Compiled 1 program in 12.3 s', 'Compiled no program in 2.0 s')
+    """
+    what = counted(programs, "program") if programs else "no program"
+    return f"Compiled {what} in {seconds:.1f} s"
 
 
 _progress: Progress | None = None  # of the session

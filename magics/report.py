@@ -95,7 +95,7 @@ def read_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCode:
     try:
         return compile_cell(shell, first_line, body)
     except SyntaxError as error:
-        raise _syntax_error(error, [first_line, *body.splitlines()]) from None
+        raise _syntax_error(error, [*first_line.splitlines(), *body.splitlines()]) from None
 
 
 def _syntax_error(error: SyntaxError, lines: list[str]) -> CellError:

@@ -1,8 +1,10 @@
-"""A hook of `make docs`, which inserts the help of the magics into the pages, as `%magic?` shows it."""
+"""Hooks of `make docs`: they insert the help of the magics into the pages, and make the search work from the disk."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _MAGIC = re.compile(r"^\{\{ help of (%%?\w+) \}\}$", re.MULTILINE)
@@ -11,6 +13,13 @@ _MAGIC = re.compile(r"^\{\{ help of (%%?\w+) \}\}$", re.MULTILINE)
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """mkdocs calls this for each page."""
     return _MAGIC.sub(lambda found: f"```text\n{_help(found[1])}\n```", markdown)
+
+
+def on_post_build(config: Mapping[str, Any], **_: Any) -> None:
+    """mkdocs calls this at the end. A page from the disk may not fetch a file, but may load it as a script."""
+    folder = Path(config["site_dir"], "search")
+    index = (folder / "search_index.json").read_text(encoding="utf-8")
+    (folder / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
 
 
 def _help(magic: str) -> str:

@@ -6,6 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from playwright.sync_api import Locator
+
 from tests.browser.lab import settle
 from tests.browser.machines import chromium, jupyter, offline
 from tests.browser.test_devices import SET_UP, labels
@@ -17,6 +19,19 @@ DEVICES = {
     "set_up": SET_UP,
     "devices": "%jax devices weight",
 }  # these need eight devices, so another session
+# These have no live form.
+STILL = {
+    "set_up": SHOWN["set_up"],
+    "memory_timeline": """\
+%%jax memory
+for size in (128, 512):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x[:size]), y[:size])
+    loss.backward()
+    optimizer.step()
+""",
+    "show": "%jax show {'weight': model[0].weight[:16, :32], 'model': model, 'labels': y}",
+}
 
 
 def draw(folder: Path) -> None:
@@ -29,7 +44,11 @@ def draw(folder: Path) -> None:
         chromium() as browser,
         offline(browser, server) as context,
     ):
-        for cells, arrange in ((SHOWN, arrange_training), (DEVICES, arrange_devices)):
+        for cells, arrange, found in (
+            (SHOWN, arrange_training, Training.of),
+            (DEVICES, arrange_devices, Training.of),
+            (STILL, lambda notebook: None, output),
+        ):
             page = context.new_page()
             page.set_viewport_size({"width": 1400, "height": 1300})
             notebook = Training(page, server.address, server.folder, cells)
@@ -37,13 +56,20 @@ def draw(folder: Path) -> None:
             for theme in ("Light", "Dark"):
                 notebook.theme(theme)
                 for name in [n for n in cells if n not in ("set_up", "train")]:
-                    view = notebook.of(name)
+                    view = found(notebook, name)
                     page.mouse.move(0, 0)
                     settle(view)
                     view.screenshot(
                         path=folder / f"{name}_{theme.lower()}.png", animations="disabled"
                     )
             notebook.shut_down()
+
+
+def output(notebook: Training, name: str) -> Locator:
+    """The output of a view without a live form."""
+    found = notebook.cell(notebook.number(name)).locator(".jp-OutputArea-output").last
+    found.scroll_into_view_if_needed()
+    return found
 
 
 def arrange_training(notebook: Training) -> None:

@@ -23,17 +23,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "jaxtorch.config"
 
 
-def _option(default: Any, allowed: str, is_allowed: Callable[[Any], bool], help: str) -> Any:
-    """A field of the table of options: its default, the allowed values (in words and as a check), and its meaning."""
-    return field(
-        default=default, metadata={"allowed": allowed, "is_allowed": is_allowed, "help": help}
-    )
+def _option(
+    default: Any,
+    allowed: str,
+    is_allowed: Callable[[Any], bool],
+    help: str,
+    values: tuple[object, ...] = (),
+) -> Any:
+    """A field of the table of options.
+
+    Args:
+        default: its default value.
+        allowed, is_allowed: the allowed values, in words and as a check.
+        help: its meaning.
+        values: the values that completion offers; None and the default if left out.
+    """
+    metadata = {
+        "allowed": allowed,
+        "is_allowed": is_allowed,
+        "help": help,
+        "values": values or tuple(dict.fromkeys((default, None))),
+    }
+    return field(default=default, metadata=metadata)
 
 
 def _one_of(*values: Any, help: str) -> Any:
     """An option with one of `values`; the first is the default."""
     allowed = f"one of {', '.join(map(repr, values))}"
-    return _option(values[0], allowed, lambda v: v in values, help)
+    return _option(values[0], allowed, lambda v: v in values, help, values)
 
 
 def _positive(value: Any) -> bool:

@@ -203,7 +203,8 @@ def _run(
     with tracing.tracing(trace):
         result = function()
         trace.check_refusals()
-        leaves, structure = pytree.tree_flatten(result)
+        # pytree would take a size apart and return a plain tuple.
+        leaves, structure = pytree.tree_flatten(result, lambda x: isinstance(x, torch.Size))
         results = Results(leaves, trace, known())
         outputs, others = len(results.differentiable), len(results.others)
         arrays = [contiguous_array(t) for t in (*results.differentiable, *results.others)]

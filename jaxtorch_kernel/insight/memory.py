@@ -19,6 +19,7 @@ import torch
 
 from ..programs.site import site_of
 from ..storage.buffer import LARGE, Buffer, usage
+from ..storage.layout import covers_buffer
 from ..storage.transfer import has_failed
 from .programs import Location, location_of
 
@@ -33,6 +34,7 @@ class LiveArray:
     Attributes:
         id: unique among live arrays.
         nbytes: total over all devices.
+        shape: that of the named tensor if it is the whole array, which may lie there with other dimensions.
         made_by: the operator or function that computed it; "" if unknown.
         location: the line that requested it; None if unknown.
         name: the path from a variable, such as "model.0.weight.grad"; None if the search finds none.
@@ -82,62 +84,75 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
         >>> [(a.name, a.nbytes) for a in live_arrays(kept) if a.shape == (77, 13)]
         [('batch[0]', 4004)]
     """
-    named = names(namespace or {})
-    buffers = _buffers()
+    named = named_arrays(namespace or {})
+    # `id` of an array -> its Buffer
+    buffers = {id(b.array): b for b in device_buffers() if isinstance(b.array, jax.Array)}
     arrays = []
     for array in jax.live_arrays():
         if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
         buffer = buffers.get(id(array))
         origin = None if buffer is None else buffer.origin
+        name, shape = named.get(id(array), (None, None))
         arrays.append(
             LiveArray(
                 id(array),
                 array.nbytes,
-                tuple(array.shape),
+                tuple(array.shape) if shape is None else shape,
                 str(array.dtype),
                 ", ".join(sorted(map(str, array.sharding.device_set))),
                 "" if origin is None else str(getattr(origin[0], "name", "")),
                 None if origin is None else location_of(site_of(origin)),
-                named.get(id(array)),
+                name,
                 buffer is not None,
             )
         )
     return sorted(arrays, key=lambda a: (-a.nbytes, a.id))
 
 
-def _buffers() -> dict[int, Buffer]:
-    """`id` of an array -> its Buffer."""
-    buffer_types = {Buffer, *Buffer.__subclasses__()}
-    buffers = [value for value in gc.get_objects() if type(value) in buffer_types]
-    return {id(b.array): b for b in buffers if isinstance(b.array, jax.Array)}
+def device_buffers() -> list[Buffer]:
+    """All buffers of the session."""
+    buffer_types = {Buffer, *_subclasses(Buffer)}
+    return [value for value in gc.get_objects() if type(value) in buffer_types]
+
+
+def _subclasses(cls: type[Buffer]) -> Iterator[type[Buffer]]:
+    for inner in cls.__subclasses__():
+        yield inner
+        yield from _subclasses(inner)
 
 
 # -- names --------------------------------------------------------------------------------------------------------
 
 
-def names(namespace: Mapping[str, Any]) -> dict[int, str]:
-    """`id` of an array -> its path from a variable. The user's names take precedence over IPython's (`Out[3]`)."""
-    paths: dict[int, str] = {}
+def named_arrays(namespace: Mapping[str, Any]) -> dict[int, tuple[str, tuple[int, ...] | None]]:
+    """`id` of an array -> its path from a variable, and the shape of this tensor if it is the whole array.
+
+    The user's names take precedence over IPython's (`Out[3]`).
+    """
+    found: dict[int, tuple[str, tuple[int, ...] | None]] = {}
     user_names = [
         name for name in namespace if not name.startswith("_") and name not in ("In", "Out")
     ]
     for name in [*user_names, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
-        for array, path in _walk(name, namespace[name], _DEPTH, set()):
-            paths.setdefault(id(array), path)
-    return paths
+        for array, path, shape in _walk(name, namespace[name], _DEPTH, set()):
+            found.setdefault(id(array), (path, shape))
+    return found
 
 
-def _walk(path: str, value: Any, depth: int, visited: set[int]) -> Iterator[tuple[Any, str]]:
+def _walk(
+    path: str, value: Any, depth: int, visited: set[int]
+) -> Iterator[tuple[Any, str, tuple[int, ...] | None]]:
     if isinstance(value, torch.Tensor):
         buffer = getattr(value.untyped_storage(), "buffer", None)
         if buffer is not None:
-            yield buffer.array, path
+            whole = covers_buffer(value, buffer.spec)
+            yield buffer.array, path, tuple(value.shape) if whole else None
         if value.is_leaf and value.grad is not None:
             yield from _walk(f"{path}.grad", value.grad, depth, visited)
         return
     if type(value).__module__.startswith("jax") and isinstance(value, jax.Array):
-        yield value, path
+        yield value, path, None
         return
     if depth == 0 or id(value) in visited:
         return

@@ -11,6 +11,7 @@ import torch
 from ..device.memory import allocated_by_device
 from ..storage import placement
 from ..storage.buffer import buffer_of
+from ..storage.layout import covers_buffer
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,10 @@ def sharding_of(value: Any) -> Drawing:
         raise TypeError(
             f"{type(value).__name__} is neither a tensor on the jax device nor a jax.Array"
         )
-    return drawing(array.sharding, tuple(array.shape), str(array.dtype))
+    # On one device the dimensions of the array in memory do not matter: the tensor may have others.
+    whole = isinstance(value, torch.Tensor) and len(array.sharding.device_set) == 1
+    shape = tuple(value.shape) if whole and covers_buffer(value) else tuple(array.shape)
+    return drawing(array.sharding, shape, str(array.dtype))
 
 
 def drawing(sharding: Any, shape: tuple[int, ...], dtype: str = "float32") -> Drawing:

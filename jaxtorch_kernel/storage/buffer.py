@@ -159,6 +159,40 @@ class _Counted(Buffer):
         self.counted = 0
 
 
+class Watcher(Protocol):
+    """Is told of large buffers while `watch` is in force, in the thread that makes or frees them."""
+
+    def made(self, buffer: Buffer) -> None:
+        """A large buffer was made."""
+
+    def freed(self, buffer: Buffer) -> None:
+        """A large buffer is about to go."""
+
+
+_init, _del = _Counted.__init__, _Counted.__del__
+
+
+def watch(watcher: Watcher | None) -> None:
+    """Tell a watcher of all large buffers that are made and freed; None ends this.
+
+    While nobody watches, it costs nothing: the methods that also tell replace those of the class.
+    """
+    if watcher is None:
+        _Counted.__init__, _Counted.__del__ = _init, _del  # type: ignore[method-assign]
+        return
+    made, freed = watcher.made, watcher.freed
+
+    def init(self: _Counted, array: jax.Array, spec: Spec, origin: Origin | None = None) -> None:
+        _init(self, array, spec, origin)
+        made(self)
+
+    def delete(self: _Counted, usage: Usage = usage) -> None:
+        freed(self)
+        _del(self, usage)
+
+    _Counted.__init__, _Counted.__del__ = init, delete  # type: ignore[method-assign]
+
+
 def attached(storage: torch.UntypedStorage) -> Buffer | None:
     """The buffer of a Storage, if it has one."""
     return getattr(storage, "buffer", None)

@@ -9,10 +9,32 @@ from ..subcommands import config  # noqa: F401
 from ..subcommands import cache  # noqa: F401
 from ..subcommands import memory  # noqa: F401
 from ..subcommands import devices  # noqa: F401
+from ..subcommands import show  # noqa: F401
 from ..subcommands import hlo  # noqa: F401
 from ..subcommands import profile  # noqa: F401
+from ..subcommands import time  # noqa: F401
 
 # isort: on
-from ..subcommands.table import SUBCOMMANDS, Call, Subcommand, help_text, nearest, parse, subcommand
+from ..subcommands.table import (
+    SUBCOMMANDS,
+    Call,
+    Subcommand,
+    Values,
+    help_text,
+    nearest,
+    parse,
+    statement_of,
+    subcommand,
+)
 
-__all__ = ["SUBCOMMANDS", "Call", "Subcommand", "help_text", "nearest", "parse", "subcommand"]
+__all__ = [
+    "SUBCOMMANDS",
+    "Call",
+    "Subcommand",
+    "Values",
+    "help_text",
+    "nearest",
+    "parse",
+    "statement_of",
+    "subcommand",
+]

@@ -11,10 +11,11 @@ from jaxtorch.insight.programs import keep, program
 from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.widgets.cache import SORTS, CacheView
 
+from .programs import captured_names
 from .table import Call, nearest, subcommand
 
 
-def _names() -> Iterable[str]:
+def _functions(start: str) -> Iterable[str]:
     return dict.fromkeys(f.name for f in functions())
 
 
@@ -43,7 +44,12 @@ def _names() -> Iterable[str]:
     ),
     example="cache --sort time",
     help="every compiled program: where it comes from, how long it took, and why it was compiled again",
-    names=_names,
+    values={
+        "sort": lambda start: SORTS,
+        "clear": _functions,
+        "keep": captured_names,
+        "filter": captured_names,
+    },
 )
 def cache(call: Call) -> CacheView | None:
     """The table of compiled programs."""

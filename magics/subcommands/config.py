@@ -14,12 +14,20 @@ from jaxtorch.base.options import config as options
 from .table import Call, subcommand
 
 
+def _settings(start: str) -> list[str]:
+    """The options; after the "=" of one, its values."""
+    name, sign, _ = start.partition("=")
+    if not sign or name not in OPTIONS:
+        return [f"{option}=" for option in OPTIONS]
+    return [f"{name}={value}" for value in OPTIONS[name].metadata["values"]]
+
+
 @subcommand(
     "config",
     argument("changes", nargs="*", metavar="OPTION=VALUE", help="the options to set"),
     example="config max_traces=5",
     help="show the options, or set some of them for this session",
-    names=lambda: [f"{name}=" for name in OPTIONS],
+    values={"changes": _settings},
 )
 def config(call: Call) -> None:
     """Show or set options."""

@@ -24,6 +24,7 @@ from .table import Call, subcommand
     ),
     example="devices",
     help="the devices, or how a tensor is sharded over them",
+    code=("tensor",),
 )
 def devices(call: Call) -> DevicesView:
     """The devices of the session, or the sharding of an array."""

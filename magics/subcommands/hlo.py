@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
@@ -19,13 +17,10 @@ from jaxtorch.widgets.hlo_format import full_text
 from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects
+from ..cell_magics import CellMagics
 from ..report import read_cell
+from .programs import runnable_names
 from .table import Call, subcommand
-
-
-def _names() -> Iterable[str]:
-    """The names of the programs that can still run, without duplicates, the latest first."""
-    return dict.fromkeys(p.name for p in reversed(programs()) if p.alive)
 
 
 @subcommand(
@@ -44,7 +39,7 @@ def _names() -> Iterable[str]:
     example="hlo NAME",
     help="a program beside its source code: jaxpr, StableHLO, HLO, cost by line; as %%jax hlo it runs the cell first",
     cell=True,
-    names=_names,
+    values={"program": runnable_names},
 )
 def hlo(call: Call) -> View | None:
     """Show a program."""
@@ -149,12 +144,15 @@ def _of_cell(call: Call) -> ProgramInfo:
     return max(ran, key=lambda p: (p.part != "backward", p.id))
 
 
-def _run(call: Call) -> Any:
+def _run(call: Call) -> object:
     cell = call.cell or ""
+    head = f"%%jax {call.line}".rstrip()
+    empty = cell[: len(cell) - len(cell.lstrip("\n"))]
     first, _, body = cell.lstrip("\n").partition("\n")
     magic, _, options = first.strip().partition(" ")
+    run_below = call.shell.magics_manager.registry[CellMagics.__name__].run_below
     if magic in ("%%pure", "%%jit"):
-        return call.shell.run_cell_magic(magic[2:], options, body)
-    code = read_cell(call.shell, f"%%jax {call.line}".rstrip(), cell)
+        return run_below(f"{head}\n{empty}{first}", magic[2:], options, body)
+    code = read_cell(call.shell, head, cell)
     magic = "jit" if has_effects(code, call.shell.user_ns) else "pure"
-    return call.shell.run_cell_magic(magic, "-q", cell)
+    return run_below(head, magic, "-q", cell)

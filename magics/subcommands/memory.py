@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
+from IPython.display import display
 
+from jaxtorch.insight.allocations import recorded
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.memory import LiveArray, live_arrays
-from jaxtorch.insight.programs import program, programs
+from jaxtorch.insight.programs import program
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
+from jaxtorch.widgets.memory_timeline import MemoryTimelineView
 from jaxtorch.widgets.view import View
 
+from ..runnable import runnable, title_of
+from .programs import captured_names
 from .table import Call, nearest, subcommand
-
-
-def _names() -> Iterable[str]:
-    return dict.fromkeys(p.name for p in programs() if p.kind != "eager")
 
 
 @subcommand(
@@ -32,12 +32,18 @@ def _names() -> Iterable[str]:
         help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
     example="memory",
-    help="the arrays on the device, by size and by the line that created them",
-    names=_names,
+    help="the arrays on the device, by size and by line; as %%jax memory: run a cell and show its memory over time",
+    cell=True,
+    values={"program": captured_names},
+    code=("why",),
 )
 def memory(call: Call) -> View:
-    """The live arrays of the session, or the memory of a program."""
+    """The live arrays of the session, the memory of a program, or that of a cell over time."""
     arguments = call.arguments
+    if call.cell is not None:
+        if arguments.program is not None or arguments.why is not None:
+            raise UsageError("`%%jax memory` shows the cell's own memory: its line takes nothing.")
+        return _of_cell(call)
     names = call.shell.user_ns
     if arguments.why is not None:
         if arguments.program is not None:
@@ -51,6 +57,17 @@ def memory(call: Call) -> View:
     except LookupError as error:
         raise UsageError(f"`%jax memory`: {error}.") from None
     return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
+
+
+def _of_cell(call: Call) -> MemoryTimelineView:
+    """Run the cell and show its memory over time, also if it fails for lack of it."""
+    call.arguments.statement = ""
+    timeline = recorded(runnable(call).run, call.shell.user_ns)
+    view = MemoryTimelineView(timeline, title_of(call))
+    if timeline.error is not None:
+        display(view)
+        raise timeline.error
+    return view
 
 
 def _array(text: str, names: dict[str, Any]) -> LiveArray:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
-from jaxtorch.capture.cells.code import LAST_VALUE
 from jaxtorch.insight.profile import Profile, ProfileError
 from jaxtorch.insight.profile import profile as run_profiled
 from jaxtorch.insight.profile.perfetto import trace
@@ -21,8 +18,7 @@ from jaxtorch.widgets.profile import ProfileView
 from jaxtorch.widgets.profiled import ProfiledView
 from jaxtorch.widgets.standalone import standalone
 
-from ..cells import cell_number
-from ..report import read_cell, show_from_cell
+from ..runnable import runnable, title_of
 from .table import Call, subcommand
 
 _ARGUMENTS = (
@@ -39,13 +35,6 @@ _ARGUMENTS = (
 )
 
 
-class _Code(NamedTuple):
-    """The code to profile: a function without arguments, and the file name of its frames ("" under another magic)."""
-
-    run: Callable[[], Any]
-    file: str
-
-
 def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     """Run the statement or the cell under the profiler and return the view."""
     arguments = call.arguments
@@ -56,14 +45,14 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
         raise UsageError(
             f"--save {path}: use a name ending in .json for a Perfetto trace, or in .html for a page."
         )
-    code = _code(call)
+    code = runnable(call)
     try:
         profile = run_profiled(
             code.run, repeat=arguments.repeat, warmup=arguments.warmup, memory=arguments.memory
         )
     except ProfileError as error:
         raise UsageError(str(error)) from None
-    view = kind(profile, _title(call), code.file)
+    view = kind(profile, title_of(call), code.file)
     recording = profile.recording
     if recording.error is not None:
         if isinstance(
@@ -74,43 +63,6 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     if path is not None:
         _save(path, profile, view)
     return view
-
-
-def _title(call: Call) -> str:
-    if call.cell is None:
-        return str(call.arguments.statement)
-    return f"cell [{cell_number(call.shell)}]"
-
-
-def _code(call: Call) -> _Code:
-    """The cell's body or the statement, ready to run in the user's namespace."""
-    shell, statement = call.shell, call.arguments.statement
-    if call.cell is not None and statement:
-        raise UsageError(f"Above a cell only options are allowed, not {statement!r}.")
-    body = statement if call.cell is None else call.cell
-    if not body.strip():
-        raise UsageError(
-            "Nothing to run: write a statement on the same line, or use %%jax above a cell with code."
-        )
-    if body.lstrip().startswith("%%"):  # a cell under another magic
-        first, _, inner = body.lstrip().partition("\n")
-        name, _, line = first[2:].partition(" ")
-        return _Code(lambda: shell.run_cell_magic(name, line, inner), "")
-    sign = "%jax" if call.cell is None else "%%jax"
-    code = read_cell(shell, f"{sign} {call.line}".rstrip(), body)
-
-    def run() -> Any:
-        names = shell.user_ns
-        try:
-            exec(code.code, names)
-            return names.get(LAST_VALUE)
-        except Exception as error:
-            show_from_cell(shell, error, code)
-            raise
-        finally:
-            names.pop(LAST_VALUE, None)
-
-    return _Code(run, code.file)
 
 
 def _save(path: Path, profile: Profile, view: ProfiledView) -> None:

@@ -14,15 +14,19 @@ from __future__ import annotations
 import difflib
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument
 
+from ..cells import uncommented
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+Values = Callable[[str], Iterable[str]]  # what completes the beginning of a value
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Subcommand:
         line: whether `%jax name` is allowed.
         cell: whether `%%jax name` is allowed.
         statement: whether Python code follows the options. The code is left unparsed in `arguments.statement`.
-        names: completions for its argument.
+        values: completions for the value of an argument or option, by the name of its attribute in `arguments`. The
+            function gets the beginning of the value.
+        code: the arguments and options that are Python code, by the same name.
     """
 
     name: str
@@ -63,7 +69,8 @@ class Subcommand:
     line: bool = True
     cell: bool = False
     statement: bool = False
-    names: Callable[[], Iterable[str]] = tuple
+    values: Mapping[str, Values] = field(default_factory=dict)
+    code: Collection[str] = ()
 
     @property
     def options(self) -> list[str]:
@@ -110,18 +117,30 @@ def parse(command: Subcommand, line: str) -> Namespace:
     raise UsageError(f"`%jax {command.name}` takes {after}, not {extra!r}.")
 
 
-def uncommented(line: str) -> str:
-    """A magic's line without its trailing comment, which IPython does not strip.
-
-    Example:
-        >>> uncommented("seed 0  # as ever"), uncommented("hlo #3")
-        ('seed 0', 'hlo #3')
-    """
-    return re.split(r"(?:^|\s)#\s", line, maxsplit=1)[0].rstrip()
-
-
 def _split(command: Subcommand, line: str) -> tuple[str, str]:
     """The options at the start of a line, and the statement after them, verbatim."""
+    end, _ = _options_end(command, line)
+    return line[:end], line[end:].strip()
+
+
+def statement_of(command: Subcommand, line: str) -> str | None:
+    """The code on an unfinished line, up to its end; None if the line's last word is an option or the value of one.
+
+    Example:
+        >>> from jaxtorch.magics.subcommands import SUBCOMMANDS, statement_of
+        >>> profile = SUBCOMMANDS["profile"]
+        >>> statement_of(profile, "--repeat 3 step(x"), statement_of(profile, "--repeat 3")
+        ('step(x', None)
+    """
+    if not command.statement:
+        return None
+    end, value = _options_end(command, line)
+    rest = line[end:]
+    return None if value or not (rest[:1].isspace() or end == 0) else rest.lstrip()
+
+
+def _options_end(command: Subcommand, line: str) -> tuple[int, bool]:
+    """Where the options at the start of a line end, and whether the last of them still needs a value."""
     takes = {
         name: action.nargs != 0
         for action in command.parser._actions
@@ -132,7 +151,7 @@ def _split(command: Subcommand, line: str) -> tuple[str, str]:
         if not value and not token[0].startswith("-"):
             break
         end, value = token.end(), not value and takes.get(token[0], False)
-    return line[:end], line[end:].strip()
+    return end, value
 
 
 def nearest(given: str, choices: Iterable[str] = ()) -> str:

@@ -14,6 +14,7 @@ import jaxtorch
 from jaxtorch.insight.memory import LiveArray, begin, cells, end, live_arrays, watching
 from jaxtorch.insight.programs import Location
 from jaxtorch.insight.retainers import NO_NAME, retainers
+from jaxtorch.insight.sharding import sharding_of
 
 SIZE = (97, 101)  # of no other tensor
 BYTES = 97 * 101 * 4
@@ -224,3 +225,16 @@ def test_cells_within_cells() -> None:
     assert one.peak - one.before == 5 * large
     assert one.after - one.before == large
     del first
+
+
+def test_a_tensor_is_listed_with_its_own_shape() -> None:
+    """The gradient of a bias lies in memory as a row of a matrix."""
+    net = torch.nn.Sequential(torch.nn.Linear(41, 43)).to("jax")
+    net(torch.ones(47, 41, device="jax")).square().mean().backward()
+    view = torch.ones(6, 59, device="jax")[1]
+    shapes = {a.name: a.shape for a in live_arrays({"net": net, "view": view})}
+    for name, tensor in net.named_parameters():
+        assert shapes[f"net.{name}"] == tensor.shape
+        assert shapes[f"net.{name}.grad"] == tensor.shape
+    assert shapes["view"] == (6, 59)  # a part of the array keeps all of it
+    assert sharding_of(net[0].bias.grad).shape == (43,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -81,14 +82,19 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.done: list[str] = []
         self.shown, self.gone = threading.Event(), threading.Event()
 
     def show(self, line: str) -> None:
         self.lines.append(line)
         self.shown.set()
 
-    def clear(self) -> None:
+    def clear(self, done: str) -> None:
+        self.done.append(done)
         self.gone.set()
+
+    def end(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -107,6 +113,7 @@ def test_a_long_trace_is_shown_and_then_gone(recorder: RecordingSink) -> None:
     f(torch.ones(3, device="jax"))
     assert recorder.lines[0].startswith("Compiling takes_long: tracing, ")
     assert recorder.gone.wait(60)
+    assert re.fullmatch(r"Compiled 1 program in \d+\.\d s", recorder.done[-1])
 
 
 @pytest.mark.usefixtures("shell")  # whose extension listens to JAX
@@ -151,6 +158,7 @@ def test_a_trace_that_is_interrupted_leaves_no_line(recorder: RecordingSink) -> 
     with pytest.raises(KeyboardInterrupt):
         f(torch.ones(3, device="jax"))
     assert recorder.gone.wait(60)
+    assert recorder.done[-1].startswith("Compiled no program in ")
     assert not compiling.phases
 
 
@@ -177,7 +185,7 @@ assert not f(torch.ones(3, device="jax")).requires_grad
     assert gone
 
 
-def test_a_notebooks_line_is_one_output_that_ends_empty(
+def test_a_notebooks_lines_are_one_output_of_the_cell_that_is_never_empty(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[dict[str, str], Any, bool]] = []
@@ -189,13 +197,18 @@ def test_a_notebooks_line_is_one_output_that_ends_empty(
     monkeypatch.setattr(type(shell), "instance", classmethod(lambda cls: shell))
     monkeypatch.setattr(type(shell), "initialized", classmethod(lambda cls: True))
     sink = progress.Output()
-    sink.show("Compiling <b>: XLA")
-    sink.show("Compiling <b>: XLA, 1 s")
-    sink.clear()
-    assert [update for _, _, update in sent] == [False, True, True]
+    for series in range(3):  # three times a pause between compilations
+        sink.show("Compiling <b>: XLA")
+        sink.show("Compiling <b>: XLA, 1 s")
+        sink.clear(f"Compiled {series + 1} programs in 1.0 s")
+    assert [update for _, _, update in sent] == [False] + 8 * [True]
     assert len({name for _, name, _ in sent}) == 1
     assert "&lt;b&gt;" in sent[0][0]["text/html"]
-    assert sent[-1][0] == {"text/plain": "", "text/html": ""}
+    assert all(text for data, _, _ in sent for text in data.values())
+    assert sent[-1][0]["text/plain"] == "Compiled 3 programs in 1.0 s"
+    sink.end()
+    sink.show("Compiling c: XLA")
+    assert not sent[-1][2]  # another cell's
 
 
 def test_a_session_without_a_terminal_shows_nothing(shell: Any) -> None:
@@ -210,5 +223,5 @@ def test_a_terminal_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "__stderr__", written)
     sink = progress.Terminal()
     sink.show("Compiling f: XLA, 1.0 s")
-    sink.clear()
+    sink.clear("Compiled 1 program in 1.0 s")
     assert written.getvalue() == "\r\x1b[2KCompiling f: XLA, 1.0 s\r\x1b[2K"

@@ -14,7 +14,7 @@ def footprint(shell: Any) -> dict[str, Any]:
         "magics": {kind: set(names) for kind, names in manager.magics.items()},
         "registry": set(manager.registry),
         "configurables": len(shell.configurables),
-        "matchers": list(shell.Completer.custom_matchers),
+        "matchers": [f"{m.__module__}.{m.__qualname__}" for m in shell.Completer.custom_matchers],
         "hooks": {
             name: len(list(hooks))
             for name, hooks in shell.hooks.items()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 
 from jaxtorch.insight.memory import cells
+from jaxtorch.magics.subcommands import memory
 from jaxtorch.widgets import devices
+from jaxtorch.widgets.memory_timeline import MemoryTimelineView
 
 
 def run(shell: Any, code: str) -> Any:
@@ -62,6 +65,16 @@ def test_programs_and_devices(shell: Any) -> None:
     assert "x: float32[83, 107]" in repr(shell.run_line_magic("jax", "devices x"))
 
 
+def test_show_draws_an_expression(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(shell, "import torch\nx = {'kept': torch.ones(3, 5, device='jax')}")
+    shown = run(shell, "%jax show x['kept'] + 1").result
+    assert "tensor float32[3, 5]" in repr(shown)
+    assert "treescope" in shown._repr_html_()
+    monkeypatch.setitem(sys.modules, "treescope", None)
+    with pytest.raises(UsageError, match="pip install treescope"):
+        shell.run_line_magic("jax", "show x")
+
+
 def test_an_array_is_followed_by_its_name(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_PERIOD", 0.0)
     run(shell, "import torch\nx = torch.ones(3, 5, device='jax'); kept = [x]")
@@ -97,6 +110,8 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
         ("memory f --why x", "not both"),
         ("devices nosuchname", "not defined"),
         ("devices 3", "neither a tensor"),
+        ("show", "what to show"),
+        ("show nosuchname", "not defined"),
     ],
 )
 def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
@@ -104,3 +119,44 @@ def test_a_mistake_is_one_line(shell: Any, line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         shell.run_line_magic("jax", line)
     assert "\n" not in str(caught.value)
+
+
+CELL = """%%jax memory
+big = torch.ones(512, 1024, device='jax')
+twice = big * 2
+del big
+"""
+
+
+def test_a_cell_over_time(shell: Any) -> None:
+    run(shell, "import torch")
+    gc.collect()
+    view = run(shell, CELL).result
+    assert isinstance(view, MemoryTimelineView)
+    timeline = view.timeline
+    assert (timeline.peak - timeline.before, timeline.after - timeline.before) == (4 << 20, 2 << 20)
+    assert {"twice"} <= {held.name for held in timeline.held}
+    for form in (repr(view), view._repr_html_()):
+        for part in ("peak", "before", "after", "twice", "512, 1024", "]:2", "]:3"):
+            assert part in form
+    assert "<svg" in view._repr_html_()
+    assert "<script" not in view._repr_html_()
+    assert len(view._repr_html_()) < 60_000
+
+
+def test_a_cell_that_fails_shows_its_memory_too(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(memory, "display", shown.append)
+    run(shell, "import torch")
+    result = shell.run_cell(f"{CELL}1 / 0")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert [type(view) for view in shown] == [MemoryTimelineView]
+
+
+def test_a_cell_under_another_magic(shell: Any) -> None:
+    run(shell, "import torch\nx = torch.ones(64, 64, device='jax')")
+    view = run(shell, "%%jax memory\n%%pure -q --name below\ny = x @ x").result
+    assert shell.user_ns["y"].shape == (64, 64)
+    assert view.timeline.error is None

@@ -319,3 +319,15 @@ def test_a_dropped_model_is_freed(shell: Any) -> None:
     run(shell, "del model, logits, loss")
     gc.collect()
     assert model() is None
+
+
+@pytest.mark.parametrize("magic", ["pure", "jit"])
+def test_a_size_is_shown_and_kept_as_one(shell: Any, magic: str) -> None:
+    run(shell, SETUP)
+    for _ in range(2):  # traced, and from the cache
+        shown = run(
+            shell, f"%%{magic}\nsize = (images * 2).shape\n[model(images).shape, size, (5, 4)]"
+        )
+        assert [type(s) for s in shown] == [torch.Size, torch.Size, tuple]
+        assert shown == [(5, 3), (5, 4), (5, 4)]
+        assert type(shell.user_ns["size"]) is torch.Size

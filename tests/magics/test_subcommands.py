@@ -23,9 +23,9 @@ def completions(shell: Any, line: str) -> list[str]:
     ("line", "expected"),
     [
         ("%jax o", ["on", "off"]),
-        ("%jax s", ["status", "seed"]),
+        ("%jax se", ["seed"]),
         ("state = %jax st", ["status"]),
-        ("    %jax se", ["seed"]),
+        ("    %jax sta", ["status"]),
     ],
 )
 def test_completion_offers_the_words_and_nothing_else(
