@@ -27,7 +27,7 @@ PAUSE = 0.3  # seconds without compilation after which the line is removed
 POLL_INTERVAL = 0.1
 OFF = "JAXTORCH_PROGRESS"  # an environment variable; the value 0 turns the progress line off
 
-_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
+_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA", "profile": "reading"}
 
 
 class Sink(Protocol):
@@ -138,7 +138,8 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
         'Compiling mm: lowering, 3.0 s for 57 programs and their parts so far'
     """
     more = f" for {count} programs and their parts so far" if count > 3 else ""
-    return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
+    work = "Profile" if phase.step == "profile" else "Compiling"
+    return f"{work} {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
 
 
 _progress: Progress | None = None  # of the session

@@ -104,8 +104,8 @@ class Profile:
     def __init__(self, recording: Recording):
         self.recording = recording
         self.attribution: Attribution = attribute(recording)
-        self.repeat = max(1, len(recording.runs))
-        self.wall = sum(end - start for start, end in recording.runs) / self.repeat
+        self.repeat = max(1, recording.count)
+        self.wall = recording.total / self.repeat
         self.device = self.attribution.total / self.repeat
         self.host: Host = host_time(recording)
         self.peak: Peak | None = peak_of()
