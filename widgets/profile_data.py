@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxtorch.insight.profile.events import Lane
+from jaxtorch.insight.profile.lanes import Lane
 from jaxtorch.insight.profile.roofline import Peak
 from jaxtorch.insight.profile.sources import text_of
 from jaxtorch.insight.profile.summary import Time

@@ -163,7 +163,7 @@ def record(
 def _run(
     function: Callable[[], Any], repeat: int, watcher: Watcher, sampler: Sampler
 ) -> tuple[Any, BaseException | None, int]:
-    """Run a function and wait for the device, `repeat` times. Returns the last result, the error, and the runs begun."""
+    """Run a function and wait for the device, `repeat` times. Returns the last result, the error and the runs begun."""
     result, count = None, 0
     try:
         for count in range(1, repeat + 1):

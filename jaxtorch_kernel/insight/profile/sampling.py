@@ -44,7 +44,11 @@ class ProfileError(RuntimeError):
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a run, in nanoseconds of the profile's clock. `weight` is the run's time for which it stands, by its own."""
+    """A part of a run, in nanoseconds of the profile's clock.
+
+    Attributes:
+        weight: the run's time for which it stands, as a multiple of its own.
+    """
 
     run: int
     start: int
