@@ -93,7 +93,7 @@ def test_a_gradient_is_of_its_forward_line_in_every_window(
 
 
 def test_what_the_pauses_hide_is_estimated(tmp_path: Path, limits: Callable[..., None]) -> None:
-    limits(FIRST=0.01, LONGEST=0.02, FREE=0.02, SHARE=0.2)
+    limits(FIRST=0.01, LONGEST=0.02, FREE=0.02, SHARE=0.02)
     names = {**tensors(), "time": time, "steps": []}
     began = time.perf_counter()
     found = ran(tmp_path, TIMED, names)
