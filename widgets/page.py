@@ -214,6 +214,7 @@ class Page:
     Attributes:
         title: the heading; "" for none.
         facts: short facts beside the heading.
+        finding: a sentence below them: what the page comes to. Code in it stands between backticks.
         warnings: sentences above everything else.
         sections: the contents. Sections with the same title are one tab of the live form and one part that folds in
             HTML. Sections without a title are always visible.
@@ -229,6 +230,7 @@ class Page:
     actions: tuple[Action, ...] = ()
     filter: str | None = None
     filters: str = "rows"
+    finding: str = ""
 
 
 def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:

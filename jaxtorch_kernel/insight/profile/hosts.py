@@ -28,6 +28,10 @@ _LAUNCH = re.compile(
 )
 
 
+# What marks an activity, except for compilation; the first that applies counts.
+ACTIVITIES = (("waiting", _WAITING), ("transfers", _TRANSFER), ("launching", _LAUNCH))
+
+
 @dataclass(frozen=True)
 class Host:
     """The nanoseconds of one run: those of the calling thread by activity, and those in which the device was busy."""
@@ -54,9 +58,7 @@ def host_time(recording: Recording) -> Host:
     compiled = [(c.start, c.end) for c in recording.compilations]
     activities = [
         np.array(compiled, np.int64).reshape(-1, 2),
-        spans(_WAITING),
-        spans(_TRANSFER),
-        spans(_LAUNCH),
+        *(spans(pattern) for _, pattern in ACTIVITIES),
     ]
     covered, before = union(bounds[:0]), 0.0
     times = []

@@ -59,7 +59,8 @@ class Attribution:
         total: nanoseconds of all device events, without double counting of nested ones.
         executable_of: for each device event, its executable.
         locations: the lines.
-        place_of: for each device event, the line that most of its time belongs to, or -1.
+        location_of: for each device event, the line that most of its time belongs to, or -1.
+        backward: for each device event, whether most of its time is of the backward pass.
     """
 
     total: float
@@ -68,6 +69,7 @@ class Attribution:
     executable_of: np.ndarray
     locations: tuple[Location, ...]
     location_of: np.ndarray
+    backward: np.ndarray
 
 
 def attribute(recording: Recording) -> Attribution:
@@ -89,6 +91,7 @@ def attribute(recording: Recording) -> Attribution:
     shares: list[Share] = []
     lines: dict[Location, int] = {}
     line_of_row = np.full(len(rows), -1)
+    backward = np.zeros(len(rows), bool)
     for i, (executable, name, origin_number) in enumerate(rows.tolist()):
         origin = distinct[origin_number] if origin_number >= 0 else None
         row_shares = list(
@@ -97,7 +100,8 @@ def attribute(recording: Recording) -> Attribution:
             )
         )
         shares += row_shares
-        location = max(row_shares, key=lambda s: s.duration).origin.location
+        largest = max(row_shares, key=lambda s: s.duration).origin
+        location, backward[i] = largest.location, largest.backward
         if location is not None:
             line_of_row[i] = lines.setdefault(location, len(lines))
     return Attribution(
@@ -107,6 +111,7 @@ def attribute(recording: Recording) -> Attribution:
         executable_of,
         tuple(lines),
         line_of_row[inverse],
+        backward[inverse],
     )
 
 
