@@ -149,6 +149,7 @@ class Table:
         selects: whether a click on a row marks everything that belongs to it.
         actions: the buttons of each row.
         text_rows: how many rows a terminal shows; 0 leaves the table out.
+        opened: whether the part of the HTML page that contains the table is open at first.
     """
 
     key: str
@@ -162,6 +163,7 @@ class Table:
     selects: bool = False
     actions: tuple[Action, ...] = ()
     text_rows: int = field(default=1000, metadata=KERNEL_ONLY)
+    opened: bool = field(default=False, metadata=KERNEL_ONLY)
     type: Literal["table"] = "table"
 
 

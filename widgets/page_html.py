@@ -69,7 +69,7 @@ def sections_html(sections: Sequence[Section], query: str = "", opened: bool = F
             titles[section.title] = titles.get(section.title, "") + _section(section, query)
         else:
             parts.append(_section(section, query))
-    drawn = {s.title for s in sections if isinstance(s, Chart) and s.opened}
+    drawn = {s.title for s in sections if isinstance(s, Chart | Table) and s.opened}
     for i, (title, inner) in enumerate(titles.items()):
         parts.append(details(title, inner, (opened and i == 0) or title in drawn) if inner else "")
     return "".join(parts)

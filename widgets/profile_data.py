@@ -161,8 +161,9 @@ def heading(profile: Profile, title: str, first: str = "") -> Page:
     facts = [
         f"{runs} {duration(profile.wall)}",
         f"{duration(profile.device)} of work on the device",
-        f"{written(profile.attributed, 'share')} of it attributed to lines",
     ]
+    if profile.attributed < 0.9995:
+        facts.append(f"{written(profile.attributed, 'share')} of it attributed to lines")
     memory = profile.recording.memory
     if memory is not None:
         sizes = size(memory.before), size(memory.peak), size(memory.after)

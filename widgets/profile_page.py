@@ -36,7 +36,7 @@ _REST = "the live view and a file of --save have them"
 class TimeRow(Row):
     """Time on the device; the same columns as in the live form, after the column of the name."""
 
-    time: Annotated[float, Column("time", "nanoseconds", mark="inferred")]
+    time: Annotated[float | None, Column("time", "nanoseconds", mark="inferred")]
     share: Annotated[float | None, Column("share", "share")]
     inclusive: Annotated[float | None, Column("inclusive", "nanoseconds")] = None
     forward: Annotated[float | None, Column("forward", "nanoseconds", text=False)]
@@ -107,7 +107,7 @@ def _page(profile: Profile, title: str, first: str, rows: int, lines: int, piece
         sections=(
             Chart("", None, text=lambda: _breakdown(profile), html=lambda: bars(profile)),
             Chart("", None, "Timeline", html=lambda: timeline(profile, pieces), opened=True),
-            replace(tables[0], title="Time by line"),
+            replace(tables[0], opened=True),
             Chart("", None, "Flame graph", html=lambda: flame(profile), opened=True),
             *tables[1:],
             *_roofline(profile),
@@ -154,7 +154,7 @@ def _breakdown(profile: Profile) -> str:
 class _Figures(TypedDict):
     """The values of a `TimeRow`."""
 
-    time: float
+    time: float | None
     share: float | None
     forward: float | None
     backward: float | None
@@ -166,9 +166,9 @@ class _Figures(TypedDict):
 
 def _figures(profile: Profile, time: Time) -> _Figures:
     return {
-        "time": time.total,
-        "share": time.total / profile.device if profile.device else None,
-        "forward": time.forward or None if time.backward else None,
+        "time": time.total or None,
+        "share": time.total / profile.device if time.total else None,
+        "forward": time.forward or None,
         "backward": time.backward or None,
         "runs": time.count or None,
         "flops": time.flops or None,

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxtorch.insight.profile.categories import CATEGORIES, categories
 
+from .page_text import shortened
 from .profile_data import COLOURS
 from .units import duration
 
@@ -41,7 +42,7 @@ def timeline(profile: Profile, most: int = MOST) -> str:
         name = escape(events.lanes[lane].name[:22])
         rows.append(
             f'<text x="0" y="{top + 11}" font-size="11" fill="currentColor">{name}</text>'
-            f'<g transform="translate({_NAMES},{top})" fill-opacity=".6" font-size="9">{pieces}</g>'
+            f'<g transform="translate({_NAMES},{top})" fill="currentColor" fill-opacity=".6" font-size="9">{pieces}</g>'
         )
         top += height * _ROW + 4
     axis = "".join(
@@ -56,12 +57,12 @@ def timeline(profile: Profile, most: int = MOST) -> str:
 
 
 def _busiest(events: Events) -> list[int]:
-    """The lanes to draw: first those of the device, then those of the host, each the busiest first."""
+    """The lanes to draw, in their order. If there are many, those of the device first, then the busiest."""
     self_times = np.bincount(events.lane, weights=events.self_time, minlength=len(events.lanes))
     order = sorted(
         range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -self_times[i])
     )
-    return [i for i in order if self_times[i]][:_LANES]
+    return sorted([i for i in order if self_times[i]][:_LANES])
 
 
 def _lane(
@@ -79,15 +80,15 @@ def _lane(
         y, name = (events.depth[i] - least) * _ROW, events.names[events.name[i]]
         label = ""
         if width > 7 * min(len(name), 6):
-            fitting = escape(name[: int(width / 6)])
-            label = f'<text x="{x + 2:.1f}" y="{y + 10}">{fitting}</text>'
+            fitting = escape(shortened(name, int(width / 6)))
+            label = f'<text x="{x + 2:.1f}" y="{y + 10}" fill-opacity="1">{fitting}</text>'
         pieces.append(
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colours[i]}">'
             f"<title>{escape(name)}: {duration(events.duration[i])}</title></rect>{label}"
         )
     if len(omitted):
         pieces.append(
-            f'<text x="0" y="{depths * _ROW + 9}" opacity=".7">and {len(omitted)} '
+            f'<text x="0" y="{depths * _ROW + 9}" fill-opacity=".8">and {len(omitted)} '
             f"shorter events, {duration(float(events.self_time[omitted].sum()))} in all</text>"
         )
         depths += 1

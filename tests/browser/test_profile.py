@@ -57,7 +57,7 @@ def test_a_line_is_linked_to_its_instructions_and_an_event_to_its_line(view: Loc
     view.get_by_role("tab", name="Line").click()
     rows.get_by_role("button", name="logits = model(x)").click()
     expect(rows.locator("tr[aria-selected='true']")).to_have_count(1)
-    view.get_by_role("tab", name="HLO instruction").click()
+    view.get_by_role("tab", name="Instruction").click()
     linked = view.get_by_role("table", name="Time by instruction").locator(
         "tr[aria-selected='true']"
     )
