@@ -1,4 +1,8 @@
-"""Progress of long compilations: one line with the current step and the elapsed time, removed at the end.
+"""Progress of long compilations and of reading a profile: one line with the current step and the elapsed time.
+
+At the end, a terminal's line is removed. A notebook cannot remove an output without the others of its cell, and an
+empty one would be saved in its file. There, a cell has at most one such output, which ends as a sentence on what was
+done.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
 ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
@@ -27,7 +31,7 @@ PAUSE = 0.3  # seconds without compilation after which the line is removed
 POLL_INTERVAL = 0.1
 OFF = "JAXTORCH_PROGRESS"  # an environment variable; the value 0 turns the progress line off
 
-_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA", "profile": "reading"}
+_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
 
 
 class Sink(Protocol):
@@ -36,8 +40,11 @@ class Sink(Protocol):
     def show(self, line: str) -> None:
         """Replace the line shown so far."""
 
-    def clear(self) -> None:
-        """Remove the line."""
+    def clear(self, done: str) -> None:
+        """Remove the line, or replace it by what was done."""
+
+    def settle(self) -> None:
+        """The cell has ended; a later line is that of another cell."""
 
 
 class Terminal:
@@ -47,12 +54,15 @@ class Terminal:
         sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # it exists, because `_sink` checked it
         sys.__stderr__.flush()  # type: ignore[union-attr]  # as above
 
-    def clear(self) -> None:
+    def clear(self, done: str) -> None:
         self.show("")
+
+    def settle(self) -> None:
+        pass
 
 
 class Output:
-    """An output of the running cell."""
+    """An output of the running cell, one for all lines of the cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -61,8 +71,10 @@ class Output:
         page = f'<div role="status" style="opacity:0.7;font-size:13px">{escape(line)}</div>'
         self._display({"text/plain": line, "text/html": page})
 
-    def clear(self) -> None:
-        self._display({"text/plain": "", "text/html": ""})
+    def clear(self, done: str) -> None:
+        self.show(done)
+
+    def settle(self) -> None:
         self._handle = None
 
     def _display(self, data: dict[str, str]) -> None:
@@ -75,13 +87,21 @@ class Output:
 
 
 class Progress:
-    """The progress line for a series of compilations, and the thread that writes it."""
+    """The progress line for a series of compilations, and the thread that writes it.
+
+    Attributes:
+        done: the phases that were seen in this cell, by their ids.
+        seconds: the time of the series in this cell whose line was shown.
+    """
 
     def __init__(self, sink: Sink):
         self.sink = sink
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
+        self._started = 0.0
+        self.done: dict[int, Phase] = {}
+        self.seconds = 0.0
 
     def begin(self) -> None:
         """Begin polling, because a compilation has started."""
@@ -93,14 +113,17 @@ class Progress:
                 self._thread.start()
 
     def settle(self) -> None:
-        """Remove the line at the end of the cell. Some front ends cannot update the output of an earlier cell."""
+        """End the line at the end of the cell. Some front ends cannot update the output of an earlier cell."""
         with self._lock:
             self._clear()
+            self.sink.settle()
+            self.done, self.seconds = {}, 0.0
 
     def _clear(self) -> None:
         if self._shown:
             self._shown = False
-            self.sink.clear()
+            self.seconds += time.monotonic() - self._started
+            self.sink.clear(summary(list(self.done.values()), self.seconds))
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
@@ -110,16 +133,15 @@ class Progress:
 
     def _run(self) -> None:
         try:
-            started = last_compiling = time.monotonic()
-            done: set[int] = set()
+            self._started = started = last_compiling = time.monotonic()
             while True:
                 now = time.monotonic()
                 phase = outermost_phase()
                 if phase is not None:
                     last_compiling = now
-                    done.add(id(phase))
+                    self.done[id(phase)] = phase
                     if now - started > PATIENCE:
-                        self._show(phase, line_of(phase, len(done), now - started))
+                        self._show(phase, line_of(phase, len(self.done), now - started))
                 if now - last_compiling > PAUSE:
                     return
                 time.sleep(POLL_INTERVAL)
@@ -136,10 +158,30 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
         'Compiling step: XLA, 12.3 s'
         >>> line_of(Phase("mm", "lowering"), 57, 3.0)
         'Compiling mm: lowering, 3.0 s for 57 programs and their parts so far'
+        >>> line_of(Phase("part 2", "profile"), 1, 1.5)
+        'Reading the profile, part 2: 1.5 s'
     """
     more = f" for {count} programs and their parts so far" if count > 3 else ""
-    work = "Profile" if phase.step == "profile" else "Compiling"
-    return f"{work} {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
+    if phase.step == "profile":
+        return f"Reading the profile, {phase.name}: {seconds:.1f} s"
+    return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
+
+
+def summary(phases: list[Phase], seconds: float) -> str:
+    """
+    Example:
+        >>> summary([Phase("step", "XLA")], 12.34)
+        'Compiled step in 12.3 s.'
+        >>> summary([Phase("mm", "lowering"), Phase("mm", "XLA"), Phase("add", "XLA"), Phase("exp", "XLA")], 3.0)
+        'Compiled mm, add and 1 more in 3.0 s.'
+        >>> summary([Phase("part 1", "profile")], 2.0)
+        'Read the profile in 2.0 s.'
+    """
+    names = list(dict.fromkeys(phase.name for phase in phases if phase.step != "profile"))
+    if not names:
+        return f"Read the profile in {seconds:.1f} s."
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"Compiled {', '.join(names[:2])}{more} in {seconds:.1f} s."
 
 
 _progress: Progress | None = None  # of the session

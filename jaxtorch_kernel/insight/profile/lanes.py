@@ -14,7 +14,7 @@ _KNOWN = (
     (r"^XLAEigen", "device worker"),
     (r"^pt_autograd", "backward thread"),
     (r"^(python|ipython|ipykernel)", "other thread"),
-    (r"llvm|compil", "compiler"),
+    (r"(?i)llvm|compil", "compiler"),
 )
 _STREAM = re.compile(
     r"^(?P<kind>[A-Za-z]+):(?P<number>\d+) (Stream #(?P<stream>\d+))?(?P<rest>.*)$"

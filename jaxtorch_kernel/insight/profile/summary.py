@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ...programs import compiling
 from ..programs import Location
 from .hosts import Host, host_time
 from .join import Attribution, Share, attribute
@@ -271,7 +272,9 @@ def profile(
         >>> sorted(row.name for row in result.operators)
         ['mm.default', 'sum.default']
     """
-    return Profile(record(function, repeat=repeat, warmup=warmup, memory=memory))
+    recording = record(function, repeat=repeat, warmup=warmup, memory=memory)
+    with compiling.phase("the lines of its programs", "profile"):
+        return Profile(recording)
 
 
 def _sorted(times: dict[Any, Time]) -> list[Row]:
