@@ -5,8 +5,8 @@ training loop has 100,000 events a second. So the profiler runs in windows of so
 into compact arrays at once. While reading takes little of the run's time, one window follows the other. Otherwise the
 profiler pauses between them, and the windows after the first pause stand for the pauses too: their weight is above 1.
 
-A window ends at a launch of the calling thread, once the device is idle. So every launch within a window has all of its
-events there. A thread watches for code that launches nothing: its window ends when the process has grown too much.
+A window begins and ends at a launch of the calling thread, once the device is idle. So a window has the events of its
+launches, and no others. A thread watches for code that launches nothing: its window ends when the process has grown too much.
 
 Times of the profile leave the pauses and the reading out: the windows follow each other on one clock.
 """
@@ -151,9 +151,8 @@ class Sampler:
             return
         if self._run is None or self.failed:
             return
-        if self.recording:
-            with jax.profiler.TraceAnnotation(WAITING):
-                self._wait()
+        with jax.profiler.TraceAnnotation(WAITING):
+            self._wait()
         with self._lock:
             self._stop()
             pause = self._pause()

@@ -112,6 +112,22 @@ def test_what_the_pauses_hide_is_estimated(tmp_path: Path, limits: Callable[...,
     adds_up(found.profile)
 
 
+def test_a_gradient_is_of_its_forward_line_after_pauses(
+    tmp_path: Path, limits: Callable[..., None]
+) -> None:
+    """What a pause launched is done before the next window begins, so that runs and launches are paired."""
+    limits(FIRST=0.01, LONGEST=0.02, FREE=0.0, SHARE=0.05)
+    names = tensors(gradient=True)
+    names["x"] = torch.randn(512, 64, device="jax")
+    found = ran(tmp_path, BACKWARD.replace("100", "800"), names, warmup=1)
+    recording = found.profile.recording
+    assert recording.recorded < 0.9 * recording.total
+    assert len(recording.windows) > 2
+    assert not found.profile.unattributed.total
+    assert found.by_line[3].backward
+    assert not [line for line in found.by_line if line not in (3, 4, 5)]
+
+
 def test_a_run_that_no_window_has_counts_as_a_run(limits: Callable[..., None]) -> None:
     limits(FIRST=0.0, LONGEST=0.0, FREE=0.0, SHARE=1e-6)
     x = torch.ones(64, 64, device="jax")
