@@ -6,7 +6,8 @@ into compact arrays at once. While reading takes little of the run's time, one w
 profiler pauses between them, and the windows after the first pause stand for the pauses too: their weight is above 1.
 
 A window begins and ends at a launch of the calling thread, once the device is idle. So a window has the events of its
-launches, and no others. A thread watches for code that launches nothing: its window ends when the process has grown too much.
+launches, and no others. A thread watches for code that launches nothing: its window ends when the process has grown too
+much.
 
 Times of the profile leave the pauses and the reading out: the windows follow each other on one clock.
 """

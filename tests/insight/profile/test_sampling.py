@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 import time
@@ -17,6 +18,7 @@ import torch
 import jaxtorch
 from jaxtorch.insight.profile import Profile, ProfileError, profile, record
 from jaxtorch.insight.profile.events import Reader
+from jaxtorch.insight.profile.sampling import Sampler
 
 from .code import Ran, adds_up, ran
 
@@ -92,8 +94,16 @@ def test_a_gradient_is_of_its_forward_line_in_every_window(
     assert found.by_line[4].backward
 
 
-def test_what_the_pauses_hide_is_estimated(tmp_path: Path, limits: Callable[..., None]) -> None:
-    limits(FIRST=0.01, LONGEST=0.02, FREE=0.02, SHARE=0.02)
+@pytest.fixture
+def pauses(limits: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short windows with a pause after each, whatever reading them takes."""
+    limits(FIRST=0.02, LONGEST=0.02)
+    seconds = itertools.cycle([0.1, 0.0])  # when a window ends, and when it is time for the next
+    monkeypatch.setattr(Sampler, "_pause", lambda self: next(seconds))
+
+
+@pytest.mark.usefixtures("pauses")
+def test_what_the_pauses_hide_is_estimated(tmp_path: Path) -> None:
     names = {**tensors(), "time": time, "steps": []}
     began = time.perf_counter()
     found = ran(tmp_path, TIMED, names)
@@ -104,19 +114,17 @@ def test_what_the_pauses_hide_is_estimated(tmp_path: Path, limits: Callable[...,
     assert recording.spans[-1].weight > 1
     assert recording.recorded < 0.9 * recording.total
     assert found.profile.wall == recording.total < took * 1e9
-    assert found.by_line[4].count == pytest.approx(len(names["steps"]), rel=0.5)
-    assert found.by_line[4].count == pytest.approx(found.by_line[5].count, rel=0.1)
+    assert found.by_line[4].count == pytest.approx(len(names["steps"]), rel=0.7)
+    assert found.by_line[4].count == pytest.approx(found.by_line[5].count, rel=0.3)
     host = found.profile.host
     parts = host.compile + host.waiting + host.transfer + host.dispatch + host.python
     assert parts == pytest.approx(found.profile.wall)
     adds_up(found.profile)
 
 
-def test_a_gradient_is_of_its_forward_line_after_pauses(
-    tmp_path: Path, limits: Callable[..., None]
-) -> None:
+@pytest.mark.usefixtures("pauses")
+def test_a_gradient_is_of_its_forward_line_after_pauses(tmp_path: Path) -> None:
     """What a pause launched is done before the next window begins, so that runs and launches are paired."""
-    limits(FIRST=0.01, LONGEST=0.02, FREE=0.0, SHARE=0.05)
     names = tensors(gradient=True)
     names["x"] = torch.randn(512, 64, device="jax")
     found = ran(tmp_path, BACKWARD.replace("100", "800"), names, warmup=1)
@@ -209,9 +217,11 @@ def test_an_interrupt_while_the_last_part_is_read_is_the_callers(
 
 
 def test_a_profiler_that_is_started_in_a_pause_is_an_error(
-    tmp_path: Path, limits: Callable[..., None]
+    tmp_path: Path, limits: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits(FIRST=0.0, FREE=0.0, SHARE=0.5)
+    limits(FIRST=0.0)
+    pauses = iter([0.2])
+    monkeypatch.setattr(Sampler, "_pause", lambda self: next(pauses, 0.0))
     x = torch.ones(8, device="jax")
 
     def work() -> None:
