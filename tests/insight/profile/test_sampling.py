@@ -254,3 +254,15 @@ def test_windows_leave_no_files_and_no_threads(
     record(lambda: [x + 1 for _ in range(10)])
     assert not list(tmp_path.iterdir())
     assert "jaxtorch-profile" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(
+    ("read", "elapsed", "pause"), [(0.9, 1, 0), (2, 1, 4), (2, 4.9, 0.1), (3, 100, 0)]
+)
+def test_reading_takes_a_second_and_a_fifth_of_the_time(
+    read: float, elapsed: float, pause: float
+) -> None:
+    sampler = Sampler(lambda: None, lambda: 0)
+    sampler._read = read
+    sampler._begun = time.perf_counter() - elapsed - read
+    assert sampler._pause() == pytest.approx(pause, abs=0.05)
