@@ -1,6 +1,7 @@
 """`make bench`: all comparisons, or those that are named, in one run.
 
-python -m benchmarks [dispatch|deferred|recording|cpu_tensors|training|capture|torch_call|models|attribution ...]
+python -m benchmarks [dispatch|deferred|cold|recording|cpu_tensors|training|capture|torch_call|models|attribution|
+                      profiles ...]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def main() -> None:
         "torch_call",
         "models",
         "attribution",
+        "profiles",
     ]
     for name in names:
         print(f"# {name}", flush=True)

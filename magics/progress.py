@@ -1,12 +1,13 @@
-"""Progress of long compilations: one line with the current step and the elapsed time.
+"""Progress of long compilations and of reading a profile: one line with the current step and the elapsed time.
+
+At the end, a terminal's line is removed. A notebook cannot remove an output without the others of its cell, and an
+empty one would be saved in its file. There, a cell has at most one such output, which ends as a sentence on what was
+done.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
 ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
 compilation, so a session that compiles nothing has no such thread. The cell's own thread does no extra work and stays
 interruptible: Ctrl-C stops tracing at once, and XLA when its current work is done.
-
-A terminal's line disappears at the end. A notebook cannot take back an output of a cell: an emptied one would still
-leave a gap, and be saved in the file. So its line ends as one that says what was compiled, the only one of its cell.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxtorch.programs import compiling, stats
+from jaxtorch.programs import compiling
 from jaxtorch.programs.compiling import Phase, outermost_phase
 from jaxtorch.widgets.hosts import host
-from jaxtorch.widgets.units import counted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -41,10 +41,10 @@ class Sink(Protocol):
         """Replace the line shown so far."""
 
     def clear(self, done: str) -> None:
-        """Nothing is being compiled any more. `done` says what was."""
+        """Remove the line, or replace it by what was done."""
 
-    def end(self) -> None:
-        """The cell has ended: the next line belongs to another one."""
+    def settle(self) -> None:
+        """The cell has ended; a later line is that of another cell."""
 
 
 class Terminal:
@@ -57,12 +57,12 @@ class Terminal:
     def clear(self, done: str) -> None:
         self.show("")
 
-    def end(self) -> None:
+    def settle(self) -> None:
         pass
 
 
 class Output:
-    """An output of the running cell, one for all its compilations."""
+    """An output of the running cell, one for all lines of the cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -74,7 +74,7 @@ class Output:
     def clear(self, done: str) -> None:
         self.show(done)
 
-    def end(self) -> None:
+    def settle(self) -> None:
         self._handle = None
 
     def _display(self, data: dict[str, str]) -> None:
@@ -87,22 +87,25 @@ class Output:
 
 
 class Progress:
-    """The progress line for a series of compilations, and the thread that writes it."""
+    """The progress line for a series of compilations, and the thread that writes it.
+
+    Attributes:
+        done: the phases that were seen in this cell, by their ids.
+        seconds: the time of the series in this cell whose line was shown.
+    """
 
     def __init__(self, sink: Sink):
         self.sink = sink
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._shown = False
-        self._began: int | None = None  # the number of programs before the cell's first compilation
-        self._seconds = 0.0  # that the cell's earlier series of compilations took
-        self._series = 0.0  # that the current series has taken
+        self._started = 0.0
+        self.done: dict[int, Phase] = {}
+        self.seconds = 0.0
 
     def begin(self) -> None:
         """Begin polling, because a compilation has started."""
         with self._lock:
-            if self._began is None:
-                self._began = stats.compile_count()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="jaxtorch-progress", daemon=True
@@ -110,17 +113,17 @@ class Progress:
                 self._thread.start()
 
     def settle(self) -> None:
-        """The cell has ended. Some front ends cannot update the output of an earlier cell."""
+        """End the line at the end of the cell. Some front ends cannot update the output of an earlier cell."""
         with self._lock:
             self._clear()
-            self.sink.end()
-            self._began, self._seconds, self._series = None, 0.0, 0.0
+            self.sink.settle()
+            self.done, self.seconds = {}, 0.0
 
     def _clear(self) -> None:
         if self._shown:
             self._shown = False
-            compiled = stats.compile_count() - (self._began or 0)
-            self.sink.clear(summary(compiled, self._seconds + self._series))
+            self.seconds += time.monotonic() - self._started
+            self.sink.clear(summary(list(self.done.values()), self.seconds))
 
     def _show(self, phase: Phase, line: str) -> None:
         with self._lock:
@@ -130,17 +133,15 @@ class Progress:
 
     def _run(self) -> None:
         try:
-            started = last_compiling = time.monotonic()
-            done: set[int] = set()
+            self._started = started = last_compiling = time.monotonic()
             while True:
                 now = time.monotonic()
                 phase = outermost_phase()
                 if phase is not None:
                     last_compiling = now
-                    self._series = now - started
-                    done.add(id(phase))
+                    self.done[id(phase)] = phase
                     if now - started > PATIENCE:
-                        self._show(phase, line_of(phase, len(done), now - started))
+                        self._show(phase, line_of(phase, len(self.done), now - started))
                 if now - last_compiling > PAUSE:
                     return
                 time.sleep(POLL_INTERVAL)
@@ -148,8 +149,6 @@ class Progress:
             with self._lock:
                 self._thread = None
                 self._clear()
-                self._seconds += self._series
-                self._series = 0.0
 
 
 def line_of(phase: Phase, count: int, seconds: float) -> str:
@@ -159,19 +158,30 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
         'Compiling step: XLA, 12.3 s'
         >>> line_of(Phase("mm", "lowering"), 57, 3.0)
         'Compiling mm: lowering, 3.0 s for 57 programs and their parts so far'
+        >>> line_of(Phase("part 2", "profile"), 1, 1.5)
+        'Reading the profile, part 2: 1.5 s'
     """
     more = f" for {count} programs and their parts so far" if count > 3 else ""
+    if phase.step == "profile":
+        return f"Reading the profile, {phase.name}: {seconds:.1f} s"
     return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
 
 
-def summary(programs: int, seconds: float) -> str:
+def summary(phases: list[Phase], seconds: float) -> str:
     """
     Example:
-        >>> summary(1, 12.34), summary(0, 2)
-        ('Compiled 1 program in 12.3 s', 'Compiled no program in 2.0 s')
+        >>> summary([Phase("step", "XLA")], 12.34)
+        'Compiled step in 12.3 s.'
+        >>> summary([Phase("mm", "lowering"), Phase("mm", "XLA"), Phase("add", "XLA"), Phase("exp", "XLA")], 3.0)
+        'Compiled mm, add and 1 more in 3.0 s.'
+        >>> summary([Phase("part 1", "profile")], 2.0)
+        'Read the profile in 2.0 s.'
     """
-    what = counted(programs, "program") if programs else "no program"
-    return f"Compiled {what} in {seconds:.1f} s"
+    names = list(dict.fromkeys(phase.name for phase in phases if phase.step != "profile"))
+    if not names:
+        return f"Read the profile in {seconds:.1f} s."
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"Compiled {', '.join(names[:2])}{more} in {seconds:.1f} s."
 
 
 _progress: Progress | None = None  # of the session

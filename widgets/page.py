@@ -149,6 +149,7 @@ class Table:
         selects: whether a click on a row marks everything that belongs to it.
         actions: the buttons of each row.
         text_rows: how many rows a terminal shows; 0 leaves the table out.
+        opened: whether the part of the HTML page that contains the table is open at first.
     """
 
     key: str
@@ -162,6 +163,7 @@ class Table:
     selects: bool = False
     actions: tuple[Action, ...] = ()
     text_rows: int = field(default=1000, metadata=KERNEL_ONLY)
+    opened: bool = field(default=False, metadata=KERNEL_ONLY)
     type: Literal["table"] = "table"
 
 
@@ -214,6 +216,7 @@ class Page:
     Attributes:
         title: the heading; "" for none.
         facts: short facts beside the heading.
+        finding: a sentence below them: what the page comes to. Code in it stands between backticks.
         warnings: sentences above everything else.
         sections: the contents. Sections with the same title are one tab of the live form and one part that folds in
             HTML. Sections without a title are always visible.
@@ -229,6 +232,7 @@ class Page:
     actions: tuple[Action, ...] = ()
     filter: str | None = None
     filters: str = "rows"
+    finding: str = ""
 
 
 def columns(row: type[Row], rows: Sequence[Row]) -> tuple[Column, ...]:

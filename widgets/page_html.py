@@ -34,7 +34,8 @@ _TABLE = "table-layout:auto;border-collapse:collapse;text-align:left;font-size:1
 _HEAD = (
     "padding:3px 14px 3px 0;font-weight:600;text-align:{};white-space:nowrap;vertical-align:bottom"
 )
-_CELL = "padding:3px 14px 3px 0;text-align:{};vertical-align:top;border-top:1px solid #8884"
+_CELL = "padding:3px 14px 3px 0;text-align:{};vertical-align:top"
+_ROW = "background:none;border-top:1px solid #8884"
 _SPAN = "padding:0 0 4px 14px;text-align:left"
 _LINE = "padding:0 14px 0 0;text-align:{};vertical-align:top;white-space:nowrap"
 _FIXED = "font-family:ui-monospace,Menlo,Consolas,monospace"
@@ -48,8 +49,15 @@ def page_html(page: Page) -> str:
     heading = f"<b>{escape(page.title)}</b>" if page.title and page.facts else escape(page.title)
     head = " · ".join(part for part in (heading, *map(escape, page.facts)) if part)
     parts = [f'<p style="margin:4px 0">{text}</p>' for text in [head] if text]
+    parts += [f'<p style="margin:4px 0">{_with_code(page.finding)}</p>'] if page.finding else []
     parts += [f'<p style="margin:4px 0">{escape(text)}</p>' for text in page.warnings]
     return "".join(parts) + sections_html(page.sections, page.filter or "", opened=True)
+
+
+def _with_code(sentence: str) -> str:
+    """A sentence as HTML; what stands between backticks is code."""
+    pieces = enumerate(escape(sentence).split("`"))
+    return "".join(f"<code>{text}</code>" if i % 2 else text for i, text in pieces)
 
 
 def sections_html(sections: Sequence[Section], query: str = "", opened: bool = False) -> str:
@@ -61,7 +69,7 @@ def sections_html(sections: Sequence[Section], query: str = "", opened: bool = F
             titles[section.title] = titles.get(section.title, "") + _section(section, query)
         else:
             parts.append(_section(section, query))
-    drawn = {s.title for s in sections if isinstance(s, Chart) and s.opened}
+    drawn = {s.title for s in sections if isinstance(s, Chart | Table) and s.opened}
     for i, (title, inner) in enumerate(titles.items()):
         parts.append(details(title, inner, (opened and i == 0) or title in drawn) if inner else "")
     return "".join(parts)
@@ -81,7 +89,7 @@ def _section(section: Section, query: str) -> str:
 
 def _facts(section: Facts) -> str:
     rows = "".join(
-        f'<tr><th scope="row" style="{_NAME}">{escape(fact.name)}</th>'
+        f'<tr style="{_ROW}"><th scope="row" style="{_NAME}">{escape(fact.name)}</th>'
         f'<td style="{_CELL.format("left")}">{"<br>".join(map(escape, fact.lines))}</td></tr>'
         for fact in section.facts
     )
@@ -124,7 +132,7 @@ def _row(row: Row, columns: Sequence[Column], number: str) -> str:
         if inner
         else ""
     )
-    return f'<tr style="background:none">{cells}</tr>{opened}'
+    return f'<tr style="{_ROW}">{cells}</tr>{opened}'
 
 
 def _code(code: Code) -> str:
@@ -133,7 +141,7 @@ def _code(code: Code) -> str:
         if ascending_gap(code.rows, i):
             body.append(f'<tr><td colspan="{len(code.columns)}" style="{_DIM}">⋮</td></tr>')
         cells = "".join(_figure(row, column, code.heat) for column in code.columns[:-1])
-        line = escape(cell(row, code.columns[-1])) or " "
+        line = escape(shortened(cell(row, code.columns[-1]), _LONGEST)) or " "
         style = f"{_LINE.format('left')};{_FIXED};white-space:pre"
         body.append(f'<tr style="background:none">{cells}<td style="{style}">{line}</td></tr>')
     name = f'<div style="margin-top:6px"><b>{escape(code.name)}</b></div>'

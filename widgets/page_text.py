@@ -31,7 +31,8 @@ def page_text(page: Page) -> str:
     if len(head[0]) > _SENTENCE:
         head = [page.title, *wrap(facts, _SENTENCE)]
     warnings = [line for warning in page.warnings for line in wrap(warning, _SENTENCE)]
-    blocks = [[line for line in (*head, *warnings) if line]]
+    finding = wrap(page.finding, _SENTENCE)
+    blocks = [[line for line in (*head, *finding, *warnings) if line]]
     blocks += [_section(s, i > 0, page.filter or "") for i, s in enumerate(page.sections)]
     lines = "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
     return "\n".join(shortened(line, WIDTH) for line in lines)

@@ -24,24 +24,31 @@ class ProfileView(ProfiledView):
     """
 
     kind = "profile"
+    full = False  # whether the static forms may be of any size
+
+    def complete(self) -> ProfileView:
+        """The view for a file, which leaves out less than what a notebook saves."""
+        view = ProfileView(self.profile, self.title, self.first)
+        view.full = True
+        return view
 
     def text(self) -> str:
-        return page_text(self._page())
+        return page_text(self._page(full=True))
 
     def html(self) -> str:
-        return page_html(self._page())
+        return page_html(self._page(self.full))
 
-    def _page(self) -> Page:
+    def _page(self, full: bool) -> Page:
         """The page that the static forms show. The live form has its own layout, with linked charts and tables."""
-        return page(self.profile, self.title, self.sources())
+        return page(self.profile, self.title, self.first, full)
 
     def data(self) -> Data:
-        return dict(plain(packed(self.profile, self.title)))
+        return dict(plain(packed(self.profile, self.title, self.first)))
 
     def answer(self, ask: str, arguments: Mapping[str, Json]) -> object:
         if ask != "save":
             return super().answer(ask, arguments)
         name = "".join(c if c.isalnum() else "_" for c in self.title).strip("_")[:40] or "profile"
         if arguments.get("form") == "page":
-            return File(f"{name}.html", standalone(self, self.title))
+            return File(f"{name}.html", standalone(self.complete(), self.title))
         return File(f"{name}.perfetto.json", json.dumps(trace(self.profile)))

@@ -8,22 +8,13 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from .profile_data import Phases, phases
+from .profile_data import COLOURS, Phases, phases
 from .units import duration, share
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Node, Profile
 
-FORWARD, BACKWARD, QUIET = "#3b82f6", "#f59e0b", "#8885"
-_COLOURS = {
-    "busy": FORWARD,
-    "idle": QUIET,
-    "compiling": "#a855f7",
-    "launching": "#10b981",
-    "transfers": "#ec4899",
-    "waiting": "#8888",
-    "Python": "#eab308",
-}
+_FORWARD, _BACKWARD = COLOURS["forward"], COLOURS["backward"]
 _LEFT = "white-space:nowrap;text-align:left;padding:1px 14px 1px 0;vertical-align:top"
 
 
@@ -36,14 +27,17 @@ def bars(profile: Profile) -> str:
 def _bar(group: Phases, whole: float) -> str:
     pieces, labels = [], []
     for part in group.parts:
-        colour = _COLOURS[part.name]
+        if not part.time:
+            continue
         percent = 100 * part.time / whole if whole else 0
         labels.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:9px;'
-            f'height:9px;background:{colour}"></span> {part.name} {duration(part.time)} '
-            f"({share(part.time, whole)})</span>"
+            f'height:9px;background:{part.colour}"></span> {part.name} {duration(part.time)} '
+            f"{share(part.time, whole)}</span>"
         )
-        pieces.append(f'<div style="width:{percent:.2f}%;background:{colour};height:10px"></div>')
+        pieces.append(
+            f'<div style="width:{percent:.2f}%;background:{part.colour};height:10px"></div>'
+        )
     return (
         f'<tr><th scope="row" style="{_LEFT};width:6em;font-weight:400">{group.who}</th><td style="text-align:left">'
         f'<div style="display:flex;width:100%">{"".join(pieces)}</div>{"".join(labels)}</td></tr>'
@@ -55,10 +49,11 @@ def flame(profile: Profile) -> str:
     if not profile.tree.children:
         return ""
     legend = (
-        f'<div style="font-size:12px"><span style="color:{FORWARD}">■</span> forward '
-        f'<span style="color:{BACKWARD}">■</span> backward</div>'
+        f'<div style="font-size:12px"><span style="color:{COLOURS["forward"]}">■</span> forward '
+        f'<span style="color:{COLOURS["backward"]}">■</span> backward</div>'
     )
-    return legend + _flame(profile.tree, profile.device, 0)
+    style = "font-size:11px;line-height:16px;white-space:nowrap;text-align:left"
+    return f'{legend}<div style="{style}">{_flame(profile.tree, profile.device, 0)}</div>'
 
 
 def _flame(node: Node, whole: float, depth: int) -> str:
@@ -71,11 +66,11 @@ def _flame(node: Node, whole: float, depth: int) -> str:
         f"backward {duration(node.time.backward)}, itself {duration(node.self_time.total)}",
         quote=True,
     )
+    split = f"{100 - back:.0f}%"
     bar = (
-        f'<div title="{hint}" style="background:linear-gradient(90deg,{FORWARD}66 {100 - back:.1f}%,{BACKWARD}66 '
-        f"{100 - back:.1f}%);font-size:11px;line-height:16px;height:16px;margin:0 1px 1px 0;padding-left:3px;"
-        f'overflow:hidden;white-space:nowrap;text-overflow:ellipsis;text-align:left">{label} '
-        f'<span style="opacity:.7">{share(node.time.total, whole)}</span></div>'
+        f'<div title="{hint}" style="background:linear-gradient(90deg,{_FORWARD}66 {split},{_BACKWARD}66 {split});'
+        f'height:16px;margin:0 1px 1px 0;padding-left:3px;overflow:hidden;text-overflow:ellipsis">{label} '
+        f"{share(node.time.total, whole)}</div>"
     )
     inner = "".join(
         f'<div style="width:{100 * child.time.total / node.time.total:.3f}%;min-width:0">{below}</div>'

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxtorch.insight.profile.events import Lane
+from jaxtorch.insight.profile.categories import CATEGORIES, categories
+from jaxtorch.insight.profile.finding import extent, finding
+from jaxtorch.insight.profile.lanes import Lane
 from jaxtorch.insight.profile.roofline import Peak
 from jaxtorch.insight.profile.sources import text_of
 from jaxtorch.insight.profile.summary import Time
@@ -69,7 +71,7 @@ class EventColumns:
 
     `name` and `lane` are indices, and `line` is the id of a line. `operator`, `module` and `instruction` are row
     numbers: of the operator, module and instruction that take most of the event's time. Modules are numbered in the
-    order of the tree, without the root. -1 means none.
+    order of the tree, without the root. -1 means none. `category` is an index into `ProfileData.categories`.
     """
 
     start: list[int]
@@ -81,6 +83,7 @@ class EventColumns:
     operator: list[int]
     module: list[int]
     instruction: list[int]
+    category: list[int]
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,15 @@ class Phase:
     name: str
     time: float
     note: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Category:
+    """What an event does, and the colour of that in every drawing, by `COLOURS`."""
+
+    name: str
+    colour: str
 
 
 @dataclass(frozen=True)
@@ -108,6 +120,7 @@ class ProfileData:
         heading: the title and the totals.
         device: the time of all work on the device. Shares are relative to it.
         runs: (start, end) of each run.
+        omitted: how many events `events` leaves out, the shortest.
     """
 
     heading: Page
@@ -123,21 +136,49 @@ class ProfileData:
     names: list[str]
     lanes: list[Lane]
     runs: list[tuple[int, int]]
+    categories: list[Category]
+    omitted: int
 
 
-def heading(profile: Profile, title: str) -> Page:
-    """The title and the totals of a profile."""
+# A colour is that of a category for good, on light and dark pages: where time is lost, it is grey.
+COLOURS = {
+    "forward": "#3b7dd8",
+    "backward": "#e08a1e",
+    "busy": "#3b7dd8",
+    "idle": "#9aa3ad",
+    "compiling": "#a45fc4",
+    "launching": "#2f9e5b",
+    "transfers": "#d0569b",
+    "waiting": "#9aa3ad",
+    "Python": "#c9a50a",
+}
+EVENTS = 20_000  # that a live form gets
+
+
+def heading(profile: Profile, title: str, first: str = "") -> Page:
+    """The title, the totals and the finding of a profile. `first` is the file of the profiled cell."""
     runs = f"{profile.repeat} runs, each" if profile.repeat > 1 else "one run,"
     facts = [
         f"{runs} {duration(profile.wall)}",
         f"{duration(profile.device)} of work on the device",
-        f"{written(profile.attributed, 'share')} of it attributed to lines",
     ]
+    if profile.attributed < 0.9995:
+        facts.append(f"{written(profile.attributed, 'share')} of it attributed to lines")
     memory = profile.recording.memory
     if memory is not None:
         sizes = size(memory.before), size(memory.peak), size(memory.after)
         facts.append("memory: {} before, {} at most, {} after".format(*sizes))
-    return Page(title or "Profile", tuple(facts))
+    sampled = extent(profile)
+    return Page(
+        title or "Profile",
+        tuple(facts),
+        warnings=(sampled,) if sampled else (),
+        finding=finding(profile, first),
+    )
+
+
+def _phase(name: str, time: float, note: str) -> Phase:
+    return Phase(name, time, note, COLOURS[name])
 
 
 def phases(profile: Profile) -> list[Phases]:
@@ -147,29 +188,30 @@ def phases(profile: Profile) -> list[Phases]:
         Phases(
             "device",
             [
-                Phase("busy", profile.busy, "some lane of the device works"),
-                Phase("idle", profile.idle, "none does"),
+                _phase("busy", profile.busy, "some lane of the device works"),
+                _phase("idle", profile.idle, "none does"),
             ],
         ),
         Phases(
             "this thread",
             [
-                Phase("compiling", host.compile, "tracing, lowering, XLA"),
-                Phase("launching", host.dispatch, "handing programs to XLA"),
-                Phase("transfers", host.transfer, "between host and device"),
-                Phase("waiting", host.waiting, "for the device"),
-                Phase("Python", host.python, "everything else: the code, torch, dispatch"),
+                _phase("compiling", host.compile, "tracing, lowering, XLA"),
+                _phase("launching", host.dispatch, "handing programs to XLA"),
+                _phase("transfers", host.transfer, "between host and device"),
+                _phase("waiting", host.waiting, "for the device"),
+                _phase("Python", host.python, "everything else: the code, torch, dispatch"),
             ],
         ),
     ]
 
 
-def packed(profile: Profile, title: str) -> ProfileData:
-    """The whole profile."""
+def packed(profile: Profile, title: str, first: str = "") -> ProfileData:
+    """The whole profile. `first` is the file of the profiled cell."""
     recording = profile.recording
+    kept = _longest(profile)
     locations = {row.location: i for i, row in enumerate(profile.lines)}
     return ProfileData(
-        heading=heading(profile, title),
+        heading=heading(profile, title, first),
         device=profile.device,
         phases=phases(profile),
         peak=profile.peak,
@@ -204,14 +246,24 @@ def packed(profile: Profile, title: str) -> ProfileData:
             )
             for i, row in enumerate(profile.instructions)
         ],
-        events=_events(profile, locations),
+        events=_events(profile, locations, kept),
         names=list(recording.events.names),
         lanes=list(recording.events.lanes),
         runs=[(start, end) for start, end in recording.runs],
+        categories=[Category(name, COLOURS[name]) for name in CATEGORIES],
+        omitted=len(recording.events) - len(kept),
     )
 
 
-def _events(profile: Profile, locations: Mapping[Location | None, int]) -> EventColumns:
+def _longest(profile: Profile) -> np.ndarray:
+    """The indices of the longest events, in their order."""
+    duration = profile.recording.events.duration
+    return np.sort(np.argsort(-duration, kind="stable")[:EVENTS])
+
+
+def _events(
+    profile: Profile, locations: Mapping[Location | None, int], kept: np.ndarray
+) -> EventColumns:
     events, attribution = profile.recording.events, profile.attribution
     line = np.full(len(events), -1)
     # The last entry is for index -1: no place.
@@ -232,8 +284,9 @@ def _events(profile: Profile, locations: Mapping[Location | None, int]) -> Event
         "name": events.name,
         "depth": events.depth,
         "line": line,
+        "category": categories(profile.recording, attribution),
     }
-    return EventColumns(**{name: column.tolist() for name, column in columns.items()})
+    return EventColumns(**{name: column[kept].tolist() for name, column in columns.items()})
 
 
 def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:

@@ -1,117 +1,143 @@
-"""The page of a profile: the breakdown of its time, its code, its charts and its tables."""
+"""The page of a profile: its finding, the breakdown of its time, its charts and its tables.
+
+The names, columns and colours are those of the live form (`js/src/views/profile.tsx`).
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from jaxtorch.insight.profile.sources import line_label
+from jaxtorch.insight.profile.sources import line_label, text_of
 
 from . import roofline
-from .lines import is_estimate, slowest, source_code
+from .lines import is_estimate
 from .page import Chart, Column, Page, Row, Section, Table, columns
+from .page_html import page_html
 from .profile_charts import bars, flame
 from .profile_data import heading, phases
 from .timeline import timeline
 from .units import duration, share
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Source
-    from jaxtorch.insight.profile.summary import InstructionRow, Node, Profile, Time
+    from jaxtorch.insight.profile.summary import Node, Profile, Time
 
-_ROWS = 30  # of operators and instructions
 _TEXT_ROWS = 10
+_MOST = 48_000  # bytes of the page in a notebook's file, so that all of the output is at most 60 kB
+# How much a page shows: rows of each table, lines of code, pieces of the timeline. The first that is small enough.
+_DETAIL = ((30, 40, 240), (16, 20, 160), (10, 15, 120), (7, 12, 90), (4, 6, 60))
+_REST = "the live view and a file of --save have them"
 
 
-@dataclass(frozen=True)
-class ModuleRow(Row):
+@dataclass(frozen=True, kw_only=True)
+class TimeRow(Row):
+    """Time on the device; the same columns as in the live form, after the column of the name."""
+
+    time: Annotated[float | None, Column("time", "nanoseconds", mark="inferred")]
+    share: Annotated[float | None, Column("share", "share")]
+    inclusive: Annotated[float | None, Column("inclusive", "nanoseconds")] = None
+    forward: Annotated[float | None, Column("forward", "nanoseconds", text=False)]
+    backward: Annotated[float | None, Column("backward", "nanoseconds")]
+    runs: Annotated[float | None, Column("runs", "count", text=False)]
+    flops: Annotated[float | None, Column("FLOPs", "amount")]
+    bytes: Annotated[float | None, Column("bytes", "bytes", text=False)]
+    inferred: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRow(TimeRow):
+    """A line of code."""
+
+    line: Annotated[str, Column("line", "code", most=40)]
+    where: Annotated[str, Column("where")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRow(TimeRow):
     """A module, indented by its depth."""
 
-    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
-    share: Annotated[float, Column("share", "share")]
-    backward: Annotated[float | None, Column("backward", "nanoseconds")]
     module: Annotated[str, Column("module", "code")]
-    inferred: bool
 
 
-@dataclass(frozen=True)
-class OperatorRow(Row):
+@dataclass(frozen=True, kw_only=True)
+class OperatorRow(TimeRow):
     """An operator."""
 
-    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
-    share: Annotated[float | None, Column("share", "share")]
-    backward: Annotated[float | None, Column("backward", "nanoseconds")]
-    times: Annotated[float, Column("times", "count")]
-    ops: Annotated[float | None, Column("ops", "amount")]
-    bytes: Annotated[float | None, Column("bytes", "bytes")]
     operator: Annotated[str, Column("operator", "code")]
-    inferred: bool
 
 
-@dataclass(frozen=True)
-class KernelRow(Row):
+@dataclass(frozen=True, kw_only=True)
+class KernelRow(TimeRow):
     """An HLO instruction."""
 
-    device: Annotated[float, Column("device", "nanoseconds", mark="inferred")]
-    share: Annotated[float | None, Column("share", "share")]
-    times: Annotated[float, Column("times", "count", text=False)]
-    speed: Annotated[float | None, Column("ops/s", "amount", text=False)]
-    traffic: Annotated[float | None, Column("bytes/s", "bytes", text=False)]
-    reached: Annotated[float | None, Column("of the roof", "share", text=False)]
-    opcode: Annotated[str, Column("opcode", "code")]
     instruction: Annotated[str, Column("instruction", "code", most=40)]
+    opcode: Annotated[str, Column("opcode", "code")]
     program: Annotated[str, Column("program", "code", most=20)]
-    lines: Annotated[str, Column("from")]
-    inferred: bool
+    lines: Annotated[str, Column("lines")]
 
 
-def page(profile: Profile, title: str, sources: list[Source]) -> Page:
-    """The page. A terminal shows the breakdown and the tables."""
-    code = [replace(source, in_text=False) for source in source_code(profile, sources, "Lines")]
-    lines = slowest(code, "Lines, the slowest first", _TEXT_ROWS)
-    unattributed = profile.unattributed.total
-    if unattributed:
-        lines = replace(
-            lines,
-            omitted=f"{duration(unattributed)} ({share(unattributed, profile.device)}) belong to no line.",
-        )
-    modules, operators, kernels = _modules(profile), _operators(profile), _kernels(profile)
+def page(profile: Profile, title: str, first: str = "", full: bool = False) -> Page:
+    """The page. A terminal shows the breakdown and the tables.
+
+    Args:
+        first: the file of the profiled cell.
+        full: whether the page may be of any size; otherwise a notebook saves it, and it is at most 45 kB.
+    """
+    if full:
+        return _page(profile, title, first, 1000, 1000, 2000)
+    for detail in _DETAIL:
+        found = _page(profile, title, first, *detail)
+        if len(json.dumps(page_html(found))) <= _MOST:
+            break
+    return found
+
+
+def _page(profile: Profile, title: str, first: str, rows: int, lines: int, pieces: int) -> Page:
+    tables = (
+        _table(profile, "line", LineRow, list(_lines(profile)), lines),
+        _table(profile, "module", ModuleRow, list(_modules(profile)), rows),
+        _table(profile, "operator", OperatorRow, list(_operators(profile)), rows),
+        _table(profile, "instruction", KernelRow, list(_kernels(profile)), rows),
+    )
     return replace(
-        heading(profile, title),
+        heading(profile, title, first),
         sections=(
             Chart("", None, text=lambda: _breakdown(profile), html=lambda: bars(profile)),
-            *code,
-            lines,
-            Chart("", None, "Modules", html=lambda: flame(profile), opened=True),
-            Table(
-                "modules", columns(ModuleRow, modules), modules, "Modules", empty="", text_rows=20
-            ),
-            Chart("", None, "Timeline", html=lambda: timeline(profile), opened=True),
-            Table(
-                "operators",
-                columns(OperatorRow, operators),
-                operators,
-                "Operators",
-                empty="",
-                omitted=_more(len(profile.operators)),
-                text_rows=_TEXT_ROWS,
-            ),
-            Table(
-                "kernels",
-                columns(KernelRow, kernels),
-                kernels,
-                "Instructions",
-                empty="",
-                omitted=_more(len(profile.instructions)),
-                text_rows=_TEXT_ROWS // 2,
-            ),
+            Chart("", None, "Timeline", html=lambda: timeline(profile, pieces), opened=True),
+            replace(tables[0], opened=True),
+            Chart("", None, "Flame graph", html=lambda: flame(profile), opened=True),
+            *tables[1:],
             *_roofline(profile),
         ),
     )
 
 
-def _more(count: int) -> str:
-    return f"{count - _ROWS} more are not shown." if count > _ROWS else ""
+def _table(profile: Profile, axis: str, kind: type[Row], rows: list[Row], most: int) -> Table:
+    """The table of an axis, the longest time first, with a sentence on what it leaves out."""
+    shown = rows[:most]
+    notes = [f"{len(rows) - most} more: {_REST}."] if len(rows) > most else []
+    unattributed = profile.unattributed.total
+    if axis == "line" and unattributed:
+        of = share(unattributed, profile.device)
+        notes.append(f"{duration(unattributed)} ({of}) belong to no line.")
+    name = next(i for i, column in enumerate(columns(kind, [])) if column.key == axis)
+    declared = columns(kind, shown)
+    # The name comes first, as in the live form.
+    own = [c.key for c in columns(kind, [])[name:]]
+    ordered = sorted(declared, key=lambda column: column.key not in own)
+    text_rows = _TEXT_ROWS // 2 if axis == "instruction" else _TEXT_ROWS
+    return Table(
+        f"{axis}s",
+        tuple(ordered),
+        shown,
+        f"Time by {axis}",
+        empty="",
+        omitted=" ".join(notes),
+        text_rows=20 if axis == "module" else text_rows,
+    )
 
 
 def _breakdown(profile: Profile) -> str:
@@ -125,76 +151,78 @@ def _breakdown(profile: Profile) -> str:
     return "\n".join(lines)
 
 
-def _share(profile: Profile, time: Time) -> float | None:
-    return time.total / profile.device if profile.device else None
+class _Figures(TypedDict):
+    """The values of a `TimeRow`."""
+
+    time: float | None
+    share: float | None
+    forward: float | None
+    backward: float | None
+    runs: float | None
+    flops: float | None
+    bytes: float | None
+    inferred: bool
 
 
-def _modules(profile: Profile) -> list[ModuleRow]:
-    rows: list[ModuleRow] = []
-
-    def walk(node: Node, depth: int) -> None:
-        time = node.time
-        if time.total > profile.device / 200:
-            rows.append(
-                ModuleRow(
-                    id=len(rows),
-                    device=time.total,
-                    share=time.total / profile.device,
-                    backward=time.backward or None,
-                    module="  " * depth + node.name,
-                    inferred=is_estimate(time),
-                )
-            )
-            for child in node.children:
-                walk(child, depth + 1)
-
-    for child in profile.tree.children:
-        walk(child, 0)
-    return rows
+def _figures(profile: Profile, time: Time) -> _Figures:
+    return {
+        "time": time.total or None,
+        "share": time.total / profile.device if time.total else None,
+        "forward": time.forward or None,
+        "backward": time.backward or None,
+        "runs": time.count or None,
+        "flops": time.flops or None,
+        "bytes": time.bytes or None,
+        "inferred": is_estimate(time),
+    }
 
 
-def _operators(profile: Profile) -> list[OperatorRow]:
-    return [
-        OperatorRow(
-            id=row.name,
-            device=row.time.total,
-            share=_share(profile, row.time),
-            backward=row.time.backward or None,
-            times=row.time.count,
-            ops=row.time.flops or None,
-            bytes=row.time.bytes or None,
-            operator=row.name,
-            inferred=is_estimate(row.time),
-        )
-        for row in profile.operators[:_ROWS]
-    ]
-
-
-def _kernels(profile: Profile) -> list[KernelRow]:
-    return [_kernel(profile, i, row) for i, row in enumerate(profile.instructions[:_ROWS])]
-
-
-def _kernel(profile: Profile, number: int, row: InstructionRow) -> KernelRow:
-    time, seconds, peak = row.time, row.time.total / 1e9, profile.peak
-    speed = time.flops / seconds if seconds else None
-    reached = None
-    if peak is not None and speed:
-        reached = speed / (peak.roof(time.flops / time.bytes) if time.bytes else peak.flops)
-    return KernelRow(
-        id=number,
-        device=time.total,
-        share=_share(profile, time),
-        times=time.count,
-        speed=speed,
-        traffic=time.bytes / seconds if seconds else None,
-        reached=reached,
-        opcode=row.opcode,
-        instruction=row.instruction,
-        program=row.program,
-        lines="; ".join(map(line_label, row.locations[:2]))
-        + (" ..." if len(row.locations) > 2 else ""),
-        inferred=is_estimate(time),
+def _lines(profile: Profile) -> Iterator[LineRow]:
+    """Self time first; then the lines that only call others."""
+    rows = sorted(
+        [*profile.lines, *profile.calling],
+        key=lambda row: (-row.time.total, -row.inclusive.total),
     )
+    for i, row in enumerate(rows):
+        if row.location is not None:
+            yield LineRow(
+                id=i,
+                line=text_of(row.location),
+                where=line_label(row.location),
+                inclusive=row.inclusive.total or None,
+                **_figures(profile, row.time),
+            )
+
+
+def _modules(profile: Profile) -> Iterator[ModuleRow]:
+    numbers = count()
+
+    def walk(node: Node, depth: int) -> Iterator[ModuleRow]:
+        for child in node.children:
+            if child.time.total > profile.device / 200:
+                name = "  " * depth + child.name
+                yield ModuleRow(id=next(numbers), module=name, **_figures(profile, child.time))
+                yield from walk(child, depth + 1)
+
+    yield from walk(profile.tree, 0)
+
+
+def _operators(profile: Profile) -> Iterator[OperatorRow]:
+    for row in profile.operators:
+        yield OperatorRow(id=row.name, operator=row.name, **_figures(profile, row.time))
+
+
+def _kernels(profile: Profile) -> Iterator[KernelRow]:
+    for i, row in enumerate(profile.instructions):
+        places = "; ".join(map(line_label, row.locations[:2]))
+        yield KernelRow(
+            id=i,
+            instruction=row.instruction,
+            opcode=row.opcode,
+            program=row.program,
+            lines=places + (" ..." if len(row.locations) > 2 else ""),
+            **_figures(profile, row.time),
+        )
 
 
 def _roofline(profile: Profile) -> tuple[Section, ...]:

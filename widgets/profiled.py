@@ -23,6 +23,10 @@ class ProfiledView(View):
     def __init__(self, profile: Profile, title: str = "", first: str = ""):
         self.profile, self.title, self.first = profile, title, first
 
+    def complete(self) -> ProfiledView:
+        """The view for a file, which may leave out less than what a notebook saves."""
+        return self
+
     def sources(self) -> list[Source]:
         """The source code with its times."""
         return annotate(self.profile, self.first)

@@ -1,7 +1,7 @@
 """The timeline of a profile as inline SVG. The events of a lane are in rows by their depth.
 
 A page without a script cannot zoom, so only the busiest lanes and the longest events of each lane are drawn. A note
-below the lane counts the other events.
+below the lane counts the other events. The colours are those of the categories, as everywhere in a profile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxtorch.insight.profile.categories import CATEGORIES, categories
+
+from .page_text import shortened
+from .profile_data import COLOURS
 from .units import duration
 
 if TYPE_CHECKING:
@@ -18,27 +22,27 @@ if TYPE_CHECKING:
     from jaxtorch.insight.profile.summary import Profile
 
 _WIDTH, _ROW, _NAMES = 1000, 14, 150
-_MOST = 300  # pieces drawn
+MOST = 300  # pieces drawn
 _LANES = 12
-_COLOURS = ("#3b82f6", "#10b981", "#f59e0b", "#ec4899", "#8b5cf6", "#06b6d4", "#ef4444", "#84cc16")
-_RUN = "jaxtorch: run"
 
 
-def timeline(profile: Profile) -> str:
-    """The drawing; "" if nothing ran."""
+def timeline(profile: Profile, most: int = MOST) -> str:
+    """The drawing with at most so many pieces; "" if nothing ran."""
     events = profile.recording.events
     if not len(events) or not profile.recording.runs:
         return ""
     begin, end = profile.recording.runs[0][0], profile.recording.runs[-1][1]
     lanes = _busiest(events)
     scale = (_WIDTH - _NAMES) / max(1, end - begin)
+    colour = [COLOURS[name] for name in CATEGORIES]
+    colours = [colour[i] for i in categories(profile.recording, profile.attribution).tolist()]
     rows, top = [], 16
     for lane in lanes:
-        pieces, height = _lane(events, lane, begin, scale, _MOST // len(lanes))
+        pieces, height = _lane(events, lane, begin, scale, most // len(lanes), colours)
         name = escape(events.lanes[lane].name[:22])
         rows.append(
             f'<text x="0" y="{top + 11}" font-size="11" fill="currentColor">{name}</text>'
-            f'<g transform="translate({_NAMES},{top})">{pieces}</g>'
+            f'<g transform="translate({_NAMES},{top})" fill="currentColor" fill-opacity=".6" font-size="9">{pieces}</g>'
         )
         top += height * _ROW + 4
     axis = "".join(
@@ -53,18 +57,19 @@ def timeline(profile: Profile) -> str:
 
 
 def _busiest(events: Events) -> list[int]:
-    """The lanes to draw: first those of the device, then those of the host, each the busiest first."""
+    """The lanes to draw, in their order. If there are many, those of the device first, then the busiest."""
     self_times = np.bincount(events.lane, weights=events.self_time, minlength=len(events.lanes))
     order = sorted(
         range(len(events.lanes)), key=lambda i: (not events.lanes[i].device, -self_times[i])
     )
-    return [i for i in order if self_times[i]][:_LANES]
+    return sorted([i for i in order if self_times[i]][:_LANES])
 
 
-def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tuple[str, int]:
+def _lane(
+    events: Events, lane: int, begin: int, scale: float, most: int, colours: list[str]
+) -> tuple[str, int]:
     """The rectangles of a lane, and the number of rows that they take."""
-    named = np.array([not name.startswith(_RUN) for name in events.names])
-    rows = np.flatnonzero((events.lane == lane) & (events.depth < 4) & named[events.name])
+    rows = np.flatnonzero((events.lane == lane) & (events.depth < 4))
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]
     drawn, omitted = np.sort(rows[:most]), rows[most:]
     least = int(events.depth[rows].min(initial=4))
@@ -73,18 +78,17 @@ def _lane(events: Events, lane: int, begin: int, scale: float, most: int) -> tup
     for i in drawn.tolist():
         x, width = (events.start[i] - begin) * scale, max(0.4, events.duration[i] * scale)
         y, name = (events.depth[i] - least) * _ROW, events.names[events.name[i]]
-        colour = _COLOURS[events.name[i] % len(_COLOURS)] if events.program[i] >= 0 else "#8888"
         label = ""
         if width > 7 * min(len(name), 6):
-            fitting = escape(name[: int(width / 6)])
-            label = f'<text x="{x + 2:.1f}" y="{y + 10}" font-size="9" fill="currentColor">{fitting}</text>'
+            fitting = escape(shortened(name, int(width / 6)))
+            label = f'<text x="{x + 2:.1f}" y="{y + 10}" fill-opacity="1">{fitting}</text>'
         pieces.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colour}" fill-opacity=".55">'
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colours[i]}">'
             f"<title>{escape(name)}: {duration(events.duration[i])}</title></rect>{label}"
         )
     if len(omitted):
         pieces.append(
-            f'<text x="0" y="{depths * _ROW + 9}" font-size="9" fill="currentColor" opacity=".7">and {len(omitted)} '
+            f'<text x="0" y="{depths * _ROW + 9}" fill-opacity=".8">and {len(omitted)} '
             f"shorter events, {duration(float(events.self_time[omitted].sum()))} in all</text>"
         )
         depths += 1

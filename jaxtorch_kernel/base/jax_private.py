@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -43,6 +44,9 @@ TABLE = {
     "jax._src.config.trace_context": Hook(
         "is what JAX keys its traces by",
         without="a program is used again after JAX's configuration has changed",
+    ),
+    "jax._src.profiler._profile_state": Hook(
+        "holds the profiler that is running", without="profiles take more time and memory"
     ),
     "jaxlib._hlo.HloModule | jaxlib._jax.HloModule": Hook(
         "prints optimized HLO", without="views show no HLO text"
@@ -346,6 +350,28 @@ def hlo_text(proto: bytes) -> str:
     # The second name is that of jax 0.10.1 and older.
     module = HOOKS.find("jaxlib._hlo.HloModule | jaxlib._jax.HloModule")
     return "" if module is None else str(module.from_serialized_hlo_module_proto(proto).to_string())
+
+
+def stop_profiler(folder: str) -> bytes:
+    """Stop the profiler that `jax.profiler.start_trace` started in this folder. Returns its events, an `XSpace`.
+
+    `jax.profiler.stop_trace` writes them to files, and converts them to another format, which takes gigabytes.
+
+    Raises:
+        RuntimeError: no profiler is running.
+    """
+    state = HOOKS.find("jax._src.profiler._profile_state")
+    if state is None:
+        jax.profiler.stop_trace()
+        return max(Path(folder).rglob("*.xplane.pb")).read_bytes()
+    with state.lock:
+        session = state.profile_session
+        if session is None:
+            raise RuntimeError("no profile started")
+        try:
+            return bytes(session.stop())
+        finally:
+            state.reset()
 
 
 # JAX's configuration in this thread, which is part of the keys of JAX's own caches of traces.

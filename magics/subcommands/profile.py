@@ -69,7 +69,7 @@ def _save(path: Path, profile: Profile, view: ProfiledView) -> None:
     if path.suffix == ".json":
         content = json.dumps(trace(profile))
     else:
-        content = standalone(view, view.title)
+        content = standalone(view.complete(), view.title)
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_line_is_linked_to_its_instructions_and_an_event_to_its_line(view: Loc
     view.get_by_role("tab", name="Line").click()
     rows.get_by_role("button", name="logits = model(x)").click()
     expect(rows.locator("tr[aria-selected='true']")).to_have_count(1)
-    view.get_by_role("tab", name="HLO instruction").click()
+    view.get_by_role("tab", name="Instruction").click()
     linked = view.get_by_role("table", name="Time by instruction").locator(
         "tr[aria-selected='true']"
     )
@@ -99,7 +100,8 @@ def test_the_flame_graph_has_the_modules_and_marks_one(view: Locator) -> None:
     bar = view.get_by_role("button", name="Sequential: ")
     bar.click()
     expect(bar).to_have_attribute("aria-pressed", "true")
-    inner = [view.locator(".flamebar", has_text=name).first for name in ("0", "1", "2")]
+    expect(bar).to_contain_text(re.compile(r"Sequential\s+\d+\.\d %"))
+    inner = [view.get_by_role("button", name=re.compile(f"^{i}: ")) for i in range(3)]
     outer = bar.bounding_box()
     assert outer is not None
     for one in inner:
@@ -123,6 +125,38 @@ def test_a_module_is_linked_to_its_lines_and_its_operators(view: Locator) -> Non
     rows = view.get_by_role("table", name="Time by operator")
     expect(rows.locator("tr[aria-selected='true']", has_text="dot_general")).to_have_count(1)
     view.get_by_role("button", name="show all").click()
+
+
+def test_forward_and_backward_are_told_apart(view: Locator) -> None:
+    view.get_by_role("tab", name="Flame graph").click()
+    bar = view.locator(".flamebar", has_text="Sequential")
+    share = bar.evaluate("e => parseFloat(e.style.getPropertyValue('--forward'))")
+    assert 0 < share < 100
+    for name, of in (("forward", 100), ("backward", 0)):
+        view.get_by_role("button", name=name, exact=True).click()
+        expect(bar).to_have_attribute("style", re.compile(f"--forward: {of}%"))
+    view.get_by_role("button", name="all", exact=True).last.click()
+    view.get_by_role("tab", name="Line").click()
+
+
+def test_the_first_screen_has_finding_timeline_and_table(training: Training, view: Locator) -> None:
+    page = training.page
+    before = page.viewport_size
+    page.set_viewport_size({"width": 900, "height": 700})
+    training.command("application:toggle-left-area")
+    try:
+        view.get_by_role("tab", name="Line").click()
+        view = training.of("profile")
+        top = view.evaluate("e => e.getBoundingClientRect().top")
+        expect(view.locator(".finding")).to_contain_text("of the device's time is")
+        row = view.get_by_role("table", name="Time by line").locator("tbody tr").nth(1)
+        assert row.evaluate("e => e.getBoundingClientRect().bottom") - top < 600
+        table = view.get_by_role("table", name="Time by line").locator("..")
+        assert table.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    finally:
+        training.command("application:toggle-left-area")
+        assert before is not None
+        page.set_viewport_size(before)
 
 
 @pytest.mark.parametrize(

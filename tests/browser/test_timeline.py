@@ -24,9 +24,11 @@ class Profile(View):
     def text(self): return "profile"
     def html(self): return "<p>profile</p>"
     def data(self):
-        heading = dict(title="made up", facts=[], warnings=[], sections=[], actions=[], filter=None, filters="")
+        heading = dict(title="made up", facts=[], warnings=[], sections=[], actions=[], filter=None, filters="",
+                       finding="")
         return dict(
-            version=1, heading=heading, device=N * 900, peak=None, phases=[],
+            version=1, heading=heading, device=N * 900, peak=None, phases=[], omitted=0,
+            categories=[dict(name="forward", colour="#3b7dd8")],
             lines=[
                 dict(id=i, file="f", cell=1, line=i, source=f"line {i}", inclusive=N * 900, **time) for i in range(10)
             ],
@@ -35,7 +37,7 @@ class Profile(View):
             lanes=[dict(name=f"lane {i}", device=True) for i in range(LANES)],
             events=dict(start=[i * 1000 for i in every], duration=[900] * N, lane=[i % LANES for i in every],
                         name=list(every), depth=zeros, line=[i * 10 // N for i in every],
-                        operator=[-1] * N, module=[-1] * N, instruction=[-1] * N))
+                        operator=[-1] * N, module=[-1] * N, instruction=[-1] * N, category=zeros))
 Profile()
 """
 

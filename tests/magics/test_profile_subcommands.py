@@ -218,6 +218,63 @@ def test_data_is_json_with_columns_of_one_length(session: Any) -> None:
     assert view.kind == "profile"
 
 
+def test_it_opens_with_its_finding_in_each_form(session: Any) -> None:
+    view = run(session, CELL)
+    sentence = view.data()["heading"]["finding"]
+    assert "`y = x @ b`, line 5; the device idles" in sentence
+    assert sentence.split(";")[0] in view.text().replace("\n", " ")
+    assert sentence.replace("`", "") in Page(view.html()).words
+    assert "<code>y = x @ b</code>" in view.html()
+
+
+# A function of many lines, whose operators, instructions and modules are many.
+BIG = (
+    "class Deep(torch.nn.Module):\n    def forward(self, x):\n"
+    + "".join(
+        f"        with torch.profiler.record_function('part {i}'):\n            x = torch.tanh(x @ b + {i})\n"
+        for i in range(80)
+    )
+    + "        return x\nbig = Deep()\n"
+)
+
+
+def test_what_a_notebook_saves_is_small_and_the_rest_is_in_a_file(session: Any) -> None:
+    run(session, BIG)
+    view = run(session, "%%jax profile\nfor _ in range(20):\n    z = big(a)")
+    saved = json.dumps({"text/plain": view.text(), "text/html": view.html()})
+    assert len(saved) <= 60_000
+    assert "the live view and a file of --save have them" in Page(view.html()).words
+    complete = Page(view.complete().html()).words
+    for i in range(80):
+        assert f"x = torch.tanh(x @ b + {i})" in complete
+    assert "--save have them" not in complete
+    assert "--save have them" not in view.text()
+
+
+def test_the_live_form_gets_the_longest_events_alone(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jaxtorch.widgets.profile_data.EVENTS", 7)
+    view = run(session, CELL)
+    data = view.data()
+    durations = sorted(view.profile.recording.events.duration.tolist())
+    assert sorted(data["events"]["duration"]) == durations[-7:]
+    assert data["omitted"] == len(durations) - 7
+    assert {len(column) for column in data["events"].values()} == {7}
+
+
+def test_live_and_saved_have_the_same_colours(session: Any) -> None:
+    view = run(session, CELL)
+    data, page = view.data(), view.html()
+    colours = {c["name"]: c["colour"] for c in data["categories"]}
+    assert colours["idle"] == colours["waiting"]
+    assert len(set(colours.values())) == len(colours) - 1
+    for group in data["phases"]:
+        for part in group["parts"]:
+            assert part["colour"] == colours.get(part["name"], colours["forward"])
+            assert part["colour"] in page or not part["time"]
+
+
 def test_a_trace_for_perfetto(session: Any, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "out.json"
     view = run(session, CELL.replace("profile", f"profile --save {file}"))

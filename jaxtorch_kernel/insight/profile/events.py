@@ -11,23 +11,20 @@ XLA numbers the runs of each executable in launch order (`run`). Runs that wait 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .lanes import Lane, lanes_of
+
 # Lanes of a device plane that repeat the events of the instruction lane in other groupings.
 _REPEATED = {"XLA Modules", "Steps", "XLA TraceMe", "Framework Ops", "Source code"}
-_NOISE = re.compile(r"^(end: |ThreadpoolListener::|ThunkExecutor::|SlinkyThreadPool|\$)")
-
-
-@dataclass(frozen=True)
-class Lane:
-    """A sequence of events in time: a thread, or a stream of a device."""
-
-    name: str
-    device: bool
+# An event of no length in the calling thread, which says which lane is its.
+CALLER = "jaxtorch: the calling thread"
+_NOISE = re.compile(rf"^({CALLER}|end: |ThreadpoolListener::|ThunkExecutor::|SlinkyThreadPool|\$)")
 
 
 @dataclass(frozen=True)
@@ -95,70 +92,106 @@ class _Table:
         return self.numbers.setdefault(value, len(self.numbers))
 
 
+class Found(NamedTuple):
+    """What one profile of XLA has: its start since the epoch, its last event by the common clock, its events."""
+
+    zero: int
+    end: int
+    events: int
+
+
+class Reader:
+    """Reads profiles that follow each other into one table of events."""
+
+    def __init__(self) -> None:
+        self._names, self._programs, self._lanes = _Table(), _Table(), _Table()
+        self._rows: list[np.ndarray] = []
+        self._caller = -1
+        self._noise: dict[str, bool] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows))
+
+    def read(self, profile: Any, start: int) -> Found:
+        """Add the events of a `jax.profiler.ProfileData` that begins at `start`."""
+        rows: list[tuple[int, ...]] = []
+        count = zero = 0
+        for plane in profile.planes:
+            zero = zero or next((int(v) for n, v in plane.stats if n == "profile_start_time"), 0)
+            device = plane.name.startswith("/device:")
+            if not device and not plane.name.startswith("/host:"):
+                continue
+            seen: dict[str, int] = {}
+            for line in plane.lines:
+                if device and line.name in _REPEATED:
+                    continue
+                seen[line.name] = nth = seen.get(line.name, 0) + 1
+                lane = self._lanes((plane.name, line.name, nth))
+                for event in line.events:
+                    count += 1
+                    name = event.name
+                    noise = self._noise.get(name)
+                    if noise is None:
+                        noise = self._noise[name] = _NOISE.match(name) is not None
+                    if not noise:
+                        rows.append(self._row(event, name, lane, start))
+                    elif name == CALLER:
+                        self._caller = lane
+        table = np.array(rows, np.int64).reshape(-1, 6)
+        self._rows.append(table)
+        end = int((table[:, 0] + table[:, 1]).max(initial=start))
+        return Found(zero or time.time_ns(), end, count)
+
+    def _row(self, event: Any, name: str, lane: int, shift: int) -> tuple[int, ...]:
+        stats = dict(event.stats)
+        start, duration = shift + int(event.start_ns), int(event.duration_ns)
+        instruction = stats.get("hlo_op")
+        if instruction is None or "program_id" not in stats:
+            return start, duration, lane, self._names(name), -1, 0
+        program = self._programs(
+            Program(int(stats["program_id"]), str(stats.get("hlo_module", "")))
+        )
+        run = int(stats.get("run_id", 0))
+        return start, duration, lane, self._names(instruction), program, run
+
+    def finish(self) -> tuple[Events, int]:
+        """All events, and the lane of the calling thread; -1 if it has none."""
+        table = np.concatenate([np.empty((0, 6), np.int64), *self._rows])
+        self._rows = [table]
+        used, lane = np.unique(table[:, 2], return_inverse=True)
+        table[:, 2] = lane.reshape(-1)
+        on_device = np.bincount(table[:, 2], weights=table[:, 4] >= 0, minlength=len(used))
+        # A lane is a device's thread if most of its events are of the device. Host threads may run small programs.
+        mostly = 2 * on_device > np.bincount(table[:, 2], minlength=len(used))
+        keys = list(self._lanes.numbers)
+        caller = list(used).index(self._caller) if self._caller in used else -1
+        lanes = lanes_of([keys[n] for n in used], mostly.tolist(), caller)
+        names, programs = tuple(self._names.numbers), tuple(self._programs.numbers)
+        return make_events(table, lanes, names, programs), caller
+
+
 def read_events(profile: Any) -> Events:
     """The events of a `jax.profiler.ProfileData`."""
-    rows: list[tuple[int, ...]] = []
-    names, programs = _Table(), _Table()
-    lanes: list[Lane] = []
-    for plane in profile.planes:
-        device = plane.name.startswith("/device:")
-        if not device and not plane.name.startswith("/host:"):
-            continue
-        for line in plane.lines:
-            if device and line.name in _REPEATED:
-                continue
-            rows_of_lane = [
-                _row(event, len(lanes), names, programs)
-                for event in line.events
-                if not _NOISE.match(event.name)
-            ]
-            if rows_of_lane:
-                label = (
-                    f"{plane.name.removeprefix('/device:')} {line.name}" if device else line.name
-                )
-                lanes.append(Lane(_lane_name(label), device or _mostly_device(rows_of_lane)))
-                rows += rows_of_lane
-    return make_events(rows, tuple(lanes), tuple(names.numbers), tuple(programs.numbers))
+    reader = Reader()
+    reader.read(profile, 0)
+    return reader.finish()[0]
 
 
 def make_events(
-    rows: Iterable[tuple[int, ...]],
+    rows: Iterable[tuple[int, ...]] | np.ndarray,
     lanes: tuple[Lane, ...],
     names: tuple[str, ...],
     programs: tuple[Program, ...],
 ) -> Events:
     """Events from rows (start, duration, lane, name, program, run), in any order."""
-    table = np.array(sorted(rows, key=lambda r: (r[2], r[0], -r[1])), np.int64).reshape(-1, 6)
-    start, duration, lane, name, program, run = table.T
+    table = rows if isinstance(rows, np.ndarray) else np.array(list(rows), np.int64).reshape(-1, 6)
+    start, duration, lane, name, program, run = table[
+        np.lexsort((-table[:, 1], table[:, 0], table[:, 2]))
+    ].T
     self_time, depth = _nesting(start, duration, lane, program)
     return Events(
         start, duration, self_time, lane, name, program, run, depth, lanes, names, programs
     )
-
-
-def _row(event: Any, lane: int, names: _Table, programs: _Table) -> tuple[int, ...]:
-    stats = dict(event.stats)
-    start, duration = int(event.start_ns), int(event.duration_ns)
-    instruction = stats.get("hlo_op")
-    if instruction is None or "program_id" not in stats:
-        return start, duration, lane, names(event.name), -1, 0
-    program = programs(Program(int(stats["program_id"]), str(stats.get("hlo_module", ""))))
-    return start, duration, lane, names(instruction), program, int(stats.get("run_id", 0))
-
-
-def _mostly_device(rows: list[tuple[int, ...]]) -> bool:
-    """Whether a lane is a device thread: most of its events are device events. Host threads may run small programs."""
-    return 2 * sum(row[4] >= 0 for row in rows) > len(rows)
-
-
-def _lane_name(name: str) -> str:
-    """The name of a lane, without the address of its thread pool.
-
-    Example:
-        >>> _lane_name("tf_XLAPjRtCpuClient/-7455935508566668832")
-        'XLAPjRtCpuClient'
-    """
-    return re.sub(r"^tf_|/-?\d+$", "", name)
 
 
 def _nesting(

@@ -25,6 +25,7 @@ from ..programs import ProgramInfo, programs
 from .events import Events
 from .fingerprint import first_run, nth_run
 from .launches import Launch
+from .sampling import Window
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Executable:
 
 
 def assign(
-    events: Events, launches: tuple[Launch, ...]
+    events: Events, launches: tuple[Launch, ...], windows: tuple[Window, ...] = ()
 ) -> tuple[list[Executable], np.ndarray, np.ndarray]:
     """The programs that ran, and for each device event the index of its program and of its launch (-1 if unknown)."""
     launched: dict[Any, list[int]] = defaultdict(list)
@@ -87,10 +88,16 @@ def assign(
             info = infos.get(running)
             executables.append(Executable(info.name if info is not None else name, info, running))
         executable_of[rows] = number
+    window_of = np.searchsorted([w.start for w in windows[1:]], events.start, side="right")
+    firsts = [w.launches for w in windows[1:]]
     for running, indices in launched.items():
         rows = np.flatnonzero(executable_of == number_of.get(running, -1))
-        if len(rows):
-            launch_of[rows] = _pair_with_launches(events.run[rows], indices, launches)
+        windows_of_launches = np.searchsorted(firsts, indices, side="right")
+        for window in np.unique(window_of[rows]).tolist():
+            within = rows[window_of[rows] == window]
+            own = np.array(indices)[windows_of_launches == window].tolist()
+            if own:
+                launch_of[within] = _pair_with_launches(events.run[within], own, launches)
     return executables, executable_of, launch_of
 
 

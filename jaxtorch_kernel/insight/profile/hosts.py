@@ -7,14 +7,15 @@ applies, in this order: compilation, waiting, transfer, launch. The rest of a ru
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from .record import WAITING, Recording
+from .events import Events
+from .record import Recording
+from .sampling import WAITING
 
-Spans = list[tuple[int, int]]
+Spans = np.ndarray  # of shape (n, 2): start and end
 
 _WAITING = re.compile(
     rf"^({re.escape(WAITING)}|jaxtorch: wait.*|BlockHostUntilReady|PyArray_BlockUntilReady)"
@@ -25,6 +26,10 @@ _TRANSFER = re.compile(
 _LAUNCH = re.compile(
     r"^(PjitFunction|ExecuteReplicated|CommonPjRtLoadedExecutable|ParseArguments|PjRt.*Execute)"
 )
+
+
+# What marks an activity, except for compilation; the first that applies counts.
+ACTIVITIES = (("waiting", _WAITING), ("transfers", _TRANSFER), ("launching", _LAUNCH))
 
 
 @dataclass(frozen=True)
@@ -41,68 +46,74 @@ class Host:
 
 def host_time(recording: Recording) -> Host:
     """The time of the calling thread by activity."""
-    events, runs = recording.events, list(recording.runs)
-    repeat = max(1, len(runs))
+    events = recording.events
+    bounds = np.array([(s.start, s.end) for s in recording.spans], np.int64).reshape(-1, 2)
+    weight = np.array([s.weight for s in recording.spans]) / max(1, recording.count)
     thread_events = events.select((events.lane == recording.lane) & ~events.on_device)
-    ends = thread_events.start + thread_events.duration
 
     def spans(pattern: re.Pattern[str]) -> Spans:
         numbers = [i for i, name in enumerate(events.names) if pattern.match(name)]
-        rows = np.flatnonzero(np.isin(thread_events.name, numbers))
-        return list(zip(thread_events.start[rows].tolist(), ends[rows].tolist(), strict=True))
+        return spans_of(thread_events.select(np.isin(thread_events.name, numbers)))
 
+    compiled = [(c.start, c.end) for c in recording.compilations]
     activities = [
-        [(c.start, c.end) for c in recording.compilations],
-        spans(_WAITING),
-        spans(_TRANSFER),
-        spans(_LAUNCH),
+        np.array(compiled, np.int64).reshape(-1, 2),
+        *(spans(pattern) for _, pattern in ACTIVITIES),
     ]
-    covered: Spans = []
+    covered, before = union(bounds[:0]), 0.0
     times = []
     for activity in activities:
-        before = _length(covered)
-        covered = _union([*covered, *_within(activity, runs)])
-        times.append((_length(covered) - before) / repeat)
-    device = events.select(events.on_device)
-    busy = _union(
-        zip(device.start.tolist(), (device.start + device.duration).tolist(), strict=True)
-    )
+        covered = union(np.concatenate([covered, activity]))
+        now = float(covered_time(covered, bounds) @ weight)
+        times.append(now - before)
+        before = now
     compiling, waiting, moving, launching = times
+    busy = union(spans_of(events.select(events.on_device)))
     return Host(
         compiling,
         waiting,
         moving,
         launching,
-        python=(_length(_union(runs)) - _length(covered)) / repeat,
-        device_busy=_length(_within(busy, runs)) / repeat,
+        python=float((bounds[:, 1] - bounds[:, 0]) @ weight) - before,
+        device_busy=float(covered_time(busy, bounds) @ weight),
     )
 
 
-def _union(spans: Iterable[tuple[int, int]]) -> Spans:
-    """The union of spans, as disjoint spans.
+def spans_of(events: Events) -> Spans:
+    """(start, end) of each event."""
+    return np.stack([events.start, events.start + events.duration], 1)
+
+
+def union(spans: Spans) -> Spans:
+    """The union of spans, as disjoint spans in order.
 
     Example:
-        >>> _union([(5, 9), (0, 2), (1, 3), (9, 10)])
-        [(0, 3), (5, 10)]
+        >>> union(np.array([(5, 9), (0, 2), (1, 3), (9, 10), (4, 4)])).tolist()
+        [[0, 3], [5, 10]]
     """
-    union: Spans = []
-    for start, end in sorted(spans):
-        if union and start <= union[-1][1]:
-            union[-1] = union[-1][0], max(end, union[-1][1])
-        elif end > start:
-            union.append((start, end))
-    return union
+    spans = spans[spans[:, 1] > spans[:, 0]]
+    if not len(spans):
+        return spans
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(spans[:, 1])
+    first = np.append(True, spans[1:, 0] > reached[:-1])
+    return np.stack([spans[first, 0], reached[np.append(first[1:], True)]], 1)
 
 
-def _within(spans: Iterable[tuple[int, int]], bounds: Spans) -> Spans:
-    """The intersection of the spans with the bounds, which do not overlap."""
-    return [
-        (max(start, low), min(end, high))
-        for start, end in spans
-        for low, high in bounds
-        if start < high and end > low
-    ]
+def covered_time(covered: Spans, bounds: Spans) -> np.ndarray:
+    """For each of the bounds, how much of it the disjoint spans cover.
 
+    Example:
+        >>> covered_time(np.array([(0, 3), (5, 10)]), np.array([(2, 6), (7, 20)])).tolist()
+        [2, 3]
+    """
+    if not len(covered):
+        return np.zeros(len(bounds), np.int64)
+    total = np.append(0, np.cumsum(covered[:, 1] - covered[:, 0]))
 
-def _length(spans: Spans) -> int:
-    return sum(end - start for start, end in spans)
+    def until(time: np.ndarray) -> np.ndarray:
+        nth = np.searchsorted(covered[:, 0], time, side="right")
+        beyond = np.maximum(covered[nth - 1, 1] - time, 0)
+        return np.where(nth > 0, total[nth] - beyond, 0)
+
+    return until(bounds[:, 1]) - until(bounds[:, 0])

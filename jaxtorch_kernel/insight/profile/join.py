@@ -36,7 +36,7 @@ class Share(NamedTuple):
         executable: index into `Attribution.executables`.
         instruction: its name in the HLO.
         duration: nanoseconds.
-        times: how often the instruction ran.
+        times: how often the instruction ran; an estimate where the profiler paused.
         inferred: whether it is an estimate, such as a share of a fusion.
     """
 
@@ -45,7 +45,7 @@ class Share(NamedTuple):
     opcode: str
     origin: Origin
     duration: float
-    times: int
+    times: float
     flops: float
     bytes: float
     inferred: bool
@@ -59,7 +59,8 @@ class Attribution:
         total: nanoseconds of all device events, without double counting of nested ones.
         executable_of: for each device event, its executable.
         locations: the lines.
-        place_of: for each device event, the line that most of its time belongs to, or -1.
+        location_of: for each device event, the line that most of its time belongs to, or -1.
+        backward: for each device event, whether most of its time is of the backward pass.
     """
 
     total: float
@@ -68,44 +69,70 @@ class Attribution:
     executable_of: np.ndarray
     locations: tuple[Location, ...]
     location_of: np.ndarray
+    backward: np.ndarray
 
 
 def attribute(recording: Recording) -> Attribution:
     """Attribute the device time of a recording."""
     events = recording.events.select(recording.events.on_device)
-    executables, executable_of, launch_of = assign(events, recording.launches)
+    executables, executable_of, launch_of = assign(events, recording.launches, recording.windows)
     location_cache = _LocationCache()
     origins = [_origin(launch, location_cache) for launch in recording.launches]
     # Many events have the same program, instruction and launching line. Handle each such combination once.
     number_of = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
     numbers = np.array([number_of[o] for o in origins] + [-1])  # the last for "no launch"
     key = np.stack([executable_of, events.name, numbers[launch_of]], 1)
-    rows, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
-    durations = np.bincount(inverse.reshape(-1), weights=events.self_time, minlength=len(rows))
+    rows, inverse = _distinct(key)
+    weight = weights(recording, events.start)
+    counts = np.bincount(inverse, weights=weight, minlength=len(rows))
+    durations = np.bincount(inverse, weights=events.self_time * weight, minlength=len(rows))
     distinct = list(number_of)
     splitter = [_Splitter(e) for e in executables]
     shares: list[Share] = []
     lines: dict[Location, int] = {}
     line_of_row = np.full(len(rows), -1)
+    backward = np.zeros(len(rows), bool)
     for i, (executable, name, origin_number) in enumerate(rows.tolist()):
         origin = distinct[origin_number] if origin_number >= 0 else None
         row_shares = list(
             splitter[executable].shares(
-                executable, events.names[name], origin, float(durations[i]), int(counts[i])
+                executable, events.names[name], origin, float(durations[i]), float(counts[i])
             )
         )
         shares += row_shares
-        location = max(row_shares, key=lambda s: s.duration).origin.location
+        largest = max(row_shares, key=lambda s: s.duration).origin
+        location, backward[i] = largest.location, largest.backward
         if location is not None:
             line_of_row[i] = lines.setdefault(location, len(lines))
     return Attribution(
-        float(events.self_time.sum()),
+        float(durations.sum()),
         tuple(shares),
         tuple(executables),
         executable_of,
         tuple(lines),
-        line_of_row[inverse.reshape(-1)],
+        line_of_row[inverse],
+        backward[inverse],
     )
+
+
+def weights(recording: Recording, times: np.ndarray) -> np.ndarray:
+    """For each time, the weight of the span that it lies in, or of the last before it; 1 if there is none."""
+    if not recording.spans:
+        return np.ones(len(times))
+    starts = np.array([span.start for span in recording.spans])
+    weight = np.array([span.weight for span in recording.spans])
+    return weight[np.maximum(np.searchsorted(starts, times, side="right") - 1, 0)]
+
+
+def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct rows of a table of small numbers, and for each row of the table its index among them."""
+    if not len(table):
+        return table, np.zeros(0, np.int64)
+    low = table.min(0)
+    size = table.max(0) - low + 1
+    code = np.ravel_multi_index(tuple((table - low).T), tuple(size))
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return table[first], inverse.reshape(-1)
 
 
 class _LocationCache(dict[tuple[int, int], Location | None]):
@@ -140,7 +167,7 @@ class _Splitter:
         self.origins = Origins(module, executable.backward) if module is not None else None
 
     def shares(
-        self, number: int, name: str, launched: Origin | None, duration: float, count: int
+        self, number: int, name: str, launched: Origin | None, duration: float, count: float
     ) -> Iterator[Share]:
         """Yield the shares of an instruction's time: one if its origin is that of the launch, else one per origin."""
         try:

@@ -23,6 +23,8 @@ from ...programs.stats import ProgramRecord
 from ..hlo.source import PROFILER
 
 Site = tuple[CodeType, int]  # a code object and the offset of its instruction
+_REMEMBERED = 50_000  # forward launches
+
 Sites = tuple[Site, ...]  # the lines of user code on a stack, the innermost first
 
 
@@ -66,24 +68,38 @@ class Launches:
             finally:
                 self._scopes = None
 
-    def add(self, record: ProgramRecord) -> None:
-        """Record a launch. The launching thread calls this before each program call."""
+    def add(self, record: ProgramRecord, keep: bool = True) -> None:
+        """Record a launch. The launching thread calls this before each program call.
+
+        Without `keep`, the launch is only remembered as the origin of a backward launch that may follow.
+        """
         node = private.current_autograd_node()
         if node is not None:
-            self.launches.append(self._of_backward(record, private.sequence_number(node)))
+            if keep:
+                self.launches.append(self._of_backward(record, private.sequence_number(node)))
             return
         in_user_thread = threading.get_ident() == self._thread
+        if not (keep or in_user_thread):
+            return
         sites = _sites(sys._getframe(1))
         if not sites and not in_user_thread:  # a backward pass, between two nodes
             self.launches.append(self._without_line(record))
             return
         scope = self._scopes.path if in_user_thread and self._scopes is not None else ()
-        self.launches.append(Launch(record, sites, (), False, scope))
+        if keep:
+            self.launches.append(Launch(record, sites, (), False, scope))
         if in_user_thread:
-            number = private.next_sequence_number() - 1
-            if not self._numbers or number > self._numbers[-1]:
-                self._numbers.append(number)
-                self._sites.append((sites, scope))
+            self._remember(private.next_sequence_number() - 1, sites, scope)
+
+    def _remember(self, number: int, sites: Sites, scope: tuple[str, ...]) -> None:
+        if self._numbers and number <= self._numbers[-1]:
+            return
+        self._numbers.append(number)
+        self._sites.append((sites, scope))
+        if (
+            len(self._numbers) > 2 * _REMEMBERED
+        ):  # of a long run; what is old has had its backward pass
+            del self._numbers[:_REMEMBERED], self._sites[:_REMEMBERED]
 
     def _of_backward(self, record: ProgramRecord, number: int) -> Launch:
         if self._numbers and self._numbers[0] <= number <= self._numbers[-1]:

@@ -2,43 +2,37 @@
 
     recording = record(lambda: train_step(x, y), repeat=3, warmup=1)
 
-The profiler writes its events to a temporary directory, and `events.py` reads them into arrays. The profiler does not
-know two things, which are recorded separately: the launches of eager programs with their lines and modules
-(`launches.py`), and JAX's compilation phases. If the function raises, the profiler is still stopped and the session
-restored.
+`sampling.py` runs the profiler, in windows if the run is long, and `events.py` reads its events into arrays. The
+profiler does not know two things, which are recorded separately: the launches of eager programs with their lines and
+modules (`launches.py`), and JAX's compilation phases. If the function raises, the profiler is still stopped and the
+session restored.
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from ...device import streams
+from ...programs.stats import ProgramRecord
 from ...programs.watching import Watcher, watching
 from ...storage.buffer import usage
-from .events import Events, read_events
+from .events import Events
 from .launches import Launch, Launches
+from .sampling import WAITING, ProfileError, Sampler, Span, Window
 
-RUN, WAITING = "jaxtorch: run", "jaxtorch: wait for the device"
+__all__ = ["Compilation", "Memory", "ProfileError", "Recording", "record"]
 
 _PHASES = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "xla",
 }
-
-
-class ProfileError(RuntimeError):
-    """The profile could not be recorded."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +61,41 @@ class Recording:
     Attributes:
         result: the return value of the last run.
         error: the exception that ended it, if any; the profile then covers what ran before.
-        runs: (start, end) of each run in nanoseconds of the profile's clock, including the wait for the device.
-        launches: the launches of eager programs, in order.
+        count: the number of runs.
+        spans: the parts of the runs that were recorded, including the wait for the device.
+        windows: the stretches of time in which the profiler ran.
+        launches: the launches of eager programs in the windows, in order.
         lane: index of the lane of the calling thread, or -1.
     """
 
     result: Any
     error: BaseException | None
     events: Events
-    runs: tuple[tuple[int, int], ...]
+    count: int
+    spans: tuple[Span, ...]
+    windows: tuple[Window, ...]
     launches: tuple[Launch, ...]
     compilations: tuple[Compilation, ...]
     lane: int
     memory: Memory | None
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """(start, end) of each run in nanoseconds of the profile's clock; empty spans if no window has a part of it."""
+        by_run: dict[int, list[Span]] = {}
+        for span in self.spans:
+            by_run.setdefault(span.run, []).append(span)
+        return tuple((spans[0].start, spans[-1].end) for spans in by_run.values())
+
+    @property
+    def recorded(self) -> float:
+        """The time of the runs that was recorded, in nanoseconds."""
+        return float(sum(span.end - span.start for span in self.spans))
+
+    @property
+    def total(self) -> float:
+        """The time of all runs in nanoseconds, with the pauses of the profiler."""
+        return sum((span.end - span.start) * span.weight for span in self.spans)
 
 
 def record(
@@ -114,85 +130,64 @@ def record(
     launches = Launches()
     compilations: list[tuple[str, str, float, float]] = []
     before = usage.allocated
-    with _profiler() as profile, ExitStack() as scope:
+
+    def launched(program: ProgramRecord) -> None:
+        sampler.at_launch()
+        launches.add(program, keep=sampler.recording)
+
+    sampler = Sampler(lambda: _synchronize(watcher), lambda: len(launches.launches))
+    with sampler, ExitStack() as scope:
         scope.enter_context(_compilations(compilations))
-        watcher = scope.enter_context(watching(launches.add))
+        watcher = scope.enter_context(watching(launched))
         scope.enter_context(launches.track_scopes())
         scope.enter_context(_peak(memory))
-        result, error = _run(function, repeat, watcher)
+        result, error, count = _run(function, repeat, watcher, sampler)
         peak = usage.peak
-    data = profile()
-    events, zero = read_events(data), _start_time(data)
-    runs, lane = _runs(events)
+    if sampler.failed:
+        raise ProfileError(sampler.failed)
+    events, lane, spans = sampler.result()
     return Recording(
         result,
         error,
         events,
-        runs,
+        count,
+        spans,
+        tuple(sampler.windows),
         tuple(launches.launches),
-        tuple(
-            Compilation(phase, name, int(start * 1e9) - zero, int(end * 1e9) - zero)
-            for phase, name, start, end in compilations
-        ),
+        tuple(_on_clock(compilations, sampler.windows)),
         lane,
         Memory(before, peak, usage.allocated) if memory else None,
     )
 
 
 def _run(
-    function: Callable[[], Any], repeat: int, watcher: Watcher
-) -> tuple[Any, BaseException | None]:
-    """Run a function and wait for the device, `repeat` times. Returns the last result and the error, if any."""
-    result = None
+    function: Callable[[], Any], repeat: int, watcher: Watcher, sampler: Sampler
+) -> tuple[Any, BaseException | None, int]:
+    """Run a function and wait for the device, `repeat` times. Returns the last result, the error and the runs begun."""
+    result, count = None, 0
     try:
-        for i in range(repeat):
-            with jax.profiler.TraceAnnotation(f"{RUN} {i + 1}"):
+        for count in range(1, repeat + 1):
+            with sampler.run(count):
                 result = function()
                 with jax.profiler.TraceAnnotation(WAITING):
                     _synchronize(watcher)
     except BaseException as error:
         with suppress(Exception):  # the first error is the one to report
             _synchronize(watcher)
-        return result, error
-    return result, None
+        return result, error, count
+    return result, None, count
 
 
-@contextmanager
-def _profiler() -> Iterator[Callable[[], Any]]:
-    """Run JAX's profiler for the block. After the block, the yielded function returns the `ProfileData`."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # one event per Python function call would hide all others
-    options.host_tracer_level = 2
-    with tempfile.TemporaryDirectory(prefix="jaxtorch_profile_") as folder:
-        try:
-            jax.profiler.start_trace(folder, profiler_options=options)
-        except RuntimeError as error:
-            raise ProfileError(
-                "JAX's profiler is already running (jax.profiler.start_trace or trace): one profile at a time. "
-                "Stop it with jax.profiler.stop_trace() and try again."
-            ) from error
-        data: list[Any] = []
-        try:
-            yield lambda: data[0]
-        finally:
-            stopped = _stop_profiler(jax.profiler.stop_trace)
-        if not stopped:
-            raise ProfileError("the profiler was stopped by the code being profiled")
-        files = sorted(Path(folder).rglob("*.xplane.pb"))
-        data.append(jax.profiler.ProfileData.from_file(str(files[-1])))
-
-
-def _stop_profiler(stop: Callable[[], None]) -> bool:
-    """Stop the profiler, even if Ctrl-C arrives meanwhile. False if it was not running."""
-    try:
-        try:
-            stop()
-        except KeyboardInterrupt:
-            stop()
-            raise
-    except RuntimeError:
-        return False
-    return True
+def _on_clock(
+    compilations: list[tuple[str, str, float, float]], windows: list[Window]
+) -> Iterator[Compilation]:
+    """The compilations in the windows, by the profile's clock. One that ends in a pause ends with its window."""
+    for phase, name, start, end in compilations:
+        for window in windows:
+            begins = int(start * 1e9) - window.zero + window.start
+            ends = min(int(end * 1e9) - window.zero + window.start, window.end)
+            if window.start <= begins < ends:
+                yield Compilation(phase, name, begins, ends)
 
 
 def _synchronize(watcher: Watcher) -> None:
@@ -230,23 +225,3 @@ def _peak(wanted: bool) -> Iterator[None]:
         yield
     finally:
         usage.peak = max(usage.peak, session)
-
-
-def _start_time(data: Any) -> int:
-    """The start of the profile, in nanoseconds since the epoch."""
-    for plane in data.planes:
-        for name, value in plane.stats:
-            if name == "profile_start_time":
-                return int(value)
-    return time.time_ns()
-
-
-def _runs(events: Events) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The time span of each run, and the lane of the calling thread."""
-    numbers = [i for i, name in enumerate(events.names) if name.startswith(RUN)]
-    rows = np.flatnonzero(np.isin(events.name, numbers))
-    runs = [
-        (int(events.start[i]), int(events.start[i] + events.duration[i]))
-        for i in rows[np.argsort(events.start[rows])]
-    ]
-    return tuple(runs), int(events.lane[rows[0]]) if len(rows) else -1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ...programs import compiling
 from ..programs import Location
 from .hosts import Host, host_time
 from .join import Attribution, Share, attribute
@@ -104,8 +105,8 @@ class Profile:
     def __init__(self, recording: Recording):
         self.recording = recording
         self.attribution: Attribution = attribute(recording)
-        self.repeat = max(1, len(recording.runs))
-        self.wall = sum(end - start for start, end in recording.runs) / self.repeat
+        self.repeat = max(1, recording.count)
+        self.wall = recording.total / self.repeat
         self.device = self.attribution.total / self.repeat
         self.host: Host = host_time(recording)
         self.peak: Peak | None = peak_of()
@@ -271,7 +272,9 @@ def profile(
         >>> sorted(row.name for row in result.operators)
         ['mm.default', 'sum.default']
     """
-    return Profile(record(function, repeat=repeat, warmup=warmup, memory=memory))
+    recording = record(function, repeat=repeat, warmup=warmup, memory=memory)
+    with compiling.phase("the lines of its programs", "profile"):
+        return Profile(recording)
 
 
 def _sorted(times: dict[Any, Time]) -> list[Row]:

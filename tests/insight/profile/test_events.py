@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from jaxtorch.insight.profile.events import Events, Lane, Program, make_events
-from jaxtorch.insight.profile.hosts import _union, _within
+from jaxtorch.insight.profile.hosts import covered_time, union
 
 LANES = (Lane("python", False), Lane("pool", True))
 HOST, DEVICE = -1, 0
@@ -60,4 +62,5 @@ def test_no_events() -> None:
 
 
 def test_spans_are_cut_to_their_bounds() -> None:
-    assert _within(_union([(0, 5), (3, 12)]), [(2, 4), (10, 20)]) == [(2, 4), (10, 12)]
+    covered = union(np.array([(0, 5), (3, 12)]))
+    assert covered_time(covered, np.array([(2, 4), (10, 20), (13, 15)])).tolist() == [2, 2, 0]

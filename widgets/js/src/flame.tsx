@@ -5,6 +5,7 @@ import { seconds, share } from "./format.ts";
 export interface Branch {
   name: string;
   seconds: number;
+  backward: number; // of these seconds
   children: readonly Branch[];
 }
 
@@ -35,15 +36,9 @@ export function barsOf(top: Branch, path: string): Bar[] {
 
 const ROW = 22;
 
-// A colour for each name, the same wherever it stands; pale on a light page, deep on a dark one.
-export const hue = (name: string): number => {
-  let hash = 0;
-  for (let i = 0; i < name.length; i++) hash = (hash * 31 + name.charCodeAt(i)) | 0;
-  return Math.abs(hash) % 360;
-};
-
-export function Flame({ tree, label, at, onSelect }: {
+export function Flame({ tree, whole, label, at, onSelect }: {
   tree: Branch;
+  whole: number; // seconds of 100 %
   label: string;
   at: string | null;
   onSelect: (path: string | null) => void;
@@ -70,7 +65,9 @@ export function Flame({ tree, label, at, onSelect }: {
       )}
       <div class="flame" style={{ height: `${(deepest + 1) * ROW}px` }}>
         {bars.map((bar) => {
-          const said = `${bar.branch.name}: ${seconds(bar.branch.seconds)}, ${share(bar.branch.seconds / (tree.seconds || 1))}`;
+          const { name, seconds: time, backward } = bar.branch;
+          const part = share(time / (whole || 1));
+          const said = `${name}: ${seconds(time)}, ${part}, ${seconds(backward)} of it backward`;
           return (
             <button
               type="button"
@@ -83,7 +80,7 @@ export function Flame({ tree, label, at, onSelect }: {
                 left: `${bar.left * 100}%`,
                 width: `calc(${bar.width * 100}% - 1px)`,
                 top: `${bar.depth * ROW}px`,
-                "--hue": hue(bar.branch.name),
+                "--forward": `${time ? 100 * (1 - backward / time) : 100}%`,
               }}
               onClick={() => onSelect(at === bar.path ? null : bar.path)}
               onDblClick={() => {
@@ -92,7 +89,8 @@ export function Flame({ tree, label, at, onSelect }: {
                 setTop({ branch: bar.branch, path: bar.path, above });
               }}
             >
-              {bar.width > 0.03 ? bar.branch.name : ""}
+              {bar.width > 0.03 && name}
+              {bar.width > 0.08 && <span class="part"> {part}</span>}
             </button>
           );
         })}

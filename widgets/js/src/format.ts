@@ -31,3 +31,17 @@ export const bytes = writer("bytes");
 export const amount = writer("amount");
 export const seconds = writer("seconds");
 export const share = writer("share");
+
+// The labels of an axis: times that are `every` apart, in one unit, with as many decimals as tell them apart.
+export function ticks(from: number, to: number, every: number): { at: number; text: string }[] {
+  const steps = SCALES.nanoseconds;
+  const most = Math.max(Math.abs(from), Math.abs(to), every) * 1e9;
+  const [unit, size] = steps.filter(([, start]) => most >= start).at(-1) ?? steps[0]!;
+  const apart = (every * 1e9) / size;
+  const decimals = Math.max(0, Math.ceil(-Math.log10(apart) - 1e-9));
+  const found = [];
+  for (let n = Math.ceil(from / every - 1e-9); n * every <= to; n++) {
+    found.push({ at: n * every, text: n === 0 ? "0" : `${(n * apart).toFixed(decimals)} ${unit}` });
+  }
+  return found;
+}

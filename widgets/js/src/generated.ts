@@ -28,6 +28,7 @@ export interface Page {
   actions: Action[];
   filter: string | null;
   filters: string;
+  finding: string;
 }
 
 export interface Row {
@@ -83,6 +84,8 @@ export interface ProfileData {
   names: string[];
   lanes: Lane[];
   runs: [number, number][];
+  categories: Category[];
+  omitted: number;
 }
 
 export interface File {
@@ -295,11 +298,17 @@ export interface EventColumns {
   operator: number[];
   module: number[];
   instruction: number[];
+  category: number[];
 }
 
 export interface Lane {
   name: string;
   device: boolean;
+}
+
+export interface Category {
+  name: string;
+  colour: string;
 }
 
 export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number];
@@ -330,4 +339,5 @@ export interface Phase {
   name: string;
   time: number;
   note: string;
+  colour: string;
 }

@@ -58,7 +58,13 @@ export interface Tab {
 }
 
 // Tabs as ARIA has them: one tab stop, arrows go on.
-export function Tabs({ tabs, at, set, label }: { tabs: readonly Tab[]; at: string; set: (key: string) => void; label: string }) {
+export function Tabs({ tabs, at, set, label, beside }: {
+  tabs: readonly Tab[];
+  at: string;
+  set: (key: string) => void;
+  label: string;
+  beside?: ComponentChildren; // in the same row
+}) {
   const id = useId();
   const chosen = tabs.find((t) => t.key === at) ?? tabs[0];
   const move = (event: KeyboardEvent): void => {
@@ -72,22 +78,25 @@ export function Tabs({ tabs, at, set, label }: { tabs: readonly Tab[]; at: strin
   };
   return (
     <>
-      <div class="tabs" role="tablist" aria-label={label} onKeyDown={move}>
-        {tabs.map((tab) => (
-          <button
-            type="button"
-            role="tab"
-            key={tab.key}
-            data-key={tab.key}
-            id={`${id}-${tab.key}`}
-            aria-selected={tab === chosen}
-            aria-controls={`${id}-panel`}
-            tabIndex={tab === chosen ? 0 : -1}
-            onClick={() => set(tab.key)}
-          >
-            {tab.label}
-          </button>
-        ))}
+      <div class="bar">
+        <div class="tabs" role="tablist" aria-label={label} onKeyDown={move}>
+          {tabs.map((tab) => (
+            <button
+              type="button"
+              role="tab"
+              key={tab.key}
+              data-key={tab.key}
+              id={`${id}-${tab.key}`}
+              aria-selected={tab === chosen}
+              aria-controls={`${id}-panel`}
+              tabIndex={tab === chosen ? 0 : -1}
+              onClick={() => set(tab.key)}
+            >
+              {tab.label}
+            </button>
+          ))}
+        </div>
+        {beside}
       </div>
       {chosen && (
         <div role="tabpanel" id={`${id}-panel`} aria-labelledby={`${id}-${chosen.key}`}>

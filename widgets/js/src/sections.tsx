@@ -43,6 +43,10 @@ export function SectionView(props: SectionProps) {
   }
 }
 
+// A sentence; what stands between backticks is code.
+const withCode = (sentence: string): ComponentChildren =>
+  sentence.split("`").map((text, i) => (i % 2 ? <code>{text}</code> : text));
+
 // No hooks in the next three: the tests call them without a page.
 export function Heading({ page, children }: { page: Page; children?: ComponentChildren }) {
   return (
@@ -61,6 +65,7 @@ export function Heading({ page, children }: { page: Page; children?: ComponentCh
         ))}
         {children}
       </div>
+      {page.finding && <p class="finding">{withCode(page.finding)}</p>}
     </>
   );
 }

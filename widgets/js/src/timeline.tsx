@@ -1,8 +1,7 @@
 // Events in lanes on a canvas: wheel or + and − zoom, a drag or the arrows pan, a click selects, a drag with Shift
 // selects a span of time. 100,000 events are drawn by skipping what is narrower than a pixel that is filled already.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { hue } from "./flame.tsx";
-import { seconds } from "./format.ts";
+import { seconds, ticks } from "./format.ts";
 
 // One entry an event; all of the same length.
 export interface Events {
@@ -11,6 +10,7 @@ export interface Events {
   lane: readonly number[];
   depth: readonly number[];
   name: readonly number[]; // into names
+  category: readonly number[]; // into categories
 }
 
 export interface Span {
@@ -22,6 +22,7 @@ export interface TimelineProps {
   events: Events;
   lanes: readonly { name: string; device?: boolean }[];
   names: readonly string[];
+  categories: readonly { name: string; colour: string }[];
   marked?: (event: number) => boolean;
   selected: number | null;
   onSelect: (event: number | null) => void;
@@ -240,7 +241,7 @@ export function Timeline(props: TimelineProps) {
           ? span
             ? `${seconds(span.to - span.from)} selected`
             : `${seconds(sight.to - sight.from)} in sight`
-          : `${names[events.name[told]!] ?? ""} · ${seconds(events.duration[told])} at ${seconds(events.start[told])}`}
+          : `${names[events.name[told]!] ?? ""} · ${props.categories[events.category[told]!]?.name ?? ""} · ${seconds(events.duration[told])} at ${seconds(events.start[told])}`}
       </p>
     </div>
   );
@@ -267,12 +268,12 @@ function paint(pen: CanvasRenderingContext2D, p: Picture, style: CSSStyleDeclara
   const every = step(sight.to - sight.from, width / 110);
   pen.strokeStyle = colour("--line");
   pen.fillStyle = colour("--dim");
-  for (let t = Math.ceil(sight.from / every) * every; t <= sight.to; t += every) {
+  for (const { at, text } of ticks(sight.from, sight.to, every)) {
     pen.beginPath();
-    pen.moveTo(Math.round(x(t)) + 0.5, 0);
-    pen.lineTo(Math.round(x(t)) + 0.5, height);
+    pen.moveTo(Math.round(x(at)) + 0.5, 0);
+    pen.lineTo(Math.round(x(at)) + 0.5, height);
     pen.stroke();
-    pen.fillText(seconds(Math.abs(t) < every / 2 ? 0 : t), x(t) + 3, AXIS / 2);
+    if (x(at) + 3 + pen.measureText(text).width <= width) pen.fillText(text, x(at) + 3, AXIS / 2);
   }
   for (const lane of p.lanes) {
     pen.fillStyle = colour("--fg");
@@ -291,9 +292,11 @@ function paint(pen: CanvasRenderingContext2D, p: Picture, style: CSSStyleDeclara
       filled[row] = from + wide;
       const name = names[events.name[i]!] ?? "";
       const faded = p.marked !== undefined && !p.marked(i);
-      pen.fillStyle = faded ? colour("--line") : `hsl(${hue(name)} ${dark ? "42% 30%" : "60% 80%"})`;
       const y = lane.top + row * ROW;
+      pen.fillStyle = faded ? colour("--line") : (p.categories[events.category[i]!]?.colour ?? "#888");
+      pen.globalAlpha = faded ? 1 : dark ? 0.5 : 0.55;
       pen.fillRect(from, y, wide, ROW - 2);
+      pen.globalAlpha = 1;
       if (special) {
         pen.strokeStyle = colour("--accent");
         pen.lineWidth = 2;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { barsOf } from "../src/flame.tsx";
-import { written, type Unit } from "../src/format.ts";
+import { ticks, written, type Unit } from "../src/format.ts";
 import { placed } from "../src/graph.tsx";
 import { lanesOf, step } from "../src/timeline.tsx";
 import cases from "./units.json";
@@ -12,7 +12,7 @@ test("numbers are written as the kernel writes them", () => {
 });
 
 test("lanes have a row for each depth, and lanes without events have none", () => {
-  const events = { start: [5, 0, 1], duration: [1, 4, 1], lane: [0, 2, 2], depth: [0, 0, 1], name: [0, 0, 0] };
+  const events = { start: [5, 0, 1], duration: [1, 4, 1], lane: [0, 2, 2], depth: [0, 0, 1], name: [0, 0, 0], category: [0, 0, 0] };
   const lanes = lanesOf(events, [{ name: "a" }, { name: "b" }, { name: "c", device: true }]);
   assert.deepEqual(lanes.map((l) => [l.name, l.rows, l.events]), [["a", 1, [0]], ["c", 2, [1, 2]]]);
   assert.ok(lanes[0]!.top < lanes[1]!.top);
@@ -22,13 +22,26 @@ test("ticks are 1, 2 or 5 times a power of ten", () => {
   assert.deepEqual([step(10, 10), step(0.012, 10), step(7, 2)], [1, 0.002, 5]);
 });
 
+test("the labels of an axis differ, however near it is seen", () => {
+  for (const from of [0, 1.5, 12.345678, 3e-5])
+    for (let length = 100; length > 2e-9; length /= 3.7) {
+      const every = Math.max(step(length, 8), 1e-9);
+      const found = ticks(from, from + length, every);
+      assert.equal(new Set(found.map(({ text }) => text)).size, found.length, `${from} ${length}`);
+      assert.ok(found.length > 1);
+      for (const { at } of found) assert.ok(at >= from - 1e-9 * every && at <= from + length);
+    }
+  assert.deepEqual(ticks(0, 0.01, 0.005).map(({ text }) => text), ["0", "5 ms", "10 ms"]);
+});
+
 test("a child lies within its parent, the longest first", () => {
   const tree = {
     name: "step",
     seconds: 10,
+    backward: 0,
     children: [
-      { name: "head", seconds: 2, children: [] },
-      { name: "body", seconds: 5, children: [{ name: "attention", seconds: 5, children: [] }] },
+      { name: "head", seconds: 2, backward: 0, children: [] },
+      { name: "body", seconds: 5, backward: 0, children: [{ name: "attention", seconds: 5, backward: 0, children: [] }] },
     ],
   };
   assert.deepEqual(

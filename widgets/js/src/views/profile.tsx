@@ -1,12 +1,13 @@
 // `%%jax profile`: a timeline, and tables by line, module, operator and instruction. They are linked through the events:
 // what is chosen in one is marked in the others.
 import { useMemo, useState } from "preact/hooks";
-import { Flame } from "../flame.tsx";
-import { bytes, amount, seconds, share } from "../format.ts";
+import { Flame, type Branch as Cut } from "../flame.tsx";
+import { count, seconds, share } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import { Act, download, Filter, Tabs } from "../parts.tsx";
 import type { Branch, File, ProfileData, Time } from "../generated.ts";
+import { Roofline } from "../roofline.tsx";
 import { Heading } from "../sections.tsx";
 import { Table, type Column } from "../table.tsx";
 import { Timeline, type Span } from "../timeline.tsx";
@@ -118,7 +119,7 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
   },
   {
     key: "seconds",
-    label: "Time",
+    label: "time",
     kind: "seconds",
     value: (r) => r.total / RUNS,
     draw: (r) => r.total > 0 && (
@@ -130,7 +131,7 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
   },
   {
     key: "share",
-    label: "Share",
+    label: "share",
     kind: "share",
     value: (r) => r.total / (whole || 1),
     draw: (r) => r.total > 0 && (
@@ -142,19 +143,19 @@ export const columns = <R extends Row>(first: string, whole: number): Column<R>[
   },
   {
     key: "inclusive",
-    label: "Inclusive",
+    label: "inclusive",
     kind: "seconds",
     says: "the line and all it called",
     value: (r) => (r.inclusive == null ? null : r.inclusive / RUNS),
   },
-  { key: "forward", label: "Forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS },
-  { key: "backward", label: "Backward", kind: "seconds", wide: true, value: (r) => r.backward / RUNS },
-  { key: "count", label: "Runs", kind: "count", wide: true, value: (r) => Math.round(r.count) },
+  { key: "forward", label: "forward", kind: "seconds", wide: true, value: (r) => (r.total - r.backward) / RUNS || null },
+  { key: "backward", label: "backward", kind: "seconds", value: (r) => r.backward / RUNS || null },
+  { key: "count", label: "runs", kind: "count", wide: true, value: (r) => Math.round(r.count) || null },
   { key: "flops", label: "FLOPs", kind: "amount", wide: true, value: (r) => r.flops || null },
-  { key: "bytes", label: "Bytes", kind: "bytes", wide: true, value: (r) => r.bytes || null },
+  { key: "bytes", label: "bytes", kind: "bytes", wide: true, value: (r) => r.bytes || null },
 ];
 
-const LABELS: Record<Axis, string> = { line: "Line", module: "Module", operator: "Operator", instruction: "HLO instruction" };
+const LABELS: Record<Axis, string> = { line: "Line", module: "Module", operator: "Operator", instruction: "Instruction" };
 
 export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
   const [tab, setTab] = useKept<string>(client, "tab", "line");
@@ -201,7 +202,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
     const all = tables[axis];
     const inSpan = inSight?.get(axis);
     const numbers = all.map((_, i) => i).filter((i) => !inSpan || inSpan.has(i));
-    const shown = columns<Row & { at: number }>(LABELS[axis], data.device).filter(
+    const shown = columns<Row & { at: number }>(axis, data.device).filter(
       (c) => c.key === "name" || all.some((r) => c.value({ ...r, at: 0 })),
     );
     return (
@@ -239,6 +240,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
         events={events}
         lanes={data.lanes}
         names={data.names}
+        categories={data.categories}
         marked={marked}
         selected={event}
         onSelect={select}
@@ -247,17 +249,26 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
         label="Timeline"
         theme={colours}
       />
+      {data.omitted > 0 && (
+        <p class="dim">
+          The {count(data.events.start.length)} longest of {count(data.events.start.length + data.omitted)} events are drawn; the
+          Perfetto trace has all.
+        </p>
+      )}
       {told.length > 0 && <p class="dim mono">{told.join(" · ")}</p>}
-      <div class="bar">
-        <Filter value={filter} set={setFilter} of="rows" />
-        {(chosen || span) && (
-          <button type="button" onClick={() => (setChosen(null), setSpan(null), setEvent(null))}>
-            show all
-          </button>
-        )}
-      </div>
       <Tabs
         label="Time by"
+        beside={
+          <>
+            <span class="space" />
+            {(chosen || span) && (
+              <button type="button" onClick={() => (setChosen(null), setSpan(null), setEvent(null))}>
+                show all
+              </button>
+            )}
+            <Filter value={filter} set={setFilter} of="rows" />
+          </>
+        }
         at={tab}
         set={setTab}
         tabs={[
@@ -267,7 +278,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
             label: "Flame graph",
             body: () => (
               <Flames
-                tree={data.tree}
+                data={data}
                 at={chosen?.axis === "module" ? (tables.module[chosen.row]?.name ?? null) : null}
                 onSelect={(path) => {
                   const row = tables.module.findIndex((r) => r.name === path);
@@ -289,40 +300,56 @@ async function save(client: ViewProps["client"], form: "perfetto" | "page"): Pro
 }
 
 // Forward and backward apart, or both together.
-function Flames({ tree, at, onSelect }: { tree: Branch; at: string | null; onSelect: (path: string | null) => void }) {
+function Flames({ data, at, onSelect }: { data: ProfileData; at: string | null; onSelect: (path: string | null) => void }) {
   const [which, setWhich] = useState<"all" | "forward" | "backward">("all");
   const time = (node: Branch): number =>
     which === "all" ? node.total : which === "backward" ? node.backward : node.total - node.backward;
-  const cut = (node: Branch): { name: string; seconds: number; children: never[] } => ({
+  const cut = (node: Branch): Cut => ({
     name: node.name || "all",
     seconds: time(node) / RUNS,
-    children: node.children.map(cut) as never[],
+    backward: which === "forward" ? 0 : node.backward / RUNS,
+    children: node.children.map(cut),
   });
+  const colours = Object.fromEntries(data.categories.map(({ name, colour }) => [`--c-${name}`, colour]));
   return (
-    <>
+    <div style={colours}>
       <div class="bar">
         {(["all", "forward", "backward"] as const).map((one) => (
           <button type="button" key={one} aria-pressed={which === one} onClick={() => setWhich(one)}>
             {one}
           </button>
         ))}
+        <Legend of={data.categories.filter(({ name }) => name === "forward" || name === "backward")} />
         <span class="dim wide">a press marks a module in the timeline, a double press widens it</span>
       </div>
-      <Flame tree={cut(tree)} label={`Time by module path, ${which}`} at={at} onSelect={onSelect} />
-    </>
+      <Flame
+        tree={cut(data.tree)}
+        whole={data.device / RUNS}
+        label={`Time by module path, ${which}`}
+        at={at}
+        onSelect={onSelect}
+      />
+    </div>
   );
 }
 
-const COLOURS = ["#4c78a8", "#d67a1c", "#54a24b", "#a2679a", "#c9443f", "#4f9e98", "#8d6a52"];
+const Legend = ({ of }: { of: readonly { name: string; colour: string }[] }) => (
+  <>
+    {of.map(({ name, colour }) => (
+      <span key={name}>
+        <span class="dot" style={{ background: colour }} aria-hidden="true" /> {name}
+      </span>
+    ))}
+  </>
+);
 
 // The wall time of the device and of the thread that ran the code: a bar each, its parts named below.
 function Phases({ data }: { data: ProfileData }) {
-  let colour = 0;
   return (
     <div class="phases">
       {data.phases.map(({ who, parts }) => {
         const total = parts.reduce((sum, { time }) => sum + time, 0) || 1;
-        const shown = parts.filter(({ time }) => time > 0).map((part) => ({ ...part, colour: COLOURS[colour++ % COLOURS.length] }));
+        const shown = parts.filter(({ time }) => time > 0);
         return (
           <div key={who}>
             <span class="dim">{who}</span>
@@ -343,47 +370,5 @@ function Phases({ data }: { data: ProfileData }) {
         );
       })}
     </div>
-  );
-}
-
-// Each line under the device's roof; both axes are logarithmic.
-function Roofline({ rows, peak }: { rows: readonly Row[]; peak: NonNullable<ProfileData["peak"]> }) {
-  const points = rows
-    .filter((r) => r.flops > 0 && r.bytes > 0 && r.total > 0)
-    .map((r) => ({ name: r.says, intensity: r.flops / r.bytes, speed: r.flops / (r.total / RUNS) }));
-  if (points.length === 0) return <p class="dim">No line has a known number of FLOPs.</p>;
-  const [width, height, pad] = [520, 260, 40];
-  const ridge = peak.flops / peak.bandwidth;
-  const lowest = Math.min(ridge, ...points.map((p) => p.intensity)) / 3;
-  const highest = Math.max(ridge, ...points.map((p) => p.intensity)) * 3;
-  const slowest = Math.min(peak.flops, ...points.map((p) => p.speed)) / 3;
-  const along = (v: number, low: number, high: number, from: number, to: number): number =>
-    from + ((Math.log10(v) - Math.log10(low)) / (Math.log10(high) - Math.log10(low))) * (to - from);
-  const x = (v: number): number => along(v, lowest, highest, pad, width - 8);
-  const y = (v: number): number => along(v, slowest, peak.flops * 2, height - pad, 8);
-  const limit = (v: number): number => Math.min(peak.flops, v * peak.bandwidth);
-  const roof = [lowest, ridge, highest].map((v) => `${x(v)},${y(Math.max(limit(v), slowest))}`).join(" ");
-  return (
-    <figure class="roofline">
-      <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`Roofline of ${peak.name}`}>
-        <polyline points={roof} fill="none" stroke="var(--fg)" stroke-width="1.5" />
-        <line x1={pad} y1={height - pad} x2={width - 8} y2={height - pad} stroke="var(--line)" />
-        <line x1={pad} y1={8} x2={pad} y2={height - pad} stroke="var(--line)" />
-        {points.map((p, i) => (
-          <circle key={i} cx={x(p.intensity)} cy={y(p.speed)} r="4" fill="var(--accent)" fill-opacity="0.7">
-            <title>{`${p.name}: ${amount(p.speed)}FLOP/s, ${share(p.speed / limit(p.intensity))} of the limit`}</title>
-          </circle>
-        ))}
-        <text x={width / 2} y={height - 12} text-anchor="middle" fill="var(--dim)" font-size="11">
-          FLOPs a byte
-        </text>
-        <text x={14} y={height / 2} text-anchor="middle" fill="var(--dim)" font-size="11" transform={`rotate(-90 14 ${height / 2})`}>
-          FLOP/s
-        </text>
-      </svg>
-      <figcaption class="dim">
-        {peak.name}: {amount(peak.flops)}FLOP/s, {bytes(peak.bandwidth)}/s. A point is a line; the nearer to the roof, the better.
-      </figcaption>
-    </figure>
   );
 }
