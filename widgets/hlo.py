@@ -297,6 +297,6 @@ def _aligned(figures: Sequence[str]) -> str:
 
 
 def _comparable(info: ProgramInfo) -> list[ProgramInfo]:
-    """The programs to compare with: first those of the same function, then the others, each the latest first."""
-    others = [p for p in programs() if p.id != info.id and p.kind != "eager" and p.alive]
-    return sorted(others, key=lambda p: (p.source != info.source, -p.id))[:20]
+    """The programs to compare with: first those of the same function, then captured ones, each the latest first."""
+    others = [p for p in programs() if p.id != info.id and p.rank and p.kind != "eager" and p.alive]
+    return sorted(others, key=lambda p: (p.source != info.source, -p.rank, -p.id))[:20]

@@ -34,6 +34,7 @@ export interface Row {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
 }
 
 export interface Sharding {
@@ -123,6 +124,7 @@ export interface CostRow {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
   line: string;
   instructions: number;
   flops: number;
@@ -164,6 +166,7 @@ export interface Code {
   title: string;
   name: string;
   heat: string;
+  every: boolean;
   type: "code";
 }
 
@@ -185,6 +188,7 @@ export interface CellRow {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
   cell: string;
   seconds: number;
   before: number;
