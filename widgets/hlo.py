@@ -62,7 +62,7 @@ class HloView(View):
     | --- | --- | --- |
     | stage | stage | `StageAnswer` |
     | neighbourhood | instruction (a name), hops | `GraphAnswer` |
-    | fold | depth, or null | `GraphAnswer`, with a module path as each node |
+    | fold | depth, or null; repeats | `GraphAnswer`, with a module path as each node |
     | instruction | name | `InstructionAnswer` |
     | diff | stage, other (a program's id) | `DiffData` |
     | download | stage | `File` |
@@ -164,7 +164,8 @@ class HloView(View):
             hops = int(arguments.get("hops") or 3)
             return self._graph(neighbourhood(self.reading.costs, instruction, hops), True)
         if ask == "fold":
-            return self._graph(folded(self.reading.costs, arguments.get("depth")), False)
+            depth, repeats = arguments.get("depth"), bool(arguments.get("repeats"))
+            return self._graph(folded(self.reading.costs, depth, repeats=repeats), False)
         if ask == "instruction":
             return self._instruction(arguments["name"])
         if ask == "diff":
@@ -250,7 +251,9 @@ class HloView(View):
             line = self._l(sources.of(module.instructions[n.id])) if of_instructions else -1
             cost = n.cost
             nodes.append(
-                GraphNode(n.id, n.label, n.detail, n.distance, cost.flops, cost.bytes, line)
+                GraphNode(
+                    n.id, n.label, n.detail, n.distance, cost.flops, cost.bytes, line, n.count
+                )
             )
         return GraphAnswer(nodes, [GraphEdge(*edge) for edge in graph.edges], graph.cut)
 

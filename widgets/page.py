@@ -41,6 +41,7 @@ class Column:
         unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
         help: an explanation of the column, for the tooltip of the heading.
         wide: whether a narrow notebook cell leaves the column out.
+        wider: whether one of usual width does, too.
         mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
         text: whether a terminal shows the column.
@@ -51,6 +52,7 @@ class Column:
     unit: Unit = "text"
     help: str = ""
     wide: bool = False
+    wider: bool = False
     mark: str = ""
     key: str = ""
     text: bool = field(default=True, metadata=KERNEL_ONLY)

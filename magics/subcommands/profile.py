@@ -38,6 +38,8 @@ _ARGUMENTS = (
     argument("--save", metavar="FILE", help="write a Perfetto trace (.json) or a page (.html)"),
 )
 
+_EVERY = argument("--all", action="store_true", help="show the lines that took no time, too")
+
 
 class _Code(NamedTuple):
     """The code to profile: a function without arguments, and the file name of its frames ("" under another magic)."""
@@ -64,6 +66,8 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     except ProfileError as error:
         raise UsageError(str(error)) from None
     view = kind(profile, _title(call), code.file)
+    if isinstance(view, LinesView):
+        view.every = arguments.all
     recording = profile.recording
     if recording.error is not None:
         if isinstance(
@@ -127,9 +131,10 @@ def _save(path: Path, profile: Profile, view: ProfiledView) -> None:
 
 
 def _register(name: str, kind: type[ProfiledView], help: str) -> None:
-    subcommand(name, *_ARGUMENTS, example=f"{name} step(x)", help=help, cell=True, statement=True)(
-        functools.partial(_view, kind)
-    )
+    own = () if kind is ProfileView else (_EVERY,)
+    subcommand(
+        name, *_ARGUMENTS, *own, example=f"{name} step(x)", help=help, cell=True, statement=True
+    )(functools.partial(_view, kind))
 
 
 _register(

@@ -67,8 +67,9 @@ def test_a_filter_leaves_the_rows_that_have_its_words(training: Training) -> Non
 def test_what_was_traced_again_says_why_and_what_to_do(training: Training) -> None:
     view = of(training)
     button = view.get_by_role("button", name="Details of train")
-    button.press("Enter")
-    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(button).to_have_attribute("aria-expanded", "true")  # nobody pressed it
+    other = view.get_by_role("button", name=f"Details of {MARKUP}")
+    expect(other).to_have_attribute("aria-expanded", "false")
     said = view.locator("tr.detail .notice").first
     expect(said).to_contain_text("512")
     expect(said).to_contain_text("256")
@@ -77,6 +78,8 @@ def test_what_was_traced_again_says_why_and_what_to_do(training: Training) -> No
     assert {i.split(",")[0] for i in inputs} == {"float32[512", "float32[256"}
     button.press("Enter")
     expect(inner).to_have_count(0)
+    button.press("Enter")
+    expect(inner).to_have_count(1)
 
 
 def test_names_that_are_markup_are_text(training: Training) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, keep, programs
+from jaxtorch.widgets import hlo_data
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import INFERRED, HloView
+from jaxtorch.widgets.hlo_data import tables
 from jaxtorch.widgets.hlo_format import full_text
+from jaxtorch.widgets.page import Table
 from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.units import amount, counted, size
 from tests.insight.hlo.programs import run
@@ -227,6 +231,37 @@ def test_the_memory_is_that_of_the_arguments_and_results(view: HloView) -> None:
     held = {name for row in rows for name in row["search_text"].split()}
     parameters = {i.name for i in view.reading.module.entry.instructions if i.opcode == "parameter"}
     assert held == parameters
+
+
+def test_a_table_that_shows_some_fusions_says_of_how_many(
+    view: HloView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = [s for s in tables(view.reading, []) if s.title.startswith("Fusions")]
+    assert isinstance(whole, Table)
+    assert whole.title == f"Fusions ({len(view.reading.fusions)})"
+    assert not whole.omitted
+    many = Reading(view.reading.program)
+    many.fusions = view.reading.fusions * 1300
+    monkeypatch.setattr(hlo_data, "_ROWS", 7)
+    (some,) = [s for s in tables(many, []) if s.title.startswith("Fusions")]
+    assert isinstance(some, Table)
+    assert some.title == f"Fusions (7 of {len(many.fusions):,})"
+    assert some.omitted == f"The most expensive 7 of {len(many.fusions):,}."
+    assert "," in some.title
+
+
+def test_what_says_nothing_of_an_instruction_is_left_out_of_a_saved_page(view: HloView) -> None:
+    assert "metadata=" in view.reading.listing("hlo").text
+    for shown in (view.html(), view.text()):
+        assert not re.search(r"metadata=|sharding=\{replicated\}", shown)
+
+
+def test_code_keeps_its_indentation_where_the_style_is_taken_off(view: HloView) -> None:
+    html = re.sub(r' style="[^"]*"', "", view.html())
+    source = html.partition("<pre>")[2].partition("</pre>")[0]
+    for line in SOURCE.splitlines()[1:5]:
+        assert escape(line) in source
+    assert "<table" not in html.partition("<details")[0]
 
 
 def test_a_program_that_is_gone_says_so() -> None:

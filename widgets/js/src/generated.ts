@@ -306,7 +306,7 @@ export interface Lane {
   device: boolean;
 }
 
-export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number];
+export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number, count: number];
 
 export type GraphEdge = [start: number, end: number];
 
@@ -326,6 +326,7 @@ export interface Column {
   unit: "text" | "code" | "number" | "count" | "seconds" | "nanoseconds" | "bytes" | "amount" | "share";
   help: string;
   wide: boolean;
+  wider: boolean;
   mark: string;
   key: string;
 }
