@@ -3,8 +3,9 @@
 A page without a script cannot zoom, so only the busiest lanes and the longest events of each lane are drawn. A note
 below the lane counts the other events.
 
-The name of an event is the tooltip of its box. Where the style is taken off (GitHub, a notebook that is not trusted), the
-boxes are empty, and the names of the lanes remain. Of an SVG, the names of all events would remain, as one long text.
+The name of an event is the tooltip of its box. Where the style is taken off (GitHub, a notebook that is not trusted),
+the boxes are empty, and the names of the lanes remain. Of an SVG, the names of all events would remain, as one long
+text.
 """
 
 from __future__ import annotations

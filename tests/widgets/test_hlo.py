@@ -338,7 +338,7 @@ def test_a_large_program_is_compact_and_makes_no_text_that_nobody_asked_for() ->
     assert "60 of them here" in view.text()
     around = asked(view, "neighbourhood", instruction="n25000", hops=1000)
     assert len(around["nodes"]) == 80
-    assert asked(view, "fold")["nodes"][0][2] == "50000 instructions"
+    assert asked(view, "fold")["nodes"][0][2] == "50,000 instructions"
 
 
 def test_an_origin_that_is_inferred_is_never_shown_as_certain() -> None:

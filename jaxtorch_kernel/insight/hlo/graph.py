@@ -101,8 +101,8 @@ def folded(
     """The program folded by named scope: one node holds all instructions of a scope.
 
     Scopes deeper than `depth` are folded into their parents. By default, the depth is the largest one at which the
-    graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0". Repeated layers
-    are one node, unless `repeats` asks for each.
+    graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0". Repeated
+    layers are one node, unless `repeats` asks for each.
     """
     work = [(i, times) for i, times in costs.executed() if i.opcode not in _FORWARDING]
     inside = [(i, inner, cost.times(times)) for i, times in work for inner, cost in costs.spread(i)]

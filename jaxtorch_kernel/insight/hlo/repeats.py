@@ -5,6 +5,7 @@ A program of 100 layers has 100 equal parts. A graph of them is too large to rea
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,7 @@ Path = tuple[str, ...]
 
 _LEAST = 3  # so many equal scopes are folded
 _NUMBERED = re.compile(r"(.*?)(\d+)")
+_PIECE = re.compile(r"((?:[^.]+\.)*?\d+(?=\.)|.+$)\.?")
 
 
 class _Tree:
@@ -30,7 +32,7 @@ class _Tree:
         return tree
 
     def structure(self) -> frozenset[object]:
-        """What is equal for repeated layers. XLA may simplify single instructions, so only leaves compare primitives."""
+        """What repeated layers have in common. XLA may simplify instructions, so only leaves compare primitives."""
         return self._names() if self.children else frozenset(self.primitives)
 
     def _names(self) -> frozenset[object]:
@@ -48,19 +50,34 @@ def fold_repeats(scopes: Iterable[Scope]) -> Mapping[Path, tuple[Path, int]]:
         (('GPT', 'blocks.0–99', 'norm'), 100)
     """
     root = _Tree()
-    paths: dict[Path, None] = {}
+    paths: dict[Path, list[Path]] = {}
     for scope in scopes:
-        root.at(scope.path).primitives.add(scope.primitive)
-        paths[scope.path] = None
+        pieces = paths.setdefault(scope.path, [_pieces(name) for name in scope.path])
+        root.at(_flat(pieces)).primitives.add(scope.primitive)
     renamed = dict(_renamed(root, ()))
     found = {}
-    for path in paths:
-        parts = [renamed.get(path[: i + 1], (name, 1)) for i, name in enumerate(path)]
-        count = 1
-        for _, number in parts:
-            count *= number
-        found[path] = tuple(name for name, _ in parts), count
+    for path, pieces in paths.items():
+        flat = _flat(pieces)
+        names = [renamed.get(flat[: i + 1], (name, 1)) for i, name in enumerate(flat)]
+        rest = iter(names)
+        folded = tuple(".".join(next(rest)[0] for _ in parts) for parts in pieces)
+        found[path] = folded, math.prod(number for _, number in names)
     return found
+
+
+def _pieces(name: str) -> Path:
+    """The name of a scope, divided after its numbers: a layer that is a container is no scope of its own.
+
+    Example:
+        >>> _pieces("model.blocks.3.norm.0"), _pieces("head")
+        (('model.blocks.3', 'norm.0'), ('head',))
+    """
+    pieces = tuple(_PIECE.findall(name))
+    return pieces if ".".join(pieces) == name else (name,)
+
+
+def _flat(pieces: list[Path]) -> Path:
+    return tuple(piece for parts in pieces for piece in parts)
 
 
 def _renamed(tree: _Tree, path: Path) -> Iterable[tuple[Path, tuple[str, int]]]:

@@ -187,19 +187,19 @@ def test_repeated_layers_are_one_node_each_kind(layers: int, repeats: bool) -> N
     with torch.no_grad():
         captured(torch.randn(4, 8, device="jax"))
     costs = Reading([p for p in programs() if p.name == "deep"][-1]).costs
-    graph = folded(costs, depth=2, repeats=repeats)
+    graph = folded(costs, repeats=repeats)
     counts = {n.label: n.count for n in graph.nodes}
     assert sum(n.cost.flops for n in graph.nodes) == costs.total.flops  # nothing is lost
     if layers == 4 or repeats:  # two of a kind are no repetition
-        assert {f"Deep/layers.{i}" for i in range(layers)} <= counts.keys()
+        assert {f"Deep/layers.{i}.up" for i in range(layers)} <= counts.keys()
         assert set(counts.values()) == {1}
         return
-    kinds = {"Deep/layers.0,2,4,…,14": 8, "Deep/layers.1,3,5,…,15": 8}
-    assert {label: n for label, n in counts.items() if n > 1} == kinds
-    assert "Deep/head/0" in {n.label for n in folded(costs).nodes}  # its layers differ
-    (node,) = [n for n in graph.nodes if n.label.endswith("0,2,4,…,14")]
+    even, odd = "Deep/layers.0,2,4,…,14", "Deep/layers.1,3,5,…,15"
+    kinds = {f"{even}.up", f"{even}.down", f"{odd}.up", f"{odd}.down", f"{odd}.norm"}
+    assert {label: n for label, n in counts.items() if n > 1} == dict.fromkeys(kinds, 8)
+    assert "Deep/head/0" in counts  # its layers differ
+    (node,) = [n for n in graph.nodes if n.label == f"{odd}.norm"]
     assert node.detail.startswith("8 × ")
-    assert len(graph.nodes) < 8
 
 
 @pytest.mark.parametrize(
