@@ -132,7 +132,7 @@ class StageAnswer(SourceLines):
 
 
 class GraphNode(NamedTuple):
-    """An instruction, or a scope; `count` is how many equal scopes it stands for."""
+    """An instruction, or a scope; `number` is how many equal scopes it stands for."""
 
     id: int
     label: str
@@ -141,7 +141,7 @@ class GraphNode(NamedTuple):
     flops: float
     bytes: float
     line: int
-    count: int
+    number: int
 
 
 class GraphEdge(NamedTuple):

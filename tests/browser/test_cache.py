@@ -9,7 +9,8 @@ from playwright.sync_api import Locator, expect
 from .lab import Lab
 from .training import MARKUP, Training
 
-NAMES = "tbody td.name .mono"
+OUTER = ":not(tr.detail *)"  # not of the tables that open below a row
+NAMES = f"tbody td.name .mono{OUTER}"
 
 
 def of(training: Training) -> Locator:
@@ -24,8 +25,9 @@ def names(view: Locator) -> list[str]:
 
 
 def column(view: Locator, title: str) -> list[str]:
-    heads = [text.strip(" ▾▴") for text in view.locator("thead th").all_inner_texts()]
-    return view.locator(f"tbody tr td:nth-child({heads.index(title) + 1})").all_inner_texts()
+    heads = [text.strip(" ▾▴") for text in view.locator(f"thead th{OUTER}").all_inner_texts()]
+    cells = f"tbody tr:not(.detail) > td:nth-child({heads.index(title) + 1}){OUTER}"
+    return view.locator(cells).all_inner_texts()
 
 
 def test_each_function_is_a_row_and_eager_operators_are_one(training: Training) -> None:

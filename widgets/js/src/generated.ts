@@ -306,7 +306,7 @@ export interface Lane {
   device: boolean;
 }
 
-export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number, count: number];
+export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number, number: number];
 
 export type GraphEdge = [start: number, end: number];
 
