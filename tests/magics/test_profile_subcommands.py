@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from IPython.core.error import UsageError
 
 from jaxtorch.programs import tracing, watching
+from jaxtorch.widgets.timeline import timeline
 
 from .cells import fails, pressing, run
 
@@ -337,3 +340,19 @@ def test_plain_cpu_code_has_an_empty_profile(session: Any) -> None:
     Page(view.html())
     assert json.dumps(view.data())
     assert isinstance(session.user_ns["x"], torch.Tensor)
+
+
+def test_a_timeline_without_its_style_is_no_wall_of_names(session: Any) -> None:
+    view = run(session, CELL.replace("profile", "profile --repeat 5"))
+    html = timeline(view.profile)
+    events = view.profile.recording.events
+    named = {title for title in re.findall(r'title="([^"]*): [^"]*"', html)}
+    assert len(named) >= 3  # the tooltips
+    assert named <= {escape(name) for name in events.names}
+    words = re.sub(r"<[^>]*>", "", html)
+    assert not any(name in words for name in named if len(name) > 12)
+    assert len(words) < 60 * (len(events.lanes) + 2)
+    for row in re.findall(r'<div style="display:flex;height[^>]*>(.*?)</div>', html):
+        sizes = re.findall(r"margin-left:([\d.]+)%;width:([\d.]+)%", row)
+        assert sizes
+        assert sum(float(a) + float(b) for a, b in sizes) < 103  # no box is beyond the end
