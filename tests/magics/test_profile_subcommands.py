@@ -346,7 +346,7 @@ def test_a_timeline_without_its_style_is_no_wall_of_names(session: Any) -> None:
     view = run(session, CELL.replace("profile", "profile --repeat 5"))
     html = timeline(view.profile)
     events = view.profile.recording.events
-    named = {title for title in re.findall(r'title="([^"]*): [^"]*"', html)}
+    named = set(re.findall(r'title="([^"]*): [^"]*"', html))
     assert len(named) >= 3  # the tooltips
     assert named <= {escape(name) for name in events.names}
     words = re.sub(r"<[^>]*>", "", html)

@@ -107,10 +107,12 @@ export function Table<R>(props: TableProps<R>) {
                 class={`${numeric(column) ? "num" : ""} ${width(column)}`}
                 aria-sort={sort?.key === column.key ? (sort.down ? "descending" : "ascending") : "none"}
               >
-                <button type="button" title={column.says} onClick={() => press(column)}>
-                  {column.label}
-                  <span aria-hidden="true">{sort?.key === column.key ? (sort.down ? " ▾" : " ▴") : ""}</span>
-                </button>
+                {column.label && ( // that of the rows' buttons has none, and does not sort
+                  <button type="button" title={column.says} onClick={() => press(column)}>
+                    {column.label}
+                    <span aria-hidden="true">{sort?.key === column.key ? (sort.down ? " ▾" : " ▴") : ""}</span>
+                  </button>
+                )}
               </th>
             ))}
           </tr>
