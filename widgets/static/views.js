@@ -47,6 +47,7 @@ tbody > tr.detail > td { background: var(--raised); padding: 6px 0 10px 28px; }
 .within { position: sticky; left: 28px; width: calc(100cqw - 60px); } /* of a table that scrolls sideways, what is in sight */
 .name { overflow-wrap: anywhere; min-width: min(15em, 30cqw); }
 td:has(> details) { min-width: min(16em, 30cqw); }
+.within .name { min-width: 5em; }
 tbody > tr > td.name:has(> .open) { position: relative; padding-left: 26px; }
 .open { position: absolute; left: 4px; border: 0; background: none; padding: 0; width: 18px; }
 .link { border: 0; background: none; padding: 0; color: var(--accent); text-decoration: underline; text-align: left; overflow-wrap: anywhere; }
