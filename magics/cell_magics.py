@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.core.magics.execution import TimeitResult
 
 from jaxtorch.capture.cells.code import CellCode
-from jaxtorch.capture.cells.interface import Options, Outcome
+from jaxtorch.capture.cells.interface import UNNAMED, Options, Outcome
 from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.insight.timing import repeated
@@ -57,7 +57,7 @@ def _options(function: Any) -> Any:
             help="tensors whose values are compiled into the program: the cell may branch on them, "
             "and is retraced when they change",
         ),
-        argument("--name", default="cell", help="name of the program in profiles and listings"),
+        argument("--name", default=UNNAMED, help="name of the program in profiles and listings"),
     ):
         function = decorate(function)
     return function

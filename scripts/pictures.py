@@ -74,8 +74,6 @@ def output(notebook: Training, name: str) -> Locator:
 
 def arrange_training(notebook: Training) -> None:
     """Select in each view what the picture should show."""
-    cache = notebook.of("cache")
-    cache.get_by_role("button", name="Details of train").click()
     hlo = notebook.of("hlo")
     line(panes(hlo)[0], "logits = model(x)").click(position=START)
     hlo.get_by_role("tab", name="Graph").click()

@@ -38,15 +38,15 @@ class FunctionRow(Row):
     name: Annotated[str, Column("name", "code", most=20)]
     kind: Annotated[str, Column("kind")]
     location: Annotated[str, Column("where", most=14)]
-    programs: Annotated[int, Column("programs", "count", wide=True, text=False)]
+    programs: Annotated[int, Column("programs", "count", wider=True, text=False)]
     calls: Annotated[int | None, Column("calls", "count")]
-    hits: Annotated[int | None, Column("hits", "count", "calls that found a program", wide=True)]
+    hits: Annotated[int | None, Column("hits", "count", "calls that found a program", wider=True)]
     traced: Annotated[int | None, Column("traced", "count")]
     trace: Annotated[float, Column("trace", "seconds", wide=True)]
-    lowering: Annotated[float, Column("lower", "seconds", wide=True, text=False)]
+    lowering: Annotated[float, Column("lower", "seconds", wider=True, text=False)]
     xla: Annotated[float, Column("XLA", "seconds", wide=True)]
     seconds: Annotated[float, Column("all", "seconds", "trace, lowering and XLA", text=False)]
-    code: Annotated[int | None, Column("code", "bytes", wide=True, text=False)]
+    code: Annotated[int | None, Column("code", "bytes", wider=True, text=False)]
     memory: Annotated[int | None, Column("memory", "bytes", "the peak of one run", wide=True)]
     flops: Annotated[int | None, Column("FLOPs", "amount", "of one run", wide=True)]
 
@@ -57,16 +57,16 @@ class ProgramRow(Row):
 
     program: Annotated[str, Column("program", "code")]
     inputs: Annotated[str, Column("inputs", "code")]
-    location: Annotated[str, Column("where", wide=True)]
+    location: Annotated[str, Column("where", wider=True)]
     calls: Annotated[int | None, Column("calls", "count", wide=True)]
     trace: Annotated[float, Column("trace", "seconds", wide=True)]
-    lowering: Annotated[float, Column("lower", "seconds", wide=True)]
+    lowering: Annotated[float, Column("lower", "seconds", wider=True)]
     xla: Annotated[float, Column("XLA", "seconds", wide=True)]
     seconds: Annotated[float, Column("all", "seconds", "trace, lowering and XLA")]
-    code: Annotated[int | None, Column("code", "bytes", wide=True)]
+    code: Annotated[int | None, Column("code", "bytes", wider=True)]
     memory: Annotated[int | None, Column("memory", "bytes", wide=True)]
     flops: Annotated[int | None, Column("FLOPs", "amount", wide=True)]
-    cached: Annotated[str, Column("cache", help="whether the persistent cache had it", wide=True)]
+    cached: Annotated[str, Column("cache", help="whether the persistent cache had it", wider=True)]
     hlo: Annotated[str, Column("HLO", help="whether its text is kept, or gone with its function")]
     keepable: bool
 
@@ -83,7 +83,7 @@ class TotalRow(Row):
 # Name of a sort order -> the value to sort by, and whether the order is descending.
 SORTS: dict[str, tuple[Callable[[FunctionInfo], int | float | str], bool]] = {
     "order": (lambda f: f.programs[0].id, False),
-    "name": (lambda f: f.name.lower(), False),
+    "name": (lambda f: f.title.lower(), False),
     "calls": (lambda f: f.calls, True),
     "hits": (lambda f: f.hits, True),
     "traced": (lambda f: f.traces, True),
@@ -142,6 +142,7 @@ class CacheView(PageView):
                     "By function",
                     name="What was compiled",
                     empty="Nothing has been compiled in this session yet.",
+                    weight="seconds",
                     actions=(Action("clear", "clear"),),
                 ),
                 Table(
@@ -183,7 +184,7 @@ def _facts(selected: list[FunctionInfo], programs: list[ProgramInfo]) -> list[st
         "lowering": sum(p.lowering_seconds for p in programs),
         "XLA": sum(p.xla_seconds for p in programs),
     }
-    facts = [f"{name} {written(seconds, 'seconds')}" for name, seconds in steps.items()]
+    facts = [f"{written(seconds, 'seconds')} {name}" for name, seconds in steps.items()]
     retraces = sum(len(f.retraces) for f in selected)
     if retraces:
         facts.append("retraced once" if retraces == 1 else f"retraced {retraces} times")
@@ -199,13 +200,16 @@ def _facts(selected: list[FunctionInfo], programs: list[ProgramInfo]) -> list[st
 
 def _row(function: FunctionInfo) -> FunctionRow:
     programs = function.programs
-    captured = function.kind not in ("eager", "jax.jit", "engine")
+    captured = function.programs[0].captured
     signatures = [", ".join(p.signature) for p in programs[-_MOST_PROGRAMS:]]
     return FunctionRow(
         id=function.id,
-        search_text=" ".join(dict.fromkeys([*(p.name for p in programs), *signatures])),
+        search_text=" ".join(
+            dict.fromkeys([function.name, *(p.name for p in programs), *signatures])
+        ),
         detail=_detail(function),
-        name=function.name,
+        opened=bool(function.retraces),
+        name=function.title,
         kind=function.kind,
         location=label(function.location),
         programs=len(programs),
@@ -237,8 +241,9 @@ def _detail(function: FunctionInfo) -> tuple[Section, ...]:
             f"programs of {function.id}",
             columns(ProgramRow, rows),
             rows,
-            f"Programs of {function.name}",
+            f"Programs of {function.title}",
             omitted=f"{left} earlier ones are not shown." if left else "",
+            weight="seconds",
             actions=(Action("keep", "keep", when="keepable"),),
         )
     )

@@ -161,7 +161,9 @@ class DiffView(View):
 
 
 def _program(reading: Reading, listing: Listing) -> DiffText:
-    return DiffText(reading.program.id, program_title(reading.program), listing.text)
+    shown = short if listing.stage == "hlo" else str
+    text = "\n".join(map(shown, listing.lines))
+    return DiffText(reading.program.id, program_title(reading.program), text)
 
 
 def _side(line: str | None, sign: str) -> str:

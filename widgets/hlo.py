@@ -62,7 +62,7 @@ class HloView(View):
     | --- | --- | --- |
     | stage | stage | `StageAnswer` |
     | neighbourhood | instruction (a name), hops | `GraphAnswer` |
-    | fold | depth, or null | `GraphAnswer`, with a module path as each node |
+    | fold | depth, or null; repeats | `GraphAnswer`, with a module path as each node |
     | instruction | name | `InstructionAnswer` |
     | diff | stage, other (a program's id) | `DiffData` |
     | download | stage | `File` |
@@ -164,7 +164,8 @@ class HloView(View):
             hops = int(arguments.get("hops") or 3)
             return self._graph(neighbourhood(self.reading.costs, instruction, hops), True)
         if ask == "fold":
-            return self._graph(folded(self.reading.costs, arguments.get("depth")), False)
+            depth, repeats = arguments.get("depth"), bool(arguments.get("repeats"))
+            return self._graph(folded(self.reading.costs, depth, repeats=repeats), False)
         if ask == "instruction":
             return self._instruction(arguments["name"])
         if ask == "diff":
@@ -250,7 +251,9 @@ class HloView(View):
             line = self._l(sources.of(module.instructions[n.id])) if of_instructions else -1
             cost = n.cost
             nodes.append(
-                GraphNode(n.id, n.label, n.detail, n.distance, cost.flops, cost.bytes, line)
+                GraphNode(
+                    n.id, n.label, n.detail, n.distance, cost.flops, cost.bytes, line, n.count
+                )
             )
         return GraphAnswer(nodes, [GraphEdge(*edge) for edge in graph.edges], graph.cut)
 
@@ -297,6 +300,6 @@ def _aligned(figures: Sequence[str]) -> str:
 
 
 def _comparable(info: ProgramInfo) -> list[ProgramInfo]:
-    """The programs to compare with: first those of the same function, then the others, each the latest first."""
-    others = [p for p in programs() if p.id != info.id and p.kind != "eager" and p.alive]
-    return sorted(others, key=lambda p: (p.source != info.source, -p.id))[:20]
+    """The programs to compare with: first those of the same function, then captured ones, each the latest first."""
+    others = [p for p in programs() if p.id != info.id and p.rank and p.kind != "eager" and p.alive]
+    return sorted(others, key=lambda p: (p.source != info.source, -p.rank, -p.id))[:20]

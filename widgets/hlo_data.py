@@ -6,6 +6,7 @@ means no line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -14,6 +15,7 @@ from jaxtorch.insight.hlo.reading import Reading
 from .hlo_format import parts_of
 from .memory import BufferRow, buffer_rows, memory_facts
 from .page import Column, Facts, Page, Row, Section, Table, columns
+from .units import written
 
 _ROWS = 200  # of a table
 
@@ -130,7 +132,7 @@ class StageAnswer(SourceLines):
 
 
 class GraphNode(NamedTuple):
-    """An instruction, or a scope."""
+    """An instruction, or a scope; `number` is how many equal scopes it stands for."""
 
     id: int
     label: str
@@ -139,6 +141,7 @@ class GraphNode(NamedTuple):
     flops: float
     bytes: float
     line: int
+    number: int
 
 
 class GraphEdge(NamedTuple):
@@ -206,13 +209,27 @@ def tables(reading: Reading, costs: list[CostRow]) -> tuple[Section, ...]:
         )
     )
     if fusions:
-        title = f"Fusions ({len(reading.fusions)})"
         shown = columns(FusionRow, fusions)
-        sections.append(Table("fusions", shown, fusions, title, selects=True))
+        title = f"Fusions ({_of_how_many(fusions, reading.fusions)})"
+        omitted = _omitted(fusions, reading.fusions, "most expensive")
+        sections.append(Table("fusions", shown, fusions, title, omitted=omitted, selects=True))
     if memory is not None:
         sections.append(memory_facts(memory, "Memory"))
     if buffers:
+        shown = columns(BufferRow, buffers)
+        omitted = _omitted(buffers, reading.buffers, "largest")
         sections.append(
-            Table("buffers", columns(BufferRow, buffers), buffers, "Memory", "Memory by buffer")
+            Table("buffers", shown, buffers, "Memory", "Memory by buffer", omitted=omitted)
         )
     return tuple(sections)
+
+
+def _of_how_many(shown: Sequence[object], every: Sequence[object]) -> str:
+    """How many rows there are; if not all of them are shown, how many of how many."""
+    number = written(len(every), "count")
+    return number if len(shown) == len(every) else f"{len(shown)} of {number}"
+
+
+def _omitted(shown: Sequence[object], every: Sequence[object], which: str) -> str:
+    """The sentence below a table that shows a part of its rows."""
+    return "" if len(shown) == len(every) else f"The {which} {_of_how_many(shown, every)}."

@@ -18,7 +18,7 @@ def program_title(info: ProgramInfo) -> str:
     """A short title of a program."""
     part = f", {info.part}" if info.part else ""
     location = f", {info.location}" if info.location is not None else ""
-    return f"#{info.id} {info.name} ({info.kind}{part}{location})"
+    return f"#{info.id} {info.title} ({info.kind}{part}{location})"
 
 
 def heading(reading: Reading) -> Page:

@@ -1,7 +1,8 @@
 """The page of a program: the source code with costs beside the listings, linked line by line, and tables below them.
 
-The page needs no script: links are anchors, and `<details>` folds long parts. A notebook saves the page. So listings
-are `<pre>` and not tables, because the inline styles of table cells would take most of the space.
+The page needs no script: links are anchors, and `<details>` folds long parts. A notebook saves the page. So code and
+listings are `<pre>` and not tables: the inline styles of table cells would take most of the space, and a page that
+leaves out the style (GitHub, or a notebook that is not trusted) keeps the indentation of a `<pre>`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 from html import escape
 
 from jaxtorch.insight.hlo.listing import STAGES, Listing
-from jaxtorch.insight.hlo.reading import Reading, Source
+from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.hlo.scopes import scope_of
 
 from .hlo_data import tables
@@ -33,17 +34,9 @@ _GUTTER = 8  # columns for the line numbers before a line
 _PANE = (
     "flex:1 1 420px;min-width:0;max-height:480px;overflow:auto;border:1px solid #8884;padding:4px"
 )
-_TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible"
-# The style of a notebook would give all columns the same width.
-_TABLE = "table-layout:auto;border-collapse:collapse;font-size:12px;line-height:1.4;width:100%"
-_HEAD = (
-    "padding:2px 6px;border-bottom:1px solid #8884;font-weight:600;white-space:nowrap;text-align:"
-)
-_NUMBER = "text-align:right;padding:0 6px;vertical-align:top;white-space:nowrap"
-_CODE = (
-    "font-size:12px;text-align:left;padding:0 6px;vertical-align:top;font-family:monospace;"
-    "white-space:pre-wrap;overflow-wrap:anywhere;min-width:160px"
-)
+_TEXT = "margin:2px 0;font:12px/1.4 monospace;white-space:pre;overflow:visible;text-align:left"
+_WIDEST = 66  # columns of code, before its figures
+_WIDTHS = (6, 7, 4, 7, 9)  # of `COLUMNS`
 _SHORT = {"jaxpr": "jaxpr", "stablehlo": "stable", "hlo": "hlo"}
 _pages = itertools.count(1)
 
@@ -81,24 +74,29 @@ class Page:
         first = {stage: self._first_lines(stage) for stage in self._chosen}
         out = []
         for source in self.reading.texts():
-            out.append(_head(source))
-            for number, code in enumerate(source.lines, source.first):
+            texts = [code.expandtabs(4) for code in source.lines]
+            width = min(_WIDEST, max(map(len, texts), default=0))
+            lines = [
+                f"<b>{'':5}{escape(source_title(source)):{width}}{_figures(COLUMNS)}  became</b>"
+            ]
+            for number, code in enumerate(texts, source.first):
                 key = source.file, number
                 links = " ".join(
                     f'<a href="#{self._anchor(stage, first[stage][key])}" title="{TITLES[stage]}">{name}</a>'
                     for stage, name in _SHORT.items()
                     if key in first.get(stage, ())
                 )
-                out.append(
-                    f'<tr id="{self._source_anchor(key)}"><td style="{_NUMBER};opacity:.6">{number}</td>'
-                    f'<td style="{_CODE}">{escape(code) or "&nbsp;"}</td>'
-                    f'{_numbers(cells(rows.get(key), total))}<td style="{_NUMBER}">{links}</td></tr>'
+                figures = _figures(cells(rows[key], total)) if key in rows else ""
+                padded = escape(f"{code:{width}}") if figures or links else escape(code)
+                lines.append(
+                    f'<span id="{self._source_anchor(key)}">{number:4} {padded}{figures}  {links}</span>'.rstrip()
                 )
+            out.append(f'<pre style="{_TEXT}">{chr(10).join(lines)}</pre>')
         unattributed = next((r for r in self.reading.lines if r.location is None), None)
         if unattributed is not None:
-            figures = _numbers(cells(unattributed, total))
-            out.append(f"<tr><td></td><td><i>no line of your code</i></td>{figures}<td></td></tr>")
-        return f'<table style="{_TABLE}">{"".join(out)}</table>'
+            figures = _figures(cells(unattributed, total))
+            out.append(f'<pre style="{_TEXT}">     no line of your code{figures}</pre>')
+        return "".join(out)
 
     def _first_lines(self, stage: str) -> dict[tuple[str, int], int]:
         """For each line of user code, the first visible line of a listing that comes from it."""
@@ -153,13 +151,6 @@ class Page:
         return f"jaxtorch-{self._number}-source-{file}-{key[1]}"
 
 
-def _head(source: Source) -> str:
-    columns = "".join(f'<th scope="col" style="{_HEAD}right">{name}</th>' for name in COLUMNS)
-    return (
-        f'<tr><th colspan="2" scope="col" style="{_HEAD}left">{escape(source_title(source))}</th>'
-        f'{columns}<th scope="col" style="{_HEAD}left">became</th></tr>'
-    )
-
-
-def _numbers(figures: tuple[str, ...]) -> str:
-    return "".join(f'<td style="{_NUMBER}">{figure}</td>' for figure in figures)
+def _figures(figures: tuple[str, ...]) -> str:
+    columns = zip(figures, _WIDTHS, strict=True)
+    return "".join(f"  {figure:>{width}}" for figure, width in columns)

@@ -20,6 +20,7 @@ class CodeRow(Row):
     """A line of code with its time on the device. The time is None if the line did nothing on the device."""
 
     line: Annotated[int, Column("line", "number")]
+    code: Annotated[str, Column("code", "code")]
     device: Annotated[float | None, Column("device", "nanoseconds", mark="inferred")]
     share: Annotated[float | None, Column("share", "share")]
     inclusive: Annotated[
@@ -30,14 +31,14 @@ class CodeRow(Row):
     ops: Annotated[float | None, Column("ops", "amount", wide=True)]
     bytes: Annotated[float | None, Column("bytes", "bytes", wide=True)]
     location: Annotated[str, Column("where", wide=True)]
-    code: Annotated[str, Column("code", "code")]
     inferred: bool
 
 
 class LinesView(ProfiledView, PageView):
-    """The lines of a `Profile`."""
+    """The lines of a `Profile` that took time; with `every`, those beside them too."""
 
     kind = "page"
+    every = False
 
     def page(self) -> Page:
         profile, sources = self.profile, self.sources()
@@ -51,7 +52,7 @@ class LinesView(ProfiledView, PageView):
             facts.append(
                 f"{duration(unattributed)} ({share(unattributed, profile.device)}) of no line"
             )
-        code = source_code(profile, sources, "In their order")
+        code = source_code(profile, sources, "In their order", self.every)
         table = slowest(code, "The slowest first", text_rows=0)
         return Page(
             self.title or "Lines",
@@ -60,15 +61,18 @@ class LinesView(ProfiledView, PageView):
         )
 
 
-def source_code(profile: Profile, sources: list[Source], title: str) -> list[Code[CodeRow]]:
+def source_code(
+    profile: Profile, sources: list[Source], title: str, every: bool = False
+) -> list[Code[CodeRow]]:
     """The source code with the time of each line."""
     sections = []
     for i, source in enumerate(sources):
         rows = [_row(profile, line) for line in source.lines]
         # Leave out the time of a source without self time, such as a cell that only calls others.
         time = f": {duration(source.total)}" if source.total else ""
-        shown = columns(CodeRow, rows)
-        sections.append(Code(f"source {i}", shown, rows, title, f"{source.title}{time}", "share"))
+        shown = tuple(c for c in columns(CodeRow, rows) if c.key != "line")
+        name = f"{source.title}{time}"
+        sections.append(Code(f"source {i}", shown, rows, title, name, "share", every))
     return sections
 
 

@@ -41,6 +41,7 @@ class Column:
         unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
         help: an explanation of the column, for the tooltip of the heading.
         wide: whether a narrow notebook cell leaves the column out.
+        wider: whether one of usual width does, too.
         mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
         text: whether a terminal shows the column.
@@ -51,6 +52,7 @@ class Column:
     unit: Unit = "text"
     help: str = ""
     wide: bool = False
+    wider: bool = False
     mark: str = ""
     key: str = ""
     text: bool = field(default=True, metadata=KERNEL_ONLY)
@@ -64,12 +66,14 @@ class Row:
     Attributes:
         id: unique in its table; for a line of code, the line number.
         search_text: more text that a filter searches.
+        opened: whether `detail` is open at first.
         detail: the sections that open below the row. A terminal only shows the notes among them.
     """
 
     id: int | str
     search_text: str = ""
     detail: tuple[Section, ...] = ()
+    opened: bool = False
 
 
 R = TypeVar("R", bound=Row, covariant=True)
@@ -150,6 +154,7 @@ class Table:
         actions: the buttons of each row.
         text_rows: how many rows a terminal shows; 0 leaves the table out.
         opened: whether the part of the HTML page that contains the table is open at first.
+        weight: the key of the column that says which rows matter most, where a saved page has room for some of them.
     """
 
     key: str
@@ -164,15 +169,19 @@ class Table:
     actions: tuple[Action, ...] = ()
     text_rows: int = field(default=1000, metadata=KERNEL_ONLY)
     opened: bool = field(default=False, metadata=KERNEL_ONLY)
+    weight: str = field(default="", metadata=KERNEL_ONLY)
     type: Literal["table"] = "table"
 
 
 @dataclass(frozen=True)
 class Code(Generic[R]):
-    """The lines of a source in order, each with its figures. The last column is the code.
+    """The lines of a source in order, each with its figures. The first column is the code; a line's id is its number.
+
+    Lines without a figure are left out at first. The further back a column is, the sooner a narrow page leaves it out.
 
     Attributes:
         heat: the key of a column of shares. It sets the colour of each line.
+        every: whether lines without a figure are shown too.
         in_text: whether a terminal shows the code.
     """
 
@@ -182,6 +191,7 @@ class Code(Generic[R]):
     title: str = ""
     name: str = ""
     heat: str = ""
+    every: bool = False
     in_text: bool = field(default=True, metadata=KERNEL_ONLY)
     type: Literal["code"] = "code"
 
@@ -294,6 +304,22 @@ def filtered(table: Table, query: str) -> list[Row]:
 def is_numeric(column: Column) -> bool:
     """Whether the values are aligned right."""
     return column.unit not in ("text", "code")
+
+
+def heaviest(table: Table, rows: Sequence[Row], most: int) -> list[Row]:
+    """At most so many of the rows, in their order: those with the greatest weight; the first if the table has none."""
+    if len(rows) <= most or not table.weight:
+        return list(rows[:most])
+    weights = [getattr(row, table.weight) or 0 for row in rows]
+    chosen = sorted(range(len(rows)), key=lambda i: -weights[i])[:most]
+    return [rows[i] for i in sorted(chosen)]
+
+
+def shown_lines(code: Code[R], every: bool = False) -> list[R]:
+    """The lines of code to show: those that have a figure, or every line if that is asked for or none has one."""
+    keys = [column.key for column in code.columns[1:]]
+    some = [row for row in code.rows if any(getattr(row, key) is not None for key in keys)]
+    return some if some and not (every or code.every) else list(code.rows)
 
 
 def ascending_gap(rows: Sequence[Row], i: int) -> bool:

@@ -1,12 +1,16 @@
 """A page as HTML without a script. Its inline style works on light and dark pages.
 
 Sections with a title fold (`<details>`). The first of them is open. Everything that comes from a user is escaped.
+
+A notebook saves the page, so it has at most `LARGEST` bytes: of long tables, it has the rows that matter most. GitHub,
+and a notebook that is not trusted, leave out the style. So code is in a `<pre>`, in which it keeps its indentation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from .page import (
     Chart,
@@ -19,39 +23,59 @@ from .page import (
     Row,
     Section,
     Table,
-    ascending_gap,
     cell,
     filtered,
+    heaviest,
     is_numeric,
+    shown_lines,
 )
-from .page_text import shortened
+from .page_text import code_lines, shortened
 
-ROWS = 200  # of a table
+LARGEST = 53_000  # bytes of a page, as JSON
+
+
+class Room(NamedTuple):
+    """How much of a table there is room for: its rows, and how many of these open (within, as many rows)."""
+
+    rows: int
+    details: int
+
+
+_MOST = Room(200, 200)
+_LESS = tuple(Room(200, n) for n in (100, 50, 25, 12, 8, 5, 3)) + tuple(
+    Room(n, 3) for n in (150, 100, 60, 30, 15)
+)
+_LINES = 100  # of code, all of which the page shows on request
+_WIDTH = 110  # columns of code and its figures
 _LONGEST = 200  # characters of a value
 
 # The style of a notebook would give all columns the same width and align them at the right.
 _TABLE = "table-layout:auto;border-collapse:collapse;text-align:left;font-size:13px;margin:4px 0"
-_HEAD = (
-    "padding:3px 14px 3px 0;font-weight:600;text-align:{};white-space:nowrap;vertical-align:bottom"
-)
-_CELL = "padding:3px 14px 3px 0;text-align:{};vertical-align:top"
+_HEAD = "text-align:{}"
 _ROW = "background:none;border-top:1px solid #8884"
+_CELL = "text-align:{}"
 _SPAN = "padding:0 0 4px 14px;text-align:left"
-_LINE = "padding:0 14px 0 0;text-align:{};vertical-align:top;white-space:nowrap"
-_FIXED = "font-family:ui-monospace,Menlo,Consolas,monospace"
+_CODE = "margin:2px 0;font:12px/1.4 ui-monospace,Menlo,Consolas,monospace;white-space:pre;text-align:left"
 _NAME = f"{_CELL.format('left')};font-weight:600"
 _DIM = "opacity:0.7"
-_HEAT = "#3b82f6"
 
 
 def page_html(page: Page) -> str:
-    """The whole page."""
+    """The whole page, in at most `LARGEST` bytes if the rows of its tables are what takes the space."""
+    for room in (_MOST, *_LESS):
+        html = _page(page, room)
+        if len(html.encode()) + html.count('"') <= LARGEST:  # a notebook escapes quotes
+            break
+    return html
+
+
+def _page(page: Page, room: Room) -> str:
     heading = f"<b>{escape(page.title)}</b>" if page.title and page.facts else escape(page.title)
     head = " · ".join(part for part in (heading, *map(escape, page.facts)) if part)
     parts = [f'<p style="margin:4px 0">{text}</p>' for text in [head] if text]
     parts += [f'<p style="margin:4px 0">{_with_code(page.finding)}</p>'] if page.finding else []
     parts += [f'<p style="margin:4px 0">{escape(text)}</p>' for text in page.warnings]
-    return "".join(parts) + sections_html(page.sections, page.filter or "", opened=True)
+    return "".join(parts) + sections_html(page.sections, page.filter or "", True, room)
 
 
 def _with_code(sentence: str) -> str:
@@ -60,28 +84,30 @@ def _with_code(sentence: str) -> str:
     return "".join(f"<code>{text}</code>" if i % 2 else text for i, text in pieces)
 
 
-def sections_html(sections: Sequence[Section], query: str = "", opened: bool = False) -> str:
+def sections_html(
+    sections: Sequence[Section], query: str = "", opened: bool = False, room: Room = _MOST
+) -> str:
     """Sections, one after the other. Sections with the same title are one part that folds."""
     parts: list[str] = []
     titles: dict[str, str] = {}
     for section in sections:
         if section.title:
-            titles[section.title] = titles.get(section.title, "") + _section(section, query)
+            titles[section.title] = titles.get(section.title, "") + _section(section, query, room)
         else:
-            parts.append(_section(section, query))
+            parts.append(_section(section, query, room))
     drawn = {s.title for s in sections if isinstance(s, Chart | Table) and s.opened}
     for i, (title, inner) in enumerate(titles.items()):
         parts.append(details(title, inner, (opened and i == 0) or title in drawn) if inner else "")
     return "".join(parts)
 
 
-def _section(section: Section, query: str) -> str:
+def _section(section: Section, query: str, room: Room) -> str:
     if isinstance(section, Facts):
         return _facts(section)
     if isinstance(section, Notes):
         return f"<ul>{''.join(map(_note, section.notes))}</ul>"
     if isinstance(section, Table):
-        return _table(section, query)
+        return _table(section, query, room)
     if isinstance(section, Code):
         return _code(section)
     return section.html()
@@ -101,31 +127,44 @@ def _note(note: Note) -> str:
     return f"<li>{escape(note.text)}{more}</li>"
 
 
-def _table(table: Table, query: str) -> str:
+def _table(table: Table, query: str, room: Room) -> str:
     matching = filtered(table, query)
     if not matching and not table.empty:
         return ""
     if not matching:
         message = f"No row contains {query!r}." if table.rows else table.empty
         return f'<p style="margin:4px 0;{_DIM}">{escape(message)}</p>'
-    rows = enumerate(matching[:ROWS], 1)
-    body = "".join(_row(row, table.columns, str(i) if table.numbered else "") for i, row in rows)
-    more = len(matching) - ROWS
-    notes = [f"and {more} more"] if more > 0 else []
+    rows = heaviest(table, matching, room.rows)
+    opening = {id(r) for r in heaviest(table, [r for r in rows if r.detail], room.details)}
+    body = "".join(
+        _row(
+            row,
+            table.columns,
+            str(i) if table.numbered else "",
+            room if id(row) in opening else None,
+        )
+        for i, row in enumerate(rows, 1)
+    )
+    more = len(matching) - len(rows)
+    notes = [f"and {more} more: the live view has them"] if more > 0 else []
     notes += [table.omitted] if table.omitted else []
     below = "".join(f'<p style="margin:4px 0;{_DIM}">{escape(text)}</p>' for text in notes)
     number = (Column("#", "count"),) if table.numbered else ()
     return _framed((*number, *table.columns), body) + below
 
 
-def _row(row: Row, columns: Sequence[Column], number: str) -> str:
+def _row(row: Row, columns: Sequence[Column], number: str, room: Room | None) -> str:
+    """A row. With `room`, what opens below it, too."""
     cells = f'<td style="{_CELL.format("right")}">{number}</td>' if number else ""
     cells += "".join(
         f'<td style="{_CELL.format(_side(column))}">'
         f"{escape(shortened(cell(row, column), _LONGEST))}</td>"
         for column in columns
     )
-    inner = sections_html(row.detail)
+    inner = ""
+    if room is not None:
+        within = Room(room.details, room.details)
+        inner = sections_html(row.detail, opened=row.opened, room=within)
     width = len(columns) + bool(number)
     opened = (
         f'<tr style="background:none"><td colspan="{width}" style="{_SPAN}">{inner}</td></tr>'
@@ -136,25 +175,18 @@ def _row(row: Row, columns: Sequence[Column], number: str) -> str:
 
 
 def _code(code: Code) -> str:
-    body = []
-    for i, row in enumerate(code.rows):
-        if ascending_gap(code.rows, i):
-            body.append(f'<tr><td colspan="{len(code.columns)}" style="{_DIM}">⋮</td></tr>')
-        cells = "".join(_figure(row, column, code.heat) for column in code.columns[:-1])
-        line = escape(shortened(cell(row, code.columns[-1]), _LONGEST)) or " "
-        style = f"{_LINE.format('left')};{_FIXED};white-space:pre"
-        body.append(f'<tr style="background:none">{cells}<td style="{style}">{line}</td></tr>')
-    name = f'<div style="margin-top:6px"><b>{escape(code.name)}</b></div>'
-    return name + _framed(code.columns, "".join(body))
+    shown = shown_lines(code)
+    every = shown_lines(code, every=True)
+    html = _lines(code, shown)
+    if len(shown) < len(every) <= _LINES:
+        html += details(f"all {len(every)} lines", _lines(code, every))
+    return html
 
 
-def _figure(row: Row, column: Column, heat: str) -> str:
-    share = getattr(row, column.key)
-    bar = ""
-    if column.key == heat and share:
-        bar = f";background:linear-gradient(90deg,{_HEAT}55 {100 * share:.1f}%,transparent {100 * share:.1f}%)"
-    text = escape(cell(row, column))
-    return f'<td style="{_LINE.format(_side(column))}{bar}">{text}</td>'
+def _lines(code: Code, rows: Sequence[Row]) -> str:
+    head, *lines = map(escape, code_lines(code, rows, _WIDTH))
+    text = "\n".join([f"<b>{head}</b>", *lines])
+    return f'<div style="overflow-x:auto"><pre style="{_CODE}">{text}</pre></div>'
 
 
 def _framed(columns: Sequence[Column], body: str) -> str:
@@ -163,7 +195,7 @@ def _framed(columns: Sequence[Column], body: str) -> str:
         for column in columns
     )
     return (
-        f'<div style="overflow-x:auto"><table style="{_TABLE}">'
+        f'<div style="overflow-x:auto"><table cellpadding="4" style="{_TABLE}">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

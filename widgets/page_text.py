@@ -18,6 +18,7 @@ from .page import (
     cell,
     filtered,
     is_numeric,
+    shown_lines,
 )
 
 WIDTH = 120
@@ -98,11 +99,57 @@ def _table(table: Table, query: str, first: bool) -> list[str]:
 
 
 def _code(code: Code) -> list[str]:
-    head, *lines = _aligned(code, code.rows)
-    shown = [code.name, head, "-" * (len(head) + 2)]
-    for i, line in enumerate(lines):
-        shown += ["  ...", line] if ascending_gap(code.rows, i) else [line]
-    return shown
+    head, *lines = code_lines(code, shown_lines(code))
+    return [head, "-" * len(head), *lines]
+
+
+def code_lines(code: Code, rows: Sequence[Row], width: int = WIDTH) -> list[str]:
+    """The header and the lines of code, with their figures at the right: as many as leave the code half the width."""
+    texts = [f"{row.id:>4}  {cell(row, code.columns[0]).expandtabs(4)}" for row in rows]
+    longest = max(map(len, (*texts, code.name)), default=0)
+    figures = _figures(code, rows)
+    while len(figures) > 1 and width - _length(figures) < min(longest, width // 2):
+        figures.pop()
+    room = min(longest, width - _length(figures))
+    lines = []
+    for i, text in enumerate([code.name, *texts]):
+        if i and ascending_gap(rows, i - 1):
+            lines.append("   ⋮")
+        values = "  ".join(figure[i] for figure in figures)
+        lines.append(f"{shortened(text, room):{room}}  {values}".rstrip())
+    return lines
+
+
+def _length(figures: list[list[str]]) -> int:
+    return sum(2 + len(figure[0]) for figure in figures)
+
+
+def _figures(code: Code, rows: Sequence[Row]) -> list[list[str]]:
+    """The figures in columns: in each, the heading and the values, all of one length. A share has a bar beside it."""
+    columns = []
+    for column in code.columns[1:]:
+        texts = [column.label, *(cell(row, column) for row in rows)]
+        texts = [text.rjust(max(map(len, texts))) for text in texts]
+        if column.key == code.heat:
+            bars = ["", *(bar(getattr(row, column.key) or 0.0) for row in rows)]
+            texts = [f"{text} {drawn:{_BAR}}" for text, drawn in zip(texts, bars, strict=True)]
+        columns.append(texts)
+    return columns
+
+
+_BAR = 8  # the length of a whole
+
+
+def bar(share: float) -> str:
+    """A share as a bar.
+
+    Example:
+        >>> from jaxtorch.widgets.page_text import bar
+        >>> bar(1.0), bar(0.3), bar(0.001), bar(0.0)
+        ('████████', '██▍', '▏', '')
+    """
+    eighths = max(round(share * _BAR * 8), int(share > 0))
+    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
 
 
 def _aligned(section: Table | Code, rows: Sequence[Row], numbered: bool = False) -> list[str]:

@@ -1,7 +1,11 @@
-"""The timeline of a profile as inline SVG. The events of a lane are in rows by their depth.
+"""The timeline of a profile as boxes. The events of a lane are in rows by their depth.
 
 A page without a script cannot zoom, so only the busiest lanes and the longest events of each lane are drawn. A note
 below the lane counts the other events. The colours are those of the categories, as everywhere in a profile.
+
+The name of an event is the tooltip of its box. Where the style is taken off (GitHub, a notebook that is not trusted),
+the boxes are empty, and the names of the lanes remain. Of an SVG, the names of all events would remain, as one long
+text.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import numpy as np
 
 from jaxtorch.insight.profile.categories import CATEGORIES, categories
 
-from .page_text import shortened
 from .profile_data import COLOURS
 from .units import duration
 
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from jaxtorch.insight.profile.events import Events
     from jaxtorch.insight.profile.summary import Profile
 
-_WIDTH, _ROW, _NAMES = 1000, 14, 150
+_ROW, _NAMES = 14, 150  # pixels
+_LEAST = 0.05  # percent: the width of a box that can be seen
 MOST = 300  # pieces drawn
 _LANES = 12
 
@@ -33,27 +37,27 @@ def timeline(profile: Profile, most: int = MOST) -> str:
         return ""
     begin, end = profile.recording.runs[0][0], profile.recording.runs[-1][1]
     lanes = _busiest(events)
-    scale = (_WIDTH - _NAMES) / max(1, end - begin)
+    scale = 100 / max(1, end - begin)
     colour = [COLOURS[name] for name in CATEGORIES]
     colours = [colour[i] for i in categories(profile.recording, profile.attribution).tolist()]
-    rows, top = [], 16
-    for lane in lanes:
-        pieces, height = _lane(events, lane, begin, scale, most // len(lanes), colours)
-        name = escape(events.lanes[lane].name[:22])
-        rows.append(
-            f'<text x="0" y="{top + 11}" font-size="11" fill="currentColor">{name}</text>'
-            f'<g transform="translate({_NAMES},{top})" fill="currentColor" fill-opacity=".6" font-size="9">{pieces}</g>'
-        )
-        top += height * _ROW + 4
-    axis = "".join(
-        f'<text x="{_NAMES + (_WIDTH - _NAMES) * i / 4:.0f}" y="10" font-size="10" fill="currentColor" '
-        f'opacity=".7" text-anchor="{"end" if i == 4 else "start"}">{duration((end - begin) * i / 4)}</text>'
-        for i in range(5)
-    )
+    rows = [
+        f'<div style="display:flex"><div style="flex:none;width:{_NAMES}px;overflow:hidden">'
+        f"{escape(events.lanes[lane].name[:22])}</div>"
+        f'<div style="flex:1;min-width:0;overflow:hidden;margin-bottom:4px">'
+        f"{_lane(events, lane, begin, scale, most // len(lanes), colours)}</div></div>"
+        for lane in lanes
+    ]
     return (
-        f'<svg role="img" aria-label="timeline of {duration(end - begin)}" viewBox="0 0 {_WIDTH} {top}" '
-        f'style="width:100%;height:auto;max-height:420px" xmlns="http://www.w3.org/2000/svg">{axis}{"".join(rows)}</svg>'
+        f'<div role="img" aria-label="timeline of {duration(end - begin)}" '
+        f'style="font-size:11px;line-height:{_ROW}px;text-align:left;white-space:nowrap">{_axis(end - begin)}'
+        f"{''.join(rows)}</div>"
     )
+
+
+def _axis(length: int) -> str:
+    marks = "".join(f"<span>{duration(length * i / 4)} </span>" for i in range(5))
+    style = f"display:flex;justify-content:space-between;margin-left:{_NAMES}px;opacity:.7"
+    return f'<div style="{style}">{marks}</div>'
 
 
 def _busiest(events: Events) -> list[int]:
@@ -67,29 +71,36 @@ def _busiest(events: Events) -> list[int]:
 
 def _lane(
     events: Events, lane: int, begin: int, scale: float, most: int, colours: list[str]
-) -> tuple[str, int]:
-    """The rectangles of a lane, and the number of rows that they take."""
+) -> str:
+    """The rows of a lane, and a note on what is left out."""
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4))
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]
-    drawn, omitted = np.sort(rows[:most]), rows[most:]
-    least = int(events.depth[rows].min(initial=4))
-    depths = 1 + int(events.depth[drawn].max(initial=least)) - least
-    pieces = []
-    for i in drawn.tolist():
-        x, width = (events.start[i] - begin) * scale, max(0.4, events.duration[i] * scale)
-        y, name = (events.depth[i] - least) * _ROW, events.names[events.name[i]]
-        label = ""
-        if width > 7 * min(len(name), 6):
-            fitting = escape(shortened(name, int(width / 6)))
-            label = f'<text x="{x + 2:.1f}" y="{y + 10}" fill-opacity="1">{fitting}</text>'
-        pieces.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 1}" fill="{colours[i]}">'
-            f"<title>{escape(name)}: {duration(events.duration[i])}</title></rect>{label}"
+    drawn, omitted = rows[:most], rows[most:]
+    parts = []
+    for depth in np.unique(events.depth[drawn]).tolist():
+        numbers = drawn[events.depth[drawn] == depth]
+        parts.append(
+            _boxes(
+                events, numbers[np.argsort(events.start[numbers])].tolist(), begin, scale, colours
+            )
         )
     if len(omitted):
-        pieces.append(
-            f'<text x="0" y="{depths * _ROW + 9}" fill-opacity=".8">and {len(omitted)} '
-            f"shorter events, {duration(float(events.self_time[omitted].sum()))} in all</text>"
+        time = duration(float(events.self_time[omitted].sum()))
+        parts.append(
+            f'<div style="opacity:.7">and {len(omitted)} shorter events, {time} in all</div>'
         )
-        depths += 1
-    return "".join(pieces), depths
+    return "".join(parts)
+
+
+def _boxes(events: Events, numbers: list[int], begin: int, scale: float, colours: list[str]) -> str:
+    """Events that follow each other, as boxes in one row: each is placed by its distance from the one before."""
+    boxes, at = [], 0.0
+    for i in numbers:
+        start, width = (events.start[i] - begin) * scale, max(_LEAST, events.duration[i] * scale)
+        name = events.names[events.name[i]]
+        boxes.append(
+            f'<i title="{escape(name)}: {duration(events.duration[i])}" style="margin-left:{max(0, start - at):.2f}%;'
+            f'width:{width:.2f}%;background:{colours[i]}8c"></i>'
+        )
+        at = max(at, start) + width
+    return f'<div style="display:flex;height:{_ROW - 1}px;margin-bottom:1px">{"".join(boxes)}</div>'

@@ -13,6 +13,7 @@ State = dict[str, object]
 
 _WITHIN = re.compile(r"[.\[]")
 _NAMES = 4  # that one piece of advice lists; of more names, the number is given
+_EDITED = "There is nothing to do: a function that was edited is traced once."
 _HOOK = re.compile(r"\._\w*hooks\w*\[\d+\]")
 
 
@@ -71,14 +72,39 @@ def reasons(changes: list[Change]) -> list[Reason]:
         >>> {r.advice for r in reasons(changes({"p": old, "q": old}, {"p": new, "q": new}))}
         {'Pass `p` and `q` in a tensor: tensors are operands of the program.'}
     """
-    phrases = {_phrase(*change): (change.path, _advice(*change)) for change in changes}
+    phrases = {_phrase(*change): (change.path, _advice(*change)) for change in _counted(changes)}
     names: dict[str, dict[str, None]] = {}
     for path, advice in phrases.values():
-        names.setdefault(advice, {})[f"`{_WITHIN.split(path)[0]}`"] = None
+        names.setdefault(advice, {})[f"`{_root(path)}`"] = None
     return [
         Reason(what, _with_names(advice, list(names[advice])))
         for what, (_, advice) in phrases.items()
     ]
+
+
+def _counted(changes: list[Change]) -> list[Change]:
+    """The changes, with the gradients that came or went as one: an optimizer has one for each parameter."""
+    groups: dict[object, list[Change]] = {}
+    for change in changes:
+        key = (_root(change.path), change.old is None) if _is_gradient(change) else change.path
+        groups.setdefault(key, []).append(change)
+    return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _together(group: list[Change]) -> Change:
+    path, old, new = group[0]
+    gone = "gone" if new is None else "new"
+    return Change(path, old, Phrase(f"and {len(group) - 1} other gradients are {gone}"))
+
+
+def _is_gradient(change: Change) -> bool:
+    """Whether a gradient is there that was not, or the other way round."""
+    return change.path.endswith(".grad") and (change.old is None) != (change.new is None)
+
+
+def _root(path: str) -> str:
+    """The name that a path begins with."""
+    return _WITHIN.split(path)[0]
 
 
 def distance(changes: list[Change]) -> int:
@@ -152,7 +178,10 @@ def _advice(path: str, old: object, new: object) -> str:
     if isinstance(new, TensorLook) and isinstance(old, Value):
         return "This happens once for each number."
     if isinstance(new, Code):
-        return "Define the function once, in a cell of its own."
+        edited = isinstance(old, Code) and old.code != new.code
+        return _EDITED if edited else "Define the function once, in a cell of its own."
+    if path.endswith(".grad"):
+        return "Calls with and without a gradient in `.grad` have separate programs: this happens once for each."
     if path.startswith("torch.") or path == "autocast" or path.endswith(".training"):
         return "Each mode has its own program: this happens once for each."
     if isinstance(old, Value) and isinstance(new, Value) and new.type in (int, float):
@@ -162,7 +191,9 @@ def _advice(path: str, old: object, new: object) -> str:
     if isinstance(old, Identity) or isinstance(new, Identity):
         return "Create {} once and use the same object at each call."
     if old is None or new is None:
-        return "Pass {} at every call or at none."
+        if path == _root(path):  # an argument
+            return "Pass {} at every call or at none."
+        return "Keep the contents of {} the same at every call."
     return "Keep {} the same between calls."
 
 

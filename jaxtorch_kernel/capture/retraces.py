@@ -25,7 +25,7 @@ from .reasons import State, changes, distance, outermost, reasons
 from .signature import Arguments
 
 _MOST_STATES = 8  # earlier states of a function that a new one is compared with
-_KINDS = ("pure", "jit", "cell", "compile")  # the kinds of sources that warn about many traces
+_KINDS = ("pure", "jit", "compile")  # the kinds of sources that warn about many traces
 
 
 class Traced(Protocol):
@@ -112,7 +112,7 @@ def warn_if_often(source: FunctionRecord) -> None:
     file, line = site_of(caller) if caller is not None else ("<unknown>", 0)
     where = describe(*caller[1:]) if caller is not None else ""
     warnings.warn_explicit(
-        f"`{source.name}` was traced {source.traces} times{where}, each of them a compilation.{cause} "
+        f"`{source.title or source.name}` was traced {source.traces} times{where}, each of them a compilation.{cause} "
         "jaxtorch.insight.explain_recompiles() lists all retraces; "
         "jaxtorch.config.update(max_traces=None) turns this warning off.",
         UserWarning,

@@ -4,30 +4,22 @@
 the program on request: jaxpr and StableHLO from the trace; optimized HLO, memory and FLOPs from the executable. The
 list of programs does not keep them alive. When a program can no longer run, only its record remains, unless its text
 was kept (`keep`).
-
-The key of XLA's persistent cache leaves out source lines. So a program from the cache has the source lines of the
-session or cell that compiled it first. When the HLO of such a program is requested, the program is compiled again from
-its own trace, without the cache. The instructions are the same, and the source lines are correct.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
-from ..base.jax_private import as_if_at, compile_with_own_lines, hlo_proto, without_lowering
 from ..base.naming import stablehlo_of
 from ..programs import stats
-from ..programs.compiling import phase
-from .hlo.module import read_module
-from .hlo.wire import fields
+from .own_lines import lowered, own_hlo
 
+# Of the kinds of programs that are not captured code.
+_RANKS = {"engine": 0, "eager": 1, "deferred": 1, "call_jax": 2, "jax.jit": 2}
 _CELL = re.compile(r"<ipython-input-(\d+)-")
 
 
@@ -95,8 +87,9 @@ class ProgramInfo:
     Attributes:
         id: its number in this session, from 1.
         name: the name of the operator, function or cell.
-        kind: what compiled it: "eager", "pure", "jit", "cell", "compile", "scan", "call_jax", or "jax.jit" for the
-            user's own JAX code.
+        title: what a reader calls it: its name; for a cell without one, its first line.
+        kind: what compiled it: "eager", "pure", "jit", "compile", "scan", "call_jax"; "jax.jit" for the user's own JAX
+            code; "engine" for the small array operations that jaxtorch itself runs through JAX.
         part: "" for a whole call, "saving" for a forward pass that saves residuals, or "backward".
         location: the line that requested it.
         calls: how often it ran; 0 if calls are not counted.
@@ -110,6 +103,7 @@ class ProgramInfo:
 
     id: int
     name: str
+    title: str
     kind: str
     part: str
     location: Location | None
@@ -131,6 +125,16 @@ class ProgramInfo:
         return self.trace_seconds + self.lowering_seconds + self.xla_seconds
 
     @property
+    def rank(self) -> int:
+        """How likely a reader means it who names no program: 3 for captured code, 0 for what the engine runs itself."""
+        return _RANKS.get(self.kind, 3)
+
+    @property
+    def captured(self) -> bool:
+        """Whether it comes from captured code."""
+        return self.rank == 3
+
+    @property
     def alive(self) -> bool:
         """Whether it can still run."""
         return self._record.handle() is not None
@@ -144,14 +148,14 @@ class ProgramInfo:
         if (kept := _kept.get(self._record)) is not None:
             return kept.stablehlo
         return _ask_handle(
-            self._record, lambda h: h.traced and stablehlo_of(_lowered(h), debug_info=True)
+            self._record, lambda h: h.traced and stablehlo_of(lowered(h), debug_info=True)
         )
 
     def hlo_proto(self) -> bytes | None:
         """The optimized HLO, a serialized `HloModuleProto`; None if the program is gone."""
         if (kept := _kept.get(self._record)) is not None:
             return kept.hlo
-        return _ask_handle(self._record, lambda h: _hlo(self._record, h))
+        return _ask_handle(self._record, lambda h: own_hlo(self._record, h))
 
     def jaxpr(self) -> str | None:
         """The jaxpr, as JAX prints it; None if the program is gone."""
@@ -220,9 +224,9 @@ def program(name_or_id: str | int) -> ProgramInfo:
     if wanted.isdigit():
         matches = [p for p in compiled if p.id == int(wanted)]
     else:
-        # Prefer programs that are still alive, then forward over backward.
-        matches = [p for p in compiled if p.name == wanted]
-        matches.sort(key=lambda p: (p.alive, p.part != "backward"))
+        # Prefer programs that are still alive, then those of the user, then forward over backward.
+        matches = [p for p in compiled if wanted in (p.name, p.title)]
+        matches.sort(key=lambda p: (p.alive, p.kind != "engine", p.part != "backward"))
     if matches:
         return matches[-1]
     if not compiled:
@@ -232,6 +236,16 @@ def program(name_or_id: str | int) -> ProgramInfo:
     names = list(dict.fromkeys(p.name for p in compiled))
     near = max(names, key=lambda n: difflib.SequenceMatcher(None, wanted, n).ratio())
     raise LookupError(f"no program is named {wanted!r}. The nearest is {near!r}")
+
+
+def latest() -> ProgramInfo | None:
+    """The program that a reader means who names none: the latest of captured code, if there is one that can still run.
+
+    Otherwise the latest of the user's JAX code, or of an eager operator. A forward program is preferred to its backward
+    program, which is compiled after it.
+    """
+    alive = [p for p in programs() if p.alive]
+    return max(alive, key=lambda p: (p.rank, p.part != "backward", p.id), default=None)
 
 
 def keep(info: ProgramInfo) -> None:
@@ -269,6 +283,7 @@ def _info(record: stats.ProgramRecord) -> ProgramInfo:
     return ProgramInfo(
         record.id,
         record.name,
+        source.title or record.name,
         source.kind,
         record.part,
         location_of(record.site),
@@ -313,71 +328,6 @@ def _cached_answer(record: stats.ProgramRecord, question: str, ask: Callable[[An
             return None
         _answers[key] = ask(handle)
     return _answers[key]
-
-
-def _lowered(handle: Any) -> Any:
-    with jax.enable_x64(True), as_if_at(handle.stack):
-        return without_lowering(handle.traced).lower()  # not kept after use
-
-
-def _hlo(record: stats.ProgramRecord, handle: Any) -> bytes | None:
-    """The HLO with the source lines of its own trace, and with the id of the running module."""
-    running = hlo_proto(handle.executable)
-    has_own_lines = record.persistent_hit is False or handle.traced is None
-    if running is None or has_own_lines or not _cache_in_use():
-        return running
-    cached = _traced_hlo.setdefault(handle.traced.jaxpr, {})
-    if record not in cached:
-        with phase(record.name, "XLA"):
-            cached[record] = hlo_proto(compile_with_own_lines(_lowered(handle)))
-    traced = cached[record]
-    # A `jax.jit` program is lowered again from its jaxpr alone, and may differ from the running one.
-    if traced is None or (
-        record.cause.function.kind == "jax.jit" and not _equal_instructions(traced, running)
-    ):
-        return running
-    number = module_id(running)
-    # Append the id. If a message has a scalar field twice, its last value is valid.
-    return traced if number is None else traced + b"\x28" + _varint(number)
-
-
-# Trace -> record -> the HLO with the trace's own source lines. Filled on request.
-_traced_hlo: weakref.WeakKeyDictionary[Any, dict[Any, bytes | None]] = weakref.WeakKeyDictionary()
-
-
-def _equal_instructions(first: bytes, second: bytes) -> bool:
-    """Whether two modules have the same instructions with the same names. Names of arguments may differ."""
-    instructions = [
-        [
-            (i.name if i.opcode != "parameter" else "", i.opcode, i.shape.text)
-            for i in read_module(proto).instructions.values()
-        ]
-        for proto in (first, second)
-    ]
-    return instructions[0] == instructions[1]
-
-
-def _cache_in_use() -> bool:
-    options: Any = jax.config
-    return bool(options.jax_compilation_cache_dir) and bool(options.jax_enable_compilation_cache)
-
-
-def module_id(proto: bytes) -> int | None:
-    r"""`HloModuleProto.id` (field 5), which identifies a program in a profile.
-
-    Example:
-        >>> module_id(b"\x0a\x01m\x28\x96\x01")
-        150
-    """
-    return dict(fields(proto)).get(5)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def _memory(analysis: Any) -> Memory | None:

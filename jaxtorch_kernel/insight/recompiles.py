@@ -47,6 +47,7 @@ class FunctionInfo:
 
     Attributes:
         id: its number, `ProgramInfo.source`.
+        title: what a reader calls it: its name; for a cell without one, its first line.
         location: where it was traced last.
         calls, hits, traces: the number of all calls, of calls that found a program, and of calls that traced. The calls
             of eager operators and of plain `jax.jit` are not counted; `calls` is then the number of program runs.
@@ -56,6 +57,7 @@ class FunctionInfo:
 
     id: int
     name: str
+    title: str
     kind: str
     location: Location | None
     calls: int
@@ -76,7 +78,7 @@ class Explanation(tuple[FunctionInfo, ...]):
     def __repr__(self) -> str:
         lines = []
         for function in self:
-            lines.append(f"{function.name} ({function.kind}): traced {function.traces} times")
+            lines.append(f"{function.title} ({function.kind}): traced {function.traces} times")
             if not function.retraces:
                 lines.append(f"  {_NO_REASON}")
             advised = set()
@@ -115,7 +117,11 @@ def named(name: str) -> list[FunctionInfo]:
     """
     compiled = functions(all_of_them=True)
     wanted = name.removeprefix("#")
-    matches = [f for f in compiled if name == f.name or (wanted.isdigit() and f.id == int(wanted))]
+    matches = [
+        f
+        for f in compiled
+        if name in (f.name, f.title) or (wanted.isdigit() and f.id == int(wanted))
+    ]
     if not matches:
         matches = [f for f in compiled if f.id == program(name).source]
     return matches
@@ -158,7 +164,7 @@ def explain_recompiles(name: str | None = None) -> Explanation:
     compiled = functions()
     retraced = [f for f in compiled if f.traces > 1]
     retraced += [o for f in compiled if f.kind == "eager" for o in _operators(f)]
-    retraced = [f for f in retraced if name in (None, f.name)]
+    retraced = [f for f in retraced if name in (None, f.name, f.title)]
     return Explanation(sorted(retraced, key=lambda f: -f.traces))
 
 
@@ -179,6 +185,7 @@ def _operator(name: str, group: list[ProgramInfo]) -> FunctionInfo:
     runs = sum(p.calls for p in group)
     return FunctionInfo(
         group[0].source,
+        name,
         name,
         "eager",
         group[-1].location,
@@ -234,6 +241,7 @@ def _function(group: list[ProgramInfo]) -> FunctionInfo:
     return FunctionInfo(
         group[0].source,
         source.name,
+        source.title or source.name,
         source.kind,
         None if source.kind == "eager" else group[-1].location,
         calls,

@@ -25,7 +25,7 @@ from .stats import FunctionRecord, TraceRecord
 
 Array = jax.Array
 _ROWS = 4  # rows handled by one call: more are not faster, and take longer to compile
-_CAUSE = TraceRecord(FunctionRecord("stacking of layers", "scan"))
+_CAUSE = TraceRecord(FunctionRecord("stacking of layers", "engine"))
 
 
 @dataclass

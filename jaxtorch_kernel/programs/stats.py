@@ -35,7 +35,8 @@ class FunctionRecord:
     """Code that is compiled, once or repeatedly: a captured function, a notebook cell, or all eager operators together.
 
     Attributes:
-        kind: how it is compiled: "eager", "pure", "jit", "cell", ...
+        kind: how it is compiled: "eager", "pure", "jit", ...
+        title: what a reader calls a cell without a name: its first line; "" if the name says enough.
         hits: calls that ran a program that was already compiled.
         traces: calls that were traced. Eager operators count neither.
         history: the latest hundred traces, oldest first.
@@ -49,6 +50,7 @@ class FunctionRecord:
     traces: int = 0
     history: deque[TraceRecord] = field(default_factory=lambda: deque(maxlen=100), repr=False)
     warned: bool = False
+    title: str = ""
     caches: weakref.WeakSet[ProgramHolder] = field(default_factory=weakref.WeakSet, repr=False)
 
 

@@ -10,7 +10,7 @@ from IPython.display import display
 
 from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.programs import ProgramInfo, program, programs
+from jaxtorch.insight.programs import ProgramInfo, latest, program, programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import HloView
 from jaxtorch.widgets.hlo_format import full_text
@@ -91,11 +91,10 @@ def _find(name: str) -> ProgramInfo:
 
 
 def _latest() -> ProgramInfo:
-    """The latest program of captured code that can still run. If there is none, the latest of an eager operator."""
-    alive = [p for p in programs() if p.alive]
-    if not alive:
+    info = latest()
+    if info is None:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
-    return max(alive, key=lambda p: (p.kind != "eager", p.part != "backward", p.id))
+    return info
 
 
 def _backward(info: ProgramInfo) -> ProgramInfo:
@@ -138,10 +137,10 @@ def _of_cell(call: Call) -> ProgramInfo:
     value = _run(call)
     if value is not None:
         display(value)
-    ran = [p for p in programs() if p.kind != "eager" and p.calls > before.get(p.id, 0) and p.alive]
+    ran = [p for p in programs() if p.captured and p.calls > before.get(p.id, 0) and p.alive]
     if not ran:
         raise UsageError("The cell did not run a program of its own.")
-    return max(ran, key=lambda p: (p.part != "backward", p.id))
+    return max(ran, key=lambda p: (p.rank, p.part != "backward", p.id))
 
 
 def _run(call: Call) -> object:

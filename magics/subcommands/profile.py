@@ -34,6 +34,8 @@ _ARGUMENTS = (
     argument("--save", metavar="FILE", help="write a Perfetto trace (.json) or a page (.html)"),
 )
 
+_EVERY = argument("--all", action="store_true", help="show the lines that took no time, too")
+
 
 def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     """Run the statement or the cell under the profiler and return the view."""
@@ -53,6 +55,8 @@ def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
     except ProfileError as error:
         raise UsageError(str(error)) from None
     view = kind(profile, title_of(call), code.file)
+    if isinstance(view, LinesView):
+        view.every = arguments.all
     recording = profile.recording
     if recording.error is not None:
         if isinstance(
@@ -79,9 +83,10 @@ def _save(path: Path, profile: Profile, view: ProfiledView) -> None:
 
 
 def _register(name: str, kind: type[ProfiledView], help: str) -> None:
-    subcommand(name, *_ARGUMENTS, example=f"{name} step(x)", help=help, cell=True, statement=True)(
-        functools.partial(_view, kind)
-    )
+    own = () if kind is ProfileView else (_EVERY,)
+    subcommand(
+        name, *_ARGUMENTS, *own, example=f"{name} step(x)", help=help, cell=True, statement=True
+    )(functools.partial(_view, kind))
 
 
 _register(

@@ -108,6 +108,16 @@ def test_a_notebook_that_is_not_trusted_shows_the_pages_and_runs_nothing(untrust
         expect(location.locator(".jaxtorch-view")).to_contain_text(words)
         assert location.locator(".jaxtorch-view").evaluate("e => e.shadowRoot") is None
         expect(location.locator("script, .view, [onerror]")).to_have_count(0)
+    code = untrusted.show(list(CELLS).index("lines")).locator("pre").first
+    expect(code).to_contain_text("   3  b = a @ a")
+    timeline = untrusted.show(list(CELLS).index("profile")).locator(
+        "details", has=page.locator("> summary", has_text="Timeline")
+    )
+    words = timeline.text_content() or ""
+    assert (
+        "shorter events" in words
+    )  # of each lane its name and a note, and not the names of its events
+    assert len(words) < 1500
     folded = untrusted.show(list(CELLS).index("cache")).locator(
         "details", has=page.locator("> summary", has_text="Programs of train")
     )

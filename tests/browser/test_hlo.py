@@ -148,3 +148,81 @@ def test_two_versions_of_one_function_are_compared(view: Locator) -> None:
     same.click()
     expect(rows).not_to_have_count(before)
     assert rows.count() > before
+
+
+def test_lines_and_instructions_have_one_colour(view: Locator) -> None:
+    """Before anything is pressed, and after: an instruction has that of its line."""
+    source, program = panes(view)
+    hue = "e => e.style.getPropertyValue('--hue').trim()"
+    lines = {
+        text: line(source, text).evaluate(hue)
+        for text in ("logits = model(x)", "cross_entropy", "optimizer.step()")
+    }
+    assert len({*lines.values()} - {""}) == 3
+    assert line(source, "optimizer.zero_grad()").evaluate(hue) == ""
+    find(view, " dot(")
+    product = program.locator(".cm-line", has_text=" dot(").first
+    assert product.evaluate(hue) == lines["logits = model(x)"]
+    line(source, "optimizer.step()").click(position=START)
+    expect(source.locator(".cm-linked")).to_have_text(["    optimizer.step()"])
+    first = program.locator(".cm-linked.cm-tinted").first
+    expect(first).to_be_visible()
+    assert line(source, "logits = model(x)").evaluate(hue) == lines["logits = model(x)"]
+
+
+def test_attributes_are_folded_until_they_are_pressed_or_searched(view: Locator) -> None:
+    _, program = panes(view)
+    find(view, "ENTRY ")
+    parameter = program.locator(".cm-line", has_text="parameter(0)").last
+    expect(parameter.locator(".cm-attributes")).to_have_count(1)
+    expect(parameter).not_to_contain_text("metadata")
+    assert "metadata=" in (parameter.locator(".cm-attributes").get_attribute("title") or "")
+    parameter.locator(".cm-attributes").click()
+    expect(parameter).to_contain_text("metadata={")
+    button = program.get_by_role("button", name="attributes")
+    button.click()
+    expect(program.locator(".cm-attributes")).to_have_count(0)
+    button.click()
+    expect(parameter).not_to_contain_text("metadata")
+    find(view, "op_name")
+    expect(program.locator(".cm-line", has_text="op_name").first).to_be_visible()
+
+
+def test_both_panes_are_as_high_and_the_figures_have_a_heading(view: Locator) -> None:
+    source, program = (pane.locator(".code").last.bounding_box() for pane in panes(view))
+    assert source is not None
+    assert program is not None
+    assert source["y"] + source["height"] == pytest.approx(program["y"] + program["height"], abs=2)
+    assert source["height"] == pytest.approx(program["height"], abs=40)
+    expect(panes(view)[0].locator(".notes")).to_have_text("FLOPs")
+
+
+def test_the_graph_is_dragged_and_zoomed(training: Training, view: Locator) -> None:
+    view.get_by_role("tab", name="Graph").click()
+    view.get_by_role("button", name="whole, by module").click()
+    map = view.get_by_role("region", name="The program by module")
+    map.scroll_into_view_if_needed()
+    drawing = map.locator("g.drawing")
+    expect(drawing).to_be_visible()
+    place = map.bounding_box()
+    assert place is not None
+    view.get_by_role("button", name="fit").click()
+    seen = [drawing.get_attribute("transform")]
+
+    def moved() -> None:
+        expect(drawing).not_to_have_attribute("transform", str(seen[-1]))
+        seen.append(drawing.get_attribute("transform"))
+
+    mouse = training.page.mouse
+    mouse.move(place["x"] + 12, place["y"] + place["height"] - 12)
+    mouse.down()
+    mouse.move(place["x"] + 60, place["y"] + place["height"] - 30, steps=4)
+    mouse.up()
+    moved()
+    view.get_by_role("button", name="Zoom in").click()
+    moved()
+    map.press("-")
+    moved()
+    map.press("0")
+    moved()
+    assert seen[-1] == seen[0]

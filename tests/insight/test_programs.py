@@ -17,12 +17,14 @@ import torch
 
 import jaxtorch
 from jaxtorch.base.jax_private import hlo_proto
+from jaxtorch.insight import programs as programs_module
+from jaxtorch.insight.own_lines import module_id
 from jaxtorch.insight.programs import (
     Location,
     ProgramInfo,
     keep,
     kept,
-    module_id,
+    latest,
     program,
     programs,
     release,
@@ -243,3 +245,38 @@ def test_recording_may_not_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         if was:
             events.start()
+
+
+def test_who_names_no_program_means_the_latest_captured_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the engine runs itself, eager operators and the user's JAX code come after it, and are not meant."""
+    f = jaxtorch.pure(lambda x: x.sin() * 1.75, name="meant")
+    f(torch.ones(3, device="jax", requires_grad=True)).sum().backward()
+    captured = programs()[-1].id
+
+    known = programs()
+    for kind in ("engine", "eager", "deferred", "call_jax", "jax.jit"):
+        info = dataclasses.replace(known[-1], id=captured + 1, kind=kind, name=kind, part="")
+        with monkeypatch.context() as patch:
+            patch.setattr(programs_module, "programs", lambda info=info: [*known, info])
+            found = latest()
+        assert found is not None
+        assert (found.name, found.part) == ("meant", "saving"), kind
+
+
+def test_without_captured_code_the_users_own_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = jaxtorch.pure(lambda x: x.sin() * 1.25, name="base")
+    f(torch.ones(3, device="jax"))
+    base = program("base")
+    infos = [
+        dataclasses.replace(base, id=i, kind=kind, name=kind)
+        for i, kind in enumerate(("jax.jit", "eager", "engine"), 1)
+    ]
+    for count, expected in ((3, "jax.jit"), (2, "eager"), (1, "engine")):
+        monkeypatch.setattr(programs_module, "programs", lambda n=count: infos[-n:])
+        found = latest()
+        assert found is not None
+        assert found.name == expected
+    monkeypatch.setattr(programs_module, "programs", list)
+    assert latest() is None

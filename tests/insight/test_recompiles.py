@@ -229,6 +229,67 @@ def test_an_operator_with_many_shapes_is_told_with_its_line() -> None:
     assert "traced 12 times" in repr(explain_recompiles(name))
 
 
+def test_an_edit_of_a_helper_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function with other code was edited; one with the same code, but another closure, is made at each call."""
+    f = jaxtorch.pure(lambda x: cell_helper(x), name="edited")  # noqa: F821  (set below)
+    for code in ("lambda x: x * 2", "lambda x: x * 3"):
+        monkeypatch.setitem(globals(), "cell_helper", eval(code))
+        f(ones(2))
+    (retrace,) = explain_recompiles("edited")[-1].retraces
+    assert retrace.what == ("function cell_helper was redefined",)
+    assert "nothing to do" in retrace.advice[0]
+
+    def made(factor: float) -> Any:
+        return lambda x, factor=factor: x * factor
+
+    for factor in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "cell_helper", made(factor))
+        f(ones(2))
+    advice = explain_recompiles("edited")[-1].retraces[-1].advice
+    assert advice == ("Define the function once, in a cell of its own.",)
+
+
+def test_gradients_that_come_or_go_are_one_reason_with_advice_of_their_own() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to("jax")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @jaxtorch.jit(name="stepped")
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    step(ones(5, 3))
+    step(ones(5, 3))  # with gradients
+    optimizer.zero_grad(set_to_none=True)
+    step(ones(6, 3))  # another size, without gradients
+    step(ones(6, 3))
+    for retrace in explain_recompiles("stepped")[-1].retraces:
+        assert not any("optimizer" in advice for advice in retrace.advice)
+        gradients = [what for what in retrace.what if ".grad" in what]
+        assert len(gradients) <= 1
+        for what, advice in zip(retrace.what, retrace.advice, strict=True):
+            assert (".grad" in what) == ("once for each" in advice)
+            assert (what == "x[0] 5 -> 6") == ("drop_last" in advice)
+    said = [what for r in explain_recompiles("stepped")[-1].retraces for what in r.what]
+    assert "x[0] 5 -> 6" in said
+    assert any("and 3 other gradients are new" in what for what in said)
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("mask", "Pass `mask` at every call or at none."),
+        ("cfg.mask", "Keep the contents of `cfg` the same at every call."),
+        ("state['p'].grad", "Calls with and without a gradient in `.grad` have separate programs"),
+    ],
+)
+def test_what_is_there_or_not_has_advice_that_fits(path: str, advice: str) -> None:
+    for before, after in (({}, {path: Value(int, 3)}), ({path: Value(int, 3)}, {})):
+        (reason,) = reasons(changes(before, after))
+        assert reason.advice.startswith(advice)
+
+
 def test_totals_by_line_add_up() -> None:
     f = jaxtorch.pure(lambda x: x * 2, name="totalled")
     for n in (11, 12):

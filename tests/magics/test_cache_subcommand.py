@@ -31,7 +31,7 @@ def test_cells_are_counted_by_their_numbers(shell: Any) -> None:
         for r in shell.run_line_magic("jax", "cache").data()["rows"]
         if r["name"] == "counted_cell"
     ]
-    assert (row["kind"], row["calls"], row["hits"], row["traced"]) == ("cell", 3, 1, 2)
+    assert (row["kind"], row["calls"], row["hits"], row["traced"]) == ("pure", 3, 1, 2)
     assert row["location"] == f"[{number}]:4"
     [note] = row["detail"][0]["notes"]
     assert note["text"] == f"retraced: images[0] 4 -> 6 ([{number}]:4)"
@@ -41,6 +41,26 @@ def test_cells_are_counted_by_their_numbers(shell: Any) -> None:
     }
     assert cells["[2]"] >= 1
     assert cells[f"[{number}]"] >= 1
+
+
+def test_a_cell_without_a_name_is_called_by_its_first_line(shell: Any) -> None:
+    run(shell, "import torch\nimages = torch.ones(4, 3, device='jax')")
+    for magic, code in (("pure", "h = images @ images.T"), ("jit", "images += 3.5")):
+        run(shell, f"%%{magic} -q\n\n# a comment\n{code}\nlast = images.sum()")
+        view = shell.run_line_magic("jax", "cache")
+        (row,) = [r for r in view.data()["rows"] if r["name"] == code]
+        assert (row["kind"], row["opened"]) == (magic, False)
+        assert row["detail"][0]["title"] == f"Programs of {code}"
+        shown = run(shell, "%jax hlo").result
+        assert shown.text().startswith(f"Program #{program(code).id} {code} ({magic}, cell [")
+    run(shell, "images = torch.ones(5, 3, device='jax')")
+    run(shell, "%%jit -q\n\n# a comment\nimages += 3.5\nlast = images.sum()")
+    (row,) = [
+        r
+        for r in shell.run_line_magic("jax", "cache").data()["rows"]
+        if r["name"] == "images += 3.5"
+    ]
+    assert row["opened"]
 
 
 def test_a_constant_of_a_cell_is_the_reason(shell: Any) -> None:

@@ -56,12 +56,12 @@ def test_over_a_cell_it_runs_it_once_and_shows_its_program(ready: Any) -> None:
     names = ready.user_ns
     expected = torch.tanh(names["images"].cpu() @ names["weight"].cpu()).sum()
     assert names["score"].item() == pytest.approx(expected.item(), rel=1e-5)
-    assert view.reading.program.kind == "cell"
+    assert view.reading.program.kind == "pure"
 
 
 def test_a_cell_that_says_how_is_run_as_it_says(ready: Any) -> None:
     view = run(ready, f"%%jax hlo\n%%pure --name shown -q\n{CELL}")
-    assert (view.reading.program.name, view.reading.program.kind) == ("shown", "cell")
+    assert (view.reading.program.name, view.reading.program.kind) == ("shown", "pure")
     assert (line_of(view, "dot"), line_of(view, "tanh")) == (3, 4)
     again = run(ready, f"%%jax hlo\n%%pure --name shown -q\n{CELL}")
     assert again.reading.program.id == view.reading.program.id
@@ -129,7 +129,7 @@ def test_a_cell_with_effects_runs_once(ready: Any, capsys: Any, code: str) -> No
         f"{STEP}total = torch.zeros(())\noptimizer = torch.optim.SGD(model.parameters(), 0.1)",
     )
     view = run(ready, f'%%jax hlo\nbatch = images * 1\nprint("once")\n{code}')
-    assert view.reading.program.kind == "cell"
+    assert view.reading.program.kind == "jit"
     assert capsys.readouterr().out.split().count("once") == 1
     assert torch.equal(ready.user_ns["batch"].cpu(), ready.user_ns["images"].cpu())
 

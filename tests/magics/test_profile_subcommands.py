@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from IPython.core.error import UsageError
 
 from jaxtorch.programs import tracing, watching
+from jaxtorch.widgets.timeline import timeline
 
 from .cells import fails, pressing, run
 
@@ -136,10 +139,15 @@ def test_lines_show_the_code(session: Any) -> None:
     view = run(session, CELL.replace("profile", "lines"))
     rows = [row.split(maxsplit=1) for row in view.text().splitlines()]
     code = {int(r[0]): r[1] for r in rows if len(r) == 2 and r[0].isdigit()}
-    assert code[2].endswith("x = a @ b")
+    assert code[2].startswith("x = a @ b")
     assert "%" in code[2]
-    assert code[4] == "for _ in range(10):"
-    assert code[5].endswith("    y = x @ b")
+    assert 4 not in code  # it took no time on the device
+    assert code[5].lstrip().startswith("y = x @ b")
+    every = run(session, CELL.replace("profile", "lines --all")).text()
+    assert "\n   4  for _ in range(10):" in every
+    assert "\n   5      y = x @ b" in every
+    numbers = [n for n, *_ in (row.split() for row in every.splitlines() if row) if n.isdigit()]
+    assert len(numbers) == len(set(numbers))  # each line once
     lines = {line["line"]: line for line in view.data()["source 0"]}
     assert lines[4]["device"] is None
     assert lines[5]["ops"] == 10 * lines[2]["ops"]
@@ -389,3 +397,19 @@ def test_plain_cpu_code_has_an_empty_profile(session: Any) -> None:
     Page(view.html())
     assert json.dumps(view.data())
     assert isinstance(session.user_ns["x"], torch.Tensor)
+
+
+def test_a_timeline_without_its_style_is_no_wall_of_names(session: Any) -> None:
+    view = run(session, CELL.replace("profile", "profile --repeat 5"))
+    html = timeline(view.profile)
+    events = view.profile.recording.events
+    named = set(re.findall(r'title="([^"]*): [^"]*"', html))
+    assert len(named) >= 3  # the tooltips
+    assert named <= {escape(name) for name in events.names}
+    words = re.sub(r"<[^>]*>", "", html)
+    assert not any(name in words for name in named if len(name) > 12)
+    assert len(words) < 60 * (len(events.lanes) + 2)
+    for row in re.findall(r'<div style="display:flex;height[^>]*>(.*?)</div>', html):
+        sizes = re.findall(r"margin-left:([\d.]+)%;width:([\d.]+)%", row)
+        assert sizes
+        assert sum(float(a) + float(b) for a, b in sizes) < 103  # no box is beyond the end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import jaxtorch
 from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.programs import stats
-from jaxtorch.widgets import cache
+from jaxtorch.widgets import cache, hosts, live
 from jaxtorch.widgets.cache import CacheView
 from jaxtorch.widgets.units import counted
 
@@ -151,6 +152,43 @@ def test_many_programs_of_one_function_stay_readable(
     programs = row_data["detail"][1]
     assert (len(programs["rows"]), programs["omitted"]) == (1, "1 earlier ones are not shown.")
     assert "1 earlier ones are not shown" in CacheView(filter="onerror").html()
+
+
+def test_times_are_read_from_left_to_right(evil: Any) -> None:
+    facts = CacheView().data()["page"]["facts"]
+    for step in ("trace", "lowering", "XLA"):
+        (fact,) = [fact for fact in facts if fact.endswith(f" {step}")]
+        assert re.fullmatch(rf"[\d.]+ [µm]?s {step}", fact)
+
+
+def test_what_was_traced_again_is_open(evil: Any) -> None:
+    jaxtorch.pure(lambda x: x * 3, name="onerror once")(torch.ones(4, device="jax"))
+    opened = {r["name"]: r["opened"] for r in CacheView().data()["rows"]}
+    assert opened[EVIL]
+    assert not opened["onerror once"]
+    assert not opened.get("eager operators")
+    html = CacheView(filter="onerror").html()
+    assert html.count('<details open><summary style="cursor:pointer">retraced') == 1
+    clear(named("onerror once"))
+
+
+def test_what_a_notebook_saves_of_123_programs_is_at_most_60_kilobytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for k in range(62):
+        f = jaxtorch.pure(lambda x, k=k: x + 1.0, name=f"saved_{k}")
+        for n in (1, 2):
+            f(torch.ones(n, 3, device="jax"))
+    assert len(CacheView(filter="saved_").page().sections[0].rows) >= 62
+    monkeypatch.setattr(live.hosts, "host", lambda: hosts.Host("lab", live=False, in_place=True))
+    saved = live.bundle(CacheView(filter="saved_"))
+    assert isinstance(saved, dict)
+    assert len(json.dumps(saved)) <= 60_000
+    names = set(re.findall(r">saved_\d+<", saved["text/html"]))
+    assert len(names) == 62  # each of them is a row, if not all of them open
+    assert "retraced once" in saved["text/html"]
+    assert "more lines" in saved["text/plain"]
+    clear([f for f in functions() if f.name.startswith("saved_")])
 
 
 def test_evicted_programs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

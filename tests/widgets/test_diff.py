@@ -82,6 +82,7 @@ def test_the_data_covers_both_texts(readings: tuple[Reading, Reading]) -> None:
             assert not same or i2 - i1 == j2 - j1
             at = [i2, j2]
         assert at == [len(first), len(second)]
+        assert "metadata=" not in data["first"]["text"] + data["second"]["text"]
         gone = sum(h[2] - h[1] for h in data["hunks"] if not h[0])
         come = sum(h[4] - h[3] for h in data["hunks"] if not h[0])
         assert f"{gone} lines removed, {come} added;" in data["summary"]

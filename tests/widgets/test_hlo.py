@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,9 +15,12 @@ import torch
 import jaxtorch
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, keep, programs
+from jaxtorch.widgets import hlo_data
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import INFERRED, HloView
+from jaxtorch.widgets.hlo_data import tables
 from jaxtorch.widgets.hlo_format import full_text
+from jaxtorch.widgets.page import Table
 from jaxtorch.widgets.protocol import plain
 from jaxtorch.widgets.units import amount, counted, size
 from tests.insight.hlo.programs import run
@@ -31,6 +35,9 @@ def f(x, w):
     note = {ODD!r}
     return (z + y).sum()
 """
+
+
+_ALLOWED = {"style", "id", "href", "title", "scope", "colspan", "cellpadding", "open", "class"}
 
 
 class Tags(HTMLParser):
@@ -51,9 +58,7 @@ class Tags(HTMLParser):
         if tag != "br":
             self.open.append(tag)
         for name, value in attrs:
-            assert name in {"style", "id", "href", "title", "scope", "colspan", "open", "class"}, (
-                name
-            )
+            assert name in _ALLOWED, name
             if name == "id":
                 self.ids.append(value or "")
             if name == "href":
@@ -121,9 +126,8 @@ def test_the_page_links_lines_and_instructions_both_ways(view: HloView) -> None:
     page = Tags(html)
     assert len(set(page.ids)) == len(page.ids)
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
-    rows = dict(re.findall(r'<tr id="([^"]*)">(.*?)</tr>', html, re.DOTALL))
+    rows = dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
     (product,) = [row for row in rows.values() if "y = x @ w" in row]
-    rows |= dict(re.findall(r'<span id="([^"]*)"[^>]*>(.*?)</span>', html, re.DOTALL))
     texts = [rows[link] for link in re.findall(r'href="#([^"]*)"', product)]
     assert len(texts) == 3  # jaxpr, StableHLO, HLO: the first line of each that the product became
     for word, code in ((" dot(", "y = x @ w"), (" sine(", "z = torch.sin(y) * 2")):
@@ -229,6 +233,37 @@ def test_the_memory_is_that_of_the_arguments_and_results(view: HloView) -> None:
     assert held == parameters
 
 
+def test_a_table_that_shows_some_fusions_says_of_how_many(
+    view: HloView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = [s for s in tables(view.reading, []) if s.title.startswith("Fusions")]
+    assert isinstance(whole, Table)
+    assert whole.title == f"Fusions ({len(view.reading.fusions)})"
+    assert not whole.omitted
+    many = Reading(view.reading.program)
+    many.fusions = view.reading.fusions * 1300
+    monkeypatch.setattr(hlo_data, "_ROWS", 7)
+    (some,) = [s for s in tables(many, []) if s.title.startswith("Fusions")]
+    assert isinstance(some, Table)
+    assert some.title == f"Fusions (7 of {len(many.fusions):,})"
+    assert some.omitted == f"The most expensive 7 of {len(many.fusions):,}."
+    assert "," in some.title
+
+
+def test_what_says_nothing_of_an_instruction_is_left_out_of_a_saved_page(view: HloView) -> None:
+    assert "metadata=" in view.reading.listing("hlo").text
+    for shown in (view.html(), view.text()):
+        assert not re.search(r"metadata=|sharding=\{replicated\}", shown)
+
+
+def test_code_keeps_its_indentation_where_the_style_is_taken_off(view: HloView) -> None:
+    html = re.sub(r' style="[^"]*"', "", view.html())
+    source = html.partition("<pre>")[2].partition("</pre>")[0]
+    for line in SOURCE.splitlines()[1:5]:
+        assert escape(line) in source
+    assert "<table" not in html.partition("<details")[0]
+
+
 def test_a_program_that_is_gone_says_so() -> None:
     captured = jaxtorch.pure(torch.cosh, name="soon gone")
     captured(torch.ones(3, device="jax"))
@@ -258,8 +293,9 @@ def test_a_kept_program_can_be_read_when_it_is_gone() -> None:
 class Large:
     """A program of 50,000 lines that was never compiled: as much of a `ProgramInfo` as a view asks for."""
 
-    id, name, kind, part, location, signature, source, alive = (
+    id, name, title, kind, part, location, signature, source, alive = (
         1,
+        "large",
         "large",
         "pure",
         "",
@@ -302,7 +338,7 @@ def test_a_large_program_is_compact_and_makes_no_text_that_nobody_asked_for() ->
     assert "60 of them here" in view.text()
     around = asked(view, "neighbourhood", instruction="n25000", hops=1000)
     assert len(around["nodes"]) == 80
-    assert asked(view, "fold")["nodes"][0][2] == "50000 instructions"
+    assert asked(view, "fold")["nodes"][0][2] == "50,000 instructions"
 
 
 def test_an_origin_that_is_inferred_is_never_shown_as_certain() -> None:

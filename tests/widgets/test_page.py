@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import pytest
@@ -21,7 +22,10 @@ from jaxtorch.widgets.page import (
     Table,
     columns,
     filtered,
+    shown_lines,
 )
+from jaxtorch.widgets.page_html import LARGEST, page_html
+from jaxtorch.widgets.page_text import code_lines, page_text
 from jaxtorch.widgets.view import PageView
 
 from .pages import harmless
@@ -58,7 +62,7 @@ class Shown(PageView):
             (
                 Facts((Fact(f"name {EVIL}", (f"line {EVIL}",)),)),
                 Table("items", shown, rows, "Items", omitted="omitted", numbered=True),
-                Code("code", (*shown[1:], shown[0]), rows, "Source", "file.py"),
+                Code("code", shown, rows, "Source", "file.py"),
                 Chart("peaks", None, text=lambda: "drawn", html=lambda: "<b>drawn</b>"),
             ),
             filter=self.words,
@@ -81,13 +85,11 @@ def test_the_text_has_each_section() -> None:
         "3  last         ~20 B",
         "omitted",
         "",
-        "file.py",
-        "    size  name",
-        "----------------",
-        "1.50 KiB  conv",
-        "          <img sr…",
-        "  ...",
-        "   ~20 B  last",
+        "file.py         size",
+        "--------------------",
+        "   1  conv  1.50 KiB",
+        "   ⋮",
+        "   4  last     ~20 B",
         "",
         "drawn",
     ]
@@ -114,7 +116,70 @@ def test_the_data_has_the_rows_under_the_key_of_their_table() -> None:
 def test_every_field_of_a_row_is_sent() -> None:
     """What a view knows of a row, such as whether a value is a guess, cannot be lost on the way."""
     [*_, last] = Shown().data()["items"]
-    assert set(last) == {"id", "search_text", "detail", "name", "size", "empty", "guess"}
+    assert set(last) == {"id", "search_text", "detail", "opened", "name", "size", "empty", "guess"}
+
+
+@dataclass(frozen=True)
+class Line(Row):
+    code: Annotated[str, Column("code", "code")]
+    share: Annotated[float | None, Column("share", "share")]
+    first: Annotated[int | None, Column("first", "bytes")]
+    second: Annotated[int | None, Column("second", "bytes")]
+
+
+def source(width: int, every: bool = False) -> Code[Line]:
+    """Five lines, of which the second and the last have figures."""
+    code = ["def f(x):", f"    y = {'x' * width}", "", "    # nothing", "    return y"]
+    rows = [
+        Line(id=n, code=line, share=0.5 if n in (2, 5) else None, first=n, second=n)
+        if n in (2, 5)
+        else Line(id=n, code=line, share=None, first=None, second=None)
+        for n, line in enumerate(code, 1)
+    ]
+    return Code("code", columns(Line, rows), rows, "Source", "cell [1]", "share", every)
+
+
+def test_code_comes_first_keeps_half_the_width_and_each_line_is_there_once() -> None:
+    short, long = (page_text(Page("", sections=(source(n),))).splitlines() for n in (5, 500))
+    assert short[0].split() == ["cell", "[1]", "share", "first", "second"]
+    assert [line.split()[0] for line in short[2:]] == ["2", "⋮", "5"]
+    assert "50.0 % ████" in short[2]
+    assert max(map(len, long)) <= 120
+    assert len(long[2].partition("…")[0]) >= 60
+    narrow = code_lines(source(500), shown_lines(source(500)), 40)
+    assert narrow[0].split() == ["cell", "[1]", "share"]  # the others found no room
+    assert len(narrow[1].partition("…")[0]) >= 19
+    every = page_text(Page("", sections=(source(5, every=True),))).splitlines()
+    assert [line[:5].strip() for line in every[2:]] == ["1", "2", "3", "4", "5"]
+
+
+def test_a_page_without_its_style_keeps_the_indentation_of_code() -> None:
+    """GitHub, and a notebook that nobody trusts, take the style off."""
+    html = re.sub(r' style="[^"]*"', "", page_html(Page("", sections=(source(5),))))
+    first, *_ = re.findall(r"<pre>(.*?)</pre>", html, re.DOTALL)
+    assert "\n   2      y = xxxxx" in first
+    assert "return y" in first
+    assert "nothing" not in first
+    folded = html.partition("all 5 lines")[2]
+    assert "\n   4      # nothing\n" in folded
+
+
+def test_a_page_has_the_rows_that_matter_and_is_never_too_large() -> None:
+    detail = (Notes((Note("why " * 40),), "reasons"),)
+    rows = [
+        Item(id=n, name=f"name {n}", size=n, empty=None, detail=detail, opened=True)
+        for n in range(1000)
+    ]
+    table = Table("items", columns(Item, rows), rows, "Items", weight="size")
+    for count in (150, 1000):
+        html = page_html(Page("", sections=(replace(table, rows=rows[:count]),)))
+        assert len(json.dumps(html)) <= LARGEST + 100
+        names = [int(n) for n in re.findall(r">name (\d+)<", html)]
+        assert names == list(range(count - len(names), count))
+        assert ("more: the live view has them" in html) == (count == 1000)
+        assert 3 <= html.count("<ul>") < count
+    small = page_html(Page("", sections=(replace(table, rows=rows[:20]),)))
+    assert small.count("<details open>") == 21  # all of them, and the part that they are in
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ const common = {
   target: "es2022",
   jsx: "automatic",
   jsxImportSource: "preact",
+  preserveSymlinks: true, // `node_modules` may be a link to another checkout's
   loader: { ".css": "text" },
   logLevel: "warning",
 };

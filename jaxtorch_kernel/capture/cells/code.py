@@ -50,6 +50,11 @@ class CellCode:
         """The line of its first statement."""
         return self.tree.body[0].lineno if self.tree.body else 1
 
+    @property
+    def title(self) -> str:
+        """Its first statement's first line, by which a table calls the cell."""
+        return self.lines[self.first_line - 1].strip() if self.tree.body else ""
+
     def line_of(self, name: str) -> int | None:
         """The first line that mentions a name or an attribute."""
         lines = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+UNNAMED = "cell"  # the name of the program of a cell that was given none
+
 
 class Options(NamedTuple):
     """The options on the magic's line, except those for its report."""

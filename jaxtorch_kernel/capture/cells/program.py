@@ -34,7 +34,7 @@ from ..modes import Modes
 from ..pure import Pure, pure
 from ..reach import Reach
 from .code import LAST_VALUE, CellCode
-from .interface import Options, Outcome
+from .interface import UNNAMED, Options, Outcome
 from .namespace import Snapshot, remove, run_to_completion
 
 Tensor = torch.Tensor
@@ -91,6 +91,7 @@ class CellProgram:
     def run(self, code: CellCode) -> Outcome:
         """Run the cell. Either its names are set in the namespace, or nothing changes."""
         self.code = code
+        self._compiled.source.title = "" if self.options.name != UNNAMED else code.title
         try:
             return self._run_or_restore()
         finally:
@@ -221,7 +222,6 @@ class CellProgram:
         vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
         make = jit if self.options.effects else pure
         program: Pure | Jit = make(cell, name=self.options.name, donate=self.options.donate)
-        program.source.kind = "cell"
         return program
 
     def _reached(self) -> list[object]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from .costs import NOTHING, Cost, Costs
 from .module import Instruction
+from .repeats import fold_repeats
 from .scopes import scope_of
 
 MOST = 80
@@ -26,6 +27,7 @@ class Node:
         detail: opcode and shape, or the number of instructions.
         distance: steps from the central instruction; for a scope, its depth.
         cost: the cost of one run; for a scope, the total of its instructions in one run of the program.
+        count: how many equal scopes the node stands for.
     """
 
     id: int
@@ -33,6 +35,7 @@ class Node:
     detail: str
     distance: int
     cost: Cost
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,21 +92,26 @@ class _ScopeTotals:
     depth: int
     instructions: int = 0
     cost: Cost = field(default=NOTHING)
+    count: int = 1
 
 
-def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
+def folded(
+    costs: Costs, depth: int | None = None, most: int = MOST, repeats: bool = False
+) -> Graph:
     """The program folded by named scope: one node holds all instructions of a scope.
 
     Scopes deeper than `depth` are folded into their parents. By default, the depth is the largest one at which the
-    graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0".
+    graph has at most `most` nodes. The backward pass has its own nodes, such as "backward GPT/blocks.0". Repeated
+    layers are one node, unless `repeats` asks for each.
     """
     work = [(i, times) for i, times in costs.executed() if i.opcode not in _FORWARDING]
-    paths = {i.id: _path(i) for i, _ in work}
+    inside = [(i, inner, cost.times(times)) for i, times in work for inner, cost in costs.spread(i)]
+    names = _Names([i for i, _ in work] + [inner for _, inner, _ in inside], repeats)
+    paths = {i.id: names.path(i) for i, _ in work}
     # Fused instructions count in their own scope, which may be deeper than the fusion's.
     parts = [
-        (_path(inner) if inner.op_name else paths[instruction.id], inner, cost.times(times))
-        for instruction, times in work
-        for inner, cost in costs.spread(instruction)
+        (names.path(inner) if inner.op_name else paths[instruction.id], inner, cost)
+        for instruction, inner, cost in inside
     ]
     scopes = {path for path, _, _ in parts} | set(paths.values())
     deepest = max((len(path) for path, _ in scopes), default=0)
@@ -114,7 +122,9 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
     totals_of_scope: dict[tuple[tuple[str, ...], bool], _ScopeTotals] = {}
     for (path, backward), inner, cost in parts:
         key = path[:depth], backward
-        totals = totals_of_scope.setdefault(key, _ScopeTotals(len(key[0])))
+        totals = totals_of_scope.setdefault(
+            key, _ScopeTotals(len(key[0]), count=names.count(key[0]))
+        )
         totals.instructions += inner.opcode not in _FORWARDING
         totals.cost = totals.cost.plus(cost)
     largest = dict(sorted(totals_of_scope.items(), key=_weight)[:most])
@@ -134,9 +144,10 @@ def folded(costs: Costs, depth: int | None = None, most: int = MOST) -> Graph:
         Node(
             numbers[key],
             _label(*key),
-            f"{totals.instructions} instructions",
+            f"{totals.count} × " * (totals.count > 1) + f"{totals.instructions:,} instructions",
             totals.depth,
             totals.cost,
+            totals.count,
         )
         for key, totals in largest.items()
     ]
@@ -151,9 +162,25 @@ def _label(path: tuple[str, ...], backward: bool) -> str:
     return ("backward " if backward else "") + ("/".join(path) or "(no scope)")
 
 
-def _path(instruction: Instruction) -> tuple[tuple[str, ...], bool]:
-    scope = scope_of(instruction.op_name)
-    return scope.path, scope.backward
+class _Names:
+    """The scopes of instructions, with repeated layers folded unless `repeats` is set."""
+
+    def __init__(self, instructions: list[Instruction], repeats: bool):
+        scopes = [] if repeats else [scope_of(i.op_name) for i in instructions]
+        self._folded = fold_repeats(scopes)
+        self._counts: dict[tuple[str, ...], int] = {}
+        for path, count in self._folded.values():
+            self._counts[path] = count
+
+    def path(self, instruction: Instruction) -> tuple[tuple[str, ...], bool]:
+        """The path of its scope, and whether it belongs to the backward pass."""
+        scope = scope_of(instruction.op_name)
+        path, _ = self._folded.get(scope.path, (scope.path, 1))
+        return path, scope.backward
+
+    def count(self, path: tuple[str, ...]) -> int:
+        """How many scopes have this path."""
+        return self._counts.get(path, 1)
 
 
 # Opcodes that only forward values.

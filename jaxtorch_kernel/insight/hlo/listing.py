@@ -239,15 +239,18 @@ _METADATA = re.compile(r", metadata=\{(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*\}")
 _CONFIG = re.compile(r", (?:backend_config|frontend_attributes)=\{.*\}$")
 
 
+_REPLICATED = ", sharding={replicated}"  # of a value that every device has, as on one device
+
+
 def short(line: str) -> str:
-    """A line of HLO without its metadata and the backend's configuration.
+    """A line of HLO without its metadata, the backend's configuration, and a sharding that says nothing.
 
     Example:
         >>> from jaxtorch.insight.hlo.listing import short
         >>> short('  %a = f32[] add(%b, %c), metadata={op_name="jit(f)/a}b"}, backend_config={"n":"7"}')
         '  %a = f32[] add(%b, %c)'
     """
-    return _CONFIG.sub("", without_metadata(line))
+    return _CONFIG.sub("", without_metadata(line).replace(_REPLICATED, ""))
 
 
 def without_metadata(line: str) -> str:

@@ -151,10 +151,55 @@ def test_a_folded_program_has_a_largest_size_too() -> None:
         return x
 
     module, *_ = optimized(f, array(4, 4))
-    graph = folded(Costs(module))
+    graph = folded(Costs(module), repeats=True)
     assert {n.label for n in graph.nodes} <= {f"block{i}" for i in range(4)} | {"(no scope)"}
     assert graph.cut
-    assert len(folded(Costs(module), depth=2).nodes) == MOST
+    assert len(folded(Costs(module), depth=2, repeats=True).nodes) == MOST
+
+
+class Deep(torch.nn.Module):
+    """Layers of two kinds in turn, and a head of layers that differ."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.ModuleDict(
+                {"up": torch.nn.Linear(8, 16), "down": torch.nn.Linear(16, 8)}
+                | ({"norm": torch.nn.LayerNorm(8)} if i % 2 else {})
+            )
+            for i in range(layers)
+        )
+        self.head = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer["down"](torch.relu(layer["up"](x)))
+            if "norm" in layer:
+                x = layer["norm"](x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("layers", "repeats"), [(16, False), (16, True), (4, False)])
+def test_repeated_layers_are_one_node_each_kind(layers: int, repeats: bool) -> None:
+    captured = jaxtorch.pure(Deep(layers).to("jax"), name="deep")
+    with torch.no_grad():
+        captured(torch.randn(4, 8, device="jax"))
+    costs = Reading([p for p in programs() if p.name == "deep"][-1]).costs
+    graph = folded(costs, repeats=repeats)
+    counts = {n.label: n.count for n in graph.nodes}
+    assert sum(n.cost.flops for n in graph.nodes) == costs.total.flops  # nothing is lost
+    if layers == 4 or repeats:  # two of a kind are no repetition
+        assert {f"Deep/layers.{i}.up" for i in range(layers)} <= counts.keys()
+        assert set(counts.values()) == {1}
+        return
+    even, odd = "Deep/layers.0,2,4,…,14", "Deep/layers.1,3,5,…,15"
+    kinds = {f"{even}.up", f"{even}.down", f"{odd}.up", f"{odd}.down", f"{odd}.norm"}
+    assert {label: n for label, n in counts.items() if n > 1} == dict.fromkeys(kinds, 8)
+    assert "Deep/head/0" in counts  # its layers differ
+    (node,) = [n for n in graph.nodes if n.label == f"{odd}.norm"]
+    assert node.detail.startswith("8 × ")
 
 
 @pytest.mark.parametrize(

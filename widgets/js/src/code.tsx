@@ -16,6 +16,7 @@ import { Compartment, EditorState, RangeSetBuilder, StateEffect, StateField, typ
 import { Decoration, EditorView, gutter, GutterMarker, keymap, lineNumbers, type DecorationSet } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "preact/hooks";
+import { attributes, openAll, tinted } from "./decorations.ts";
 
 export type Language = "python" | "hlo" | "plain";
 
@@ -29,7 +30,9 @@ export interface CodeProps {
   at?: number | null; // the line to bring into sight, from 0
   onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
   notes?: readonly string[]; // for each line what stands beside it
-  most?: number; // as high as its text, up to so many pixels; otherwise 420
+  hues?: readonly (number | null)[]; // for each line its standing colour
+  attributes?: boolean; // whether the attributes of instructions are shown, and not folded
+  height?: number; // in pixels; otherwise it fills the place that it is in
   first?: number; // the number of the first line
   search?: { query: string; key: number }; // the panel opens when `key` changes
 }
@@ -110,14 +113,14 @@ class Note extends GutterMarker {
 
 const colours = syntaxHighlighting(
   HighlightStyle.define([
-    { tag: tags.comment, color: "var(--dim)", fontStyle: "italic" },
+    { tag: tags.comment, color: "var(--code-dim)", fontStyle: "italic" },
     { tag: [tags.keyword, tags.operatorKeyword, tags.controlKeyword], color: "var(--code-keyword)" },
     { tag: [tags.string], color: "var(--code-string)" },
     { tag: [tags.number, tags.bool, tags.null], color: "var(--code-number)" },
     { tag: [tags.typeName, tags.className], color: "var(--code-type)" },
     { tag: [tags.function(tags.variableName), tags.definition(tags.variableName)], color: "var(--accent)" },
     { tag: [tags.operator], color: "var(--code-keyword)" },
-    { tag: [tags.propertyName], color: "var(--dim)" },
+    { tag: [tags.propertyName], color: "var(--code-dim)" },
   ]),
 );
 
@@ -160,6 +163,7 @@ export function Code(props: CodeProps) {
   const now = useRef(props);
   now.current = props;
   const beside = useRef(new Compartment());
+  const tints = useRef(new Compartment());
 
   useEffect(() => {
     const view = new EditorView({
@@ -177,6 +181,8 @@ export function Code(props: CodeProps) {
           search({ top: true }),
           colours,
           look,
+          tints.current.of(tinted(props.hues)),
+          attributes,
           marks,
           EditorState.readOnly.of(true),
           EditorView.contentAttributes.of({ "aria-label": props.label, "aria-readonly": "true", tabindex: "0" }),
@@ -198,6 +204,14 @@ export function Code(props: CodeProps) {
   useEffect(() => {
     editor.current?.dispatch({ effects: beside.current.reconfigure(noted(props.notes)) });
   }, [props.notes]);
+
+  useEffect(() => {
+    editor.current?.dispatch({ effects: tints.current.reconfigure(tinted(props.hues)) });
+  }, [props.hues]);
+
+  useEffect(() => {
+    editor.current?.dispatch({ effects: openAll.of(props.attributes ?? false) });
+  }, [props.attributes, props.text]);
 
   useEffect(() => {
     editor.current?.dispatch({ effects: setMarks.of({ lines: props.marked, guessed: new Set(props.guessed) }) });
@@ -227,6 +241,6 @@ export function Code(props: CodeProps) {
     findNext(view);
   }, [props.search?.key, props.text]);
 
-  const height = props.most === undefined ? { height: "420px" } : { maxHeight: `${props.most}px` };
+  const height = props.height === undefined ? undefined : { height: `${props.height}px` };
   return <div class="code" ref={place} style={height} onKeyDown={(e) => e.stopPropagation()} />;
 }

@@ -35,6 +35,7 @@ export interface Row {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
 }
 
 export interface Sharding {
@@ -126,6 +127,7 @@ export interface CostRow {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
   line: string;
   instructions: number;
   flops: number;
@@ -167,6 +169,7 @@ export interface Code {
   title: string;
   name: string;
   heat: string;
+  every: boolean;
   type: "code";
 }
 
@@ -188,6 +191,7 @@ export interface CellRow {
   id: number | string;
   search_text: string;
   detail: (Facts | Notes | Table | Code | Chart)[];
+  opened: boolean;
   cell: string;
   seconds: number;
   before: number;
@@ -311,7 +315,7 @@ export interface Category {
   colour: string;
 }
 
-export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number];
+export type GraphNode = [id: number, label: string, detail: string, distance: number, flops: number, bytes: number, line: number, number: number];
 
 export type GraphEdge = [start: number, end: number];
 
@@ -331,6 +335,7 @@ export interface Column {
   unit: "text" | "code" | "number" | "count" | "seconds" | "nanoseconds" | "bytes" | "amount" | "share";
   help: string;
   wide: boolean;
+  wider: boolean;
   mark: string;
   key: string;
 }

@@ -18,6 +18,10 @@ export function linksOf({ groups, links }: Pick<StageAnswer, "groups" | "links">
   };
 }
 
+// The first L of each line of the text, which gives the line its colour; null for none.
+export const firstOf = ({ groups, links }: Pick<StageAnswer, "groups" | "links">): (number | null)[] =>
+  links.map((group) => groups[group]?.[0] ?? null);
+
 // Instructions of optimized HLO by name, with their line in the text (from 0).
 export function instructionsOf(text: string): Map<string, number> {
   const found = new Map<string, number>();

@@ -4,7 +4,8 @@ import { useState } from "preact/hooks";
 import { charts } from "./charts/index.ts";
 import type { Client } from "./client.ts";
 import { written } from "./format.ts";
-import type { Action, Charts, Code, Column, Facts, File, Notes, Page, Row, Section, Table as TableSection } from "./generated.ts";
+import type { Action, Charts, Column, Facts, File, Notes, Page, Row, Section, Table as TableSection } from "./generated.ts";
+import { Lines } from "./lines.tsx";
 import { Act, download } from "./parts.tsx";
 import type { Json } from "./protocol.ts";
 import { Table, type Column as TableColumn } from "./table.tsx";
@@ -35,7 +36,7 @@ export function SectionView(props: SectionProps) {
     case "table":
       return <Rows {...props} section={section} />;
     case "code":
-      return <Lines {...props} section={section} />;
+      return <Lines {...props} section={section} shown={shown} />;
     case "chart": {
       const Drawing = charts[section.kind as keyof Charts];
       return <Drawing data={section.data as never} marks={props.marks} />;
@@ -132,6 +133,7 @@ function Rows({ section, client, rows = section.rows, filter, marks }: SectionPr
     kind: column.unit,
     says: column.help,
     wide: column.wide,
+    wider: column.wider,
     value: (row) => value(row, column.key) as string | number | null,
     draw: (row) => shown(row, column),
   }));
@@ -160,6 +162,7 @@ function Rows({ section, client, rows = section.rows, filter, marks }: SectionPr
         id={(row) => row.id}
         filter={filter}
         words={(row) => row.search_text}
+        opened={(row) => row.opened}
         empty={section.empty}
         selected={section.selects && marks ? (row) => marks.chosen.includes(row.id) : undefined}
         onSelect={section.selects && marks ? (row) => marks.press([row.id]) : undefined}
@@ -205,48 +208,5 @@ export function Button({ action, client, row, of }: { action: Action; client: Cl
         </div>
       )}
     </>
-  );
-}
-
-// Lines of code in their order, each with its figures.
-function Lines({ section, rows = section.rows }: SectionProps<Code>) {
-  const figures = section.columns.slice(0, -1);
-  const code = section.columns.at(-1)!;
-  const most = Math.max(...rows.map((row) => Number(value(row, section.heat) ?? 0)), 1e-9);
-  return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={section.name}>
-      <table class="annotated">
-        <thead>
-          <tr>
-            {figures.map(({ key, label, help, wide }) => (
-              <th class={`plain num ${wide ? "wide" : ""}`} scope="col" key={key} title={help}>
-                {label}
-              </th>
-            ))}
-            <th class="plain" scope="col">
-              {section.name}
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((row) => {
-            const heat = Math.round((70 * Number(value(row, section.heat) ?? 0)) / most);
-            const background = `color-mix(in srgb, var(--mark) ${heat}%, transparent)`;
-            return (
-              <tr key={row.id} data-line={row.id} style={heat ? { background } : undefined}>
-                {figures.map((column) => (
-                  <td class={`num ${column.wide ? "wide" : ""}`} key={column.key}>
-                    {shown(row, column)}
-                  </td>
-                ))}
-                <td>
-                  <code class="text">{written(value(row, code.key), code.unit) || " "}</code>
-                </td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-    </div>
   );
 }

@@ -13,6 +13,7 @@ export interface Column<R> {
   kind?: Unit;
   says?: string; // for the header: what the column means
   wide?: boolean; // left out where the cell is narrow
+  wider?: boolean; // and where it is of usual width
   value: (row: R) => Cell; // what it sorts by
   draw?: (row: R) => ComponentChildren;
 }
@@ -33,6 +34,7 @@ export interface TableProps<R> {
   filter?: string | undefined;
   words?: (row: R) => string; // what the filter looks at, beside the columns
   detail?: ((row: R) => ComponentChildren | null) | undefined;
+  opened?: ((row: R) => boolean) | undefined; // whether its detail is open until somebody closes it
   sort?: Sort | null;
   selected?: ((row: R) => boolean) | undefined;
   onSelect?: ((row: R) => void) | undefined;
@@ -68,13 +70,16 @@ const shown = <R,>(column: Column<R>, row: R): ComponentChildren => {
   return written(column.value(row), column.kind ?? "text");
 };
 
+const width = ({ wide, wider }: { wide?: boolean; wider?: boolean }): string => (wider ? "wider" : wide ? "wide" : "");
+
 const numeric = ({ kind = "text" }: { kind?: Unit }): boolean => kind !== "text" && kind !== "code";
 
 export function Table<R>(props: TableProps<R>) {
   const { client, name, rows, columns, id, detail, selected, onSelect } = props;
   const head = columns.find((column) => column.key === props.head) ?? columns[0];
   const [sort, setSort] = useKept<Sort | null>(client, `${name}: sort`, props.sort ?? null);
-  const [open, setOpen] = useKept<ReadonlySet<string | number>>(client, `${name}: open`, new Set());
+  const [pressed, setPressed] = useKept<ReadonlyMap<string | number, boolean>>(client, `${name}: open`, new Map());
+  const opens = (row: R): boolean => pressed.get(id(row)) ?? props.opened?.(row) ?? false;
   const [limit, setLimit] = useState(props.first ?? 200);
   const words = props.words;
   const found = useMemo(() => {
@@ -89,11 +94,7 @@ export function Table<R>(props: TableProps<R>) {
     const again = sort?.key === column.key;
     setSort({ key: column.key, down: again ? !sort.down : numeric(column) });
   };
-  const toggle = (row: R): void => {
-    const next = new Set(open);
-    if (!next.delete(id(row))) next.add(id(row));
-    setOpen(next);
-  };
+  const toggle = (row: R): void => setPressed(new Map([...pressed, [id(row), !opens(row)]]));
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label={name}>
       <table aria-label={name} aria-rowcount={found.length}>
@@ -103,13 +104,15 @@ export function Table<R>(props: TableProps<R>) {
               <th
                 key={column.key}
                 scope="col"
-                class={`${numeric(column) ? "num" : ""} ${column.wide ? "wide" : ""}`}
+                class={`${numeric(column) ? "num" : ""} ${width(column)}`}
                 aria-sort={sort?.key === column.key ? (sort.down ? "descending" : "ascending") : "none"}
               >
-                <button type="button" title={column.says} onClick={() => press(column)}>
-                  {column.label}
-                  <span aria-hidden="true">{sort?.key === column.key ? (sort.down ? " ▾" : " ▴") : ""}</span>
-                </button>
+                {column.label && ( // that of the rows' buttons has none, and does not sort
+                  <button type="button" title={column.says} onClick={() => press(column)}>
+                    {column.label}
+                    <span aria-hidden="true">{sort?.key === column.key ? (sort.down ? " ▾" : " ▴") : ""}</span>
+                  </button>
+                )}
               </th>
             ))}
           </tr>
@@ -118,7 +121,7 @@ export function Table<R>(props: TableProps<R>) {
           {found.slice(0, limit).map((row) => {
             const key = id(row);
             const more = detail?.(row) ?? null;
-            const isOpen = more !== null && open.has(key);
+            const isOpen = more !== null && opens(row);
             return (
               <Fragment key={key}>
                 <tr
@@ -129,7 +132,7 @@ export function Table<R>(props: TableProps<R>) {
                   {columns.map((column) => (
                     <td
                       key={column.key}
-                      class={`${numeric(column) ? "num" : column === head ? "name" : ""} ${column.wide ? "wide" : ""}`}
+                      class={`${numeric(column) ? "num" : column === head ? "name" : ""} ${width(column)}`}
                     >
                       {column === head && detail && (
                         <button

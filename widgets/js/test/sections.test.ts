@@ -20,8 +20,8 @@ test("every fact and every note is drawn", () => {
 });
 
 test("a value that is inferred is marked", () => {
-  const column: Column = { key: "time", label: "time", unit: "nanoseconds", help: "", wide: false, mark: "guess" };
-  const row = (guess: boolean): Row => ({ id: 1, search_text: "", detail: [], time: 1500, guess }) as Row;
+  const column: Column = { key: "time", label: "time", unit: "nanoseconds", help: "", wide: false, wider: false, mark: "guess" };
+  const row = (guess: boolean): Row => ({ id: 1, search_text: "", detail: [], opened: false, time: 1500, guess }) as Row;
   assert.equal(words(shown(row(true), column)), "~ 1.50 µs");
   assert.equal(words(shown(row(false), column)), "1.50 µs");
 });

@@ -5,7 +5,8 @@ import { amount, count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { Graph } from "../graph.tsx";
 import { useKept } from "../kept.ts";
-import { instructionOn, instructionsOf, linksOf } from "../linked.ts";
+import { hueOf } from "../decorations.ts";
+import { firstOf, instructionOn, instructionsOf, linksOf } from "../linked.ts";
 import { Act, copy, download, Tabs } from "../parts.tsx";
 import type { CostRow, File, GraphAnswer, HloData, InstructionAnswer, SourceLines, StageAnswer } from "../generated.ts";
 import { FactsView, Heading, SectionView, type Marks } from "../sections.tsx";
@@ -18,7 +19,7 @@ const NAMES: Record<string, string> = { jaxpr: "jaxpr", stablehlo: "StableHLO", 
 // An answer of the kernel, requested when it is first needed and kept as long as the view.
 const answers = new WeakMap<Client, Map<string, unknown>>();
 
-function useAnswer<T>(client: Client, ask: string, args: Record<string, string | number | null> | null) {
+function useAnswer<T>(client: Client, ask: string, args: Record<string, string | number | boolean | null> | null) {
   const key = args && `${ask} ${JSON.stringify(args)}`;
   let known = answers.get(client);
   if (!known) answers.set(client, (known = new Map()));
@@ -48,6 +49,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const [instruction, setInstruction] = useKept<string | null>(client, "instruction", null);
   const [places, setPlaces] = useKept<SourceLines>(client, "places", data);
   const [jump, setJump] = useKept<{ code?: number; line?: number }>(client, "jump", {}); // where a link leads to
+  const [full, setFull] = useKept(client, "attributes", false); // whether attributes are shown
   const [search, setSearch] = useState(data.grep ? { query: data.grep, key: 1 } : { query: "", key: 0 });
 
   const isStage = data.stages.includes(tab);
@@ -56,6 +58,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const marks = useMemo(() => new Set(chosen), [chosen]);
   const marked = useMemo(() => links?.to(marks) ?? [], [links, marks]);
   const guessed = useMemo(() => new Set(stage?.inferred), [stage]);
+  const hues = useMemo(() => stage && firstOf(stage).map((l) => (l === null || l < 0 ? null : hueOf(l))), [stage]);
   const guesses = marked.filter((line) => guessed.has(line)).length;
   const instructions = useMemo(() => (stage?.stage === "hlo" ? instructionsOf(stage.text) : undefined), [stage]);
 
@@ -65,11 +68,11 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   }, [stage]);
   // XLA prints the entry computation last: of the linked lines, one in the entry is shown first.
   const entry = useMemo(() => stage?.text.split("\n").findIndex((line) => line.startsWith("ENTRY ")) ?? -1, [stage]);
-  const firstOf = (lines: readonly number[]): number | undefined => lines.find((line) => line > entry) ?? lines[0];
+  const inEntry = (lines: readonly number[]): number | undefined => lines.find((line) => line > entry) ?? lines[0];
   // Scroll to the line that `%jax hlo` named, or that was chosen in another stage.
   useEffect(() => {
     if (!stage || jump.code !== undefined) return;
-    const first = firstOf(marked) ?? (data.grep ? -1 : entry);
+    const first = inEntry(marked) ?? (data.grep ? -1 : entry);
     if (first >= 0) setJump({ ...jump, code: first });
   }, [stage]);
 
@@ -77,7 +80,7 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   const choose = (next: readonly number[], from: "code" | "source" | "elsewhere"): void => {
     setChosen(next);
     setJump({
-      code: from === "code" ? undefined : firstOf(links?.to(new Set(next)) ?? []),
+      code: from === "code" ? undefined : inEntry(links?.to(new Set(next)) ?? []),
       line: from === "source" ? undefined : next[0],
     });
   };
@@ -99,12 +102,13 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
     lines: { chosen, press: ([l]) => typeof l === "number" && l >= 0 && choose([l], "elsewhere") },
     fusions: { chosen: instruction === null ? [] : [instruction], press: ([name]) => toInstruction(String(name)) },
   };
+  const height = heightOf(places);
   const titles = [...new Set(data.page.sections.map((section) => section.title))];
   return (
     <>
       <Heading page={data.page} />
       <div class="sides">
-        <div class="side">
+        <div class="side from">
           {places.sources.map((_, index) => (
             <SourcePane key={index} {...{ index, data, places, marks, root }} at={jump.line} choose={(l) => choose(l, "source")} />
           ))}
@@ -135,6 +139,9 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
                           {guesses > 0 && `, ${count(guesses)} of them by inference`}
                         </span>
                         <span class="space" />
+                        <button type="button" aria-pressed={full} title="metadata, sharding, configuration" onClick={() => setFull(!full)}>
+                          attributes
+                        </button>
                         <button type="button" onClick={() => setSearch({ query: "", key: search.key + 1 })}>
                           search
                         </button>
@@ -156,6 +163,9 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
                         root={root}
                         marked={marked}
                         guessed={stage.inferred}
+                        {...(hues && { hues })}
+                        attributes={full}
+                        height={height}
                         at={jump.code ?? null}
                         onLine={fromCode}
                         search={search}
@@ -193,6 +203,12 @@ export function HloView({ data, client, root }: ViewProps<HloData>) {
   );
 }
 
+// Both panes are as high as the code needs, within bounds.
+function heightOf({ sources }: SourceLines): number {
+  const lines = sources.reduce((sum, source) => sum + source.lines.length + 2, 0);
+  return Math.min(480, Math.max(300, lines * 18 + 12));
+}
+
 function SourcePane({ index, data, places, marks, at, choose, root }: {
   index: number;
   data: HloData;
@@ -222,11 +238,21 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
     });
     return found;
   }, [data, places, source, index]);
+  const hues = useMemo(() => {
+    const found: (number | null)[] = source.lines.map(() => null);
+    places.lines.forEach(([s, line], l) => {
+      if (s === index && line >= source.first) found[line - source.first] = hueOf(l);
+    });
+    return found;
+  }, [places, source, index]);
   const place = at === undefined ? undefined : places.lines[at];
   return (
     <>
-      <div class="bar">
-        <span class="dim">{source.title}</span>
+      <div class="bar columns dim">
+        <span class="notes" title="of each line in one run of the program; 16× are 16 instructions without any">
+          FLOPs
+        </span>
+        <span>{source.title}</span>
       </div>
       <Code
         text={text}
@@ -240,8 +266,8 @@ function SourcePane({ index, data, places, marks, at, choose, root }: {
           choose(found < 0 ? [] : [found]);
         }}
         notes={notes}
+        hues={hues}
         first={source.first}
-        most={places.sources.length > 1 ? 220 : 420}
       />
     </>
   );
@@ -262,11 +288,12 @@ function Neighbourhood({ client, instruction, toInstruction }: {
   const [whole, setWhole] = useKept(client, "whole", instruction === null);
   const [depth, setDepth] = useKept<number | null>(client, "depth", null);
   const [hops, setHops] = useKept(client, "hops", 2);
+  const [repeats, setRepeats] = useKept(client, "repeats", false); // whether each of equal layers is drawn
   const near = !whole && instruction !== null;
-  const { value, failed } = useAnswer<GraphAnswer>(client, near ? "neighbourhood" : "fold", near ? { instruction, hops } : { depth });
+  const { value, failed } = useAnswer<GraphAnswer>(client, near ? "neighbourhood" : "fold", near ? { instruction, hops } : { depth, repeats });
   const most = useMemo(() => Math.max(1, ...(value?.nodes.map((n) => n[4]) ?? [])), [value]);
   const nodes = useMemo(
-    () => value?.nodes.map(([id, label, says, , work]) => ({ id: String(id), label, says, weight: work / most })) ?? [],
+    () => value?.nodes.map(([id, label, says, , work, , , number]) => ({ id: String(id), label, says, weight: work / most, many: number > 1 })) ?? [],
     [value],
   );
   const edges = useMemo(() => value?.edges.map(([from, to]) => ({ from: String(from), to: String(to) })) ?? [], [value]);
@@ -281,6 +308,11 @@ function Neighbourhood({ client, instruction, toInstruction }: {
         <button type="button" aria-pressed={near} disabled={instruction === null} onClick={() => setWhole(false)}>
           around {instruction ?? "an instruction"}
         </button>
+        {!near && (repeats || value?.nodes.some((n) => n[7] > 1)) && (
+          <button type="button" aria-pressed={!repeats} onClick={() => setRepeats(!repeats)}>
+            equal layers as one
+          </button>
+        )}
         <button type="button" aria-label="Less" onClick={() => (near ? setHops(Math.max(1, hops - 1)) : setDepth(Math.max(1, (depth ?? deepest) - 1)))}>
           −
         </button>
