@@ -181,7 +181,10 @@ def summary(phases: list[Phase], seconds: float) -> str:
     if not names:
         return f"Read the profile in {seconds:.1f} s."
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"Compiled {', '.join(names[:2])}{more} in {seconds:.1f} s."
+    what = f"{', '.join(names[:2])}{more}"
+    if any(phase.failed for phase in phases):
+        return f"Stopped compiling {what} after {seconds:.1f} s."
+    return f"Compiled {what} in {seconds:.1f} s."
 
 
 _progress: Progress | None = None  # of the session

@@ -60,8 +60,15 @@ _NAME = f"{_CELL.format('left')};font-weight:600"
 _DIM = "opacity:0.7"
 
 
-def page_html(page: Page) -> str:
-    """The whole page, in at most `LARGEST` bytes if the rows of its tables are what takes the space."""
+def page_html(page: Page, bounded: bool = True) -> str:
+    """The whole page, in at most `LARGEST` bytes if the rows of its tables are what takes the space.
+
+    Args:
+        page: what to draw.
+        bounded: False for a file, which may have any size.
+    """
+    if not bounded:
+        return _page(page, _MOST)
     for room in (_MOST, *_LESS):
         html = _page(page, room)
         if len(html.encode()) + html.count('"') <= LARGEST:  # a notebook escapes quotes

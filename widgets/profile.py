@@ -36,7 +36,7 @@ class ProfileView(ProfiledView):
         return page_text(self._page(full=True))
 
     def html(self) -> str:
-        return page_html(self._page(self.full))
+        return page_html(self._page(self.full), bounded=not self.full)
 
     def _page(self, full: bool) -> Page:
         """The page that the static forms show. The live form has its own layout, with linked charts and tables."""

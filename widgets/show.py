@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import torch
 
+from jaxtorch.base.torch_private import pytree
 from jaxtorch.insight.sharding import sharding_of
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.storage.layout import covers_buffer
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from treescope.renderers import TreescopeRenderer, TreescopeSubtreeRenderer
     from treescope.rendering_parts import RenderableAndLineAnnotations
 
-MOST_READ = (
-    1 << 20
-)  # elements of a tensor that are copied from the device for its statistics and values
+# Elements of a tensor that are copied from the device for its statistics and values.
+MOST_READ = 1 << 20
 _MOST_VALUES = 16  # tensors in a tree that shows their values, and not only what describes them
 _MOST_PICTURES = 4  # tensors in a tree that draws them as pictures, of up to 10 kB each
 
@@ -93,7 +93,7 @@ class ShowView:
 def _tensors(value: object) -> list[torch.Tensor]:
     if isinstance(value, torch.nn.Module):
         return [*value.parameters(), *value.buffers()]
-    return [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
 def _drawn(

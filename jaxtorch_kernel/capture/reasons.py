@@ -85,8 +85,8 @@ def reasons(changes: list[Change]) -> list[Reason]:
 def _counted(changes: list[Change]) -> list[Change]:
     """The changes, with the gradients that came or went as one: an optimizer has one for each parameter."""
     groups: dict[object, list[Change]] = {}
-    for change in changes:
-        key = (_root(change.path), change.old is None) if _is_gradient(change) else change.path
+    for i, change in enumerate(changes):
+        key = (_root(change.path), change.old is None) if _is_gradient(change) else i
         groups.setdefault(key, []).append(change)
     return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
 

@@ -40,14 +40,16 @@ class Phase:
     Attributes:
         step: "trace", "lowering" or "XLA".
         cached: whether the executable came from the persistent cache; None while this is unknown.
+        failed: it ended with an error or an interrupt.
     """
 
-    __slots__ = ("cached", "name", "started", "step")
+    __slots__ = ("cached", "failed", "name", "started", "step")
 
     def __init__(self, name: str, step: str):
         self.name, self.step = name, step
         self.started = time.perf_counter()
         self.cached: bool | None = None
+        self.failed = False
 
 
 phases: dict[int, list[Phase]] = {}  # by thread: its open phases, the innermost last
@@ -65,6 +67,9 @@ def phase(name: str, step: str = "trace") -> Iterator[Phase]:
         on_phase()
     try:
         yield current
+    except BaseException:
+        current.failed = True
+        raise
     finally:
         while stack and stack.pop() is not current:  # an interrupt may have left one open
             pass

@@ -173,7 +173,7 @@ CHANGES = [
     ("model.append(nn.ReLU())", "model.3 is new"),
     ("model = nn.Linear(4, 3)", "model is a different Linear"),
     ("images = images[:3]\nlabels = labels[:3]", "images[0] 5 -> 3"),
-    ("model.requires_grad_(False)", "model.0.bias no longer requires a gradient, model.0.weight no longer"),
+    ("model.requires_grad_(False)", "model.0.weight no longer requires a gradient, model.0.bias no longer"),
     ("torch.set_float32_matmul_precision('high')", "torch.get_float32_matmul_precision() 'highest' -> 'high'"),
 ]  # fmt: skip
 

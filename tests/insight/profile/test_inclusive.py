@@ -30,7 +30,7 @@ def work():
     x = w @ c
 
     loss = call(x)
-    loss.backward()
+    loss.backward(loss.detach().clone())
 """
 
 

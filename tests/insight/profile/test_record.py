@@ -60,7 +60,7 @@ def test_an_error_is_kept_with_what_was_seen_until_there() -> None:
     recording = record(fails, repeat=3)
     assert str(recording.error) == "mine"
     assert len(recording.runs) == 1
-    assert [launch.record.name for launch in recording.launches] == ["mm.default"]
+    assert [launch.record.name for launch in recording.launches] == ["matmul.default"]
 
 
 def test_an_error_while_warming_up_is_the_callers() -> None:

@@ -284,9 +284,10 @@ def test_trees_across() -> None:
     close(back["d"][2], jnp.asarray(tensor.numpy()), 0)
 
 
-def test_no_values_while_jax_traces() -> None:
-    with pytest.raises(Exception, match=r"jit|trac"):
-        jax.jit(lambda x: t2j(2 * j2t(x)))(normal(0, (10, 2)))
+def test_conversions_while_jax_traces() -> None:
+    """Theirs refuses this."""
+    x = normal(0, (10, 2))
+    close(jax.jit(lambda x: t2j(2 * j2t(x)))(x), 2 * x)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
