@@ -77,7 +77,7 @@ def run(folder: Path) -> tuple[int, int]:
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     misses, _ = run(tmp_path)
-    assert misses > 10
+    assert misses > 5
     assert any((tmp_path / "jaxtorch").iterdir())
     again, hits = run(tmp_path)
     assert again == 0
