@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from jaxtorch.base.options import config
 from jaxtorch.programs.site import is_user_file
-from jaxtorch.programs.tracebacks import is_ours, shortened, shown_part
+from jaxtorch.programs.tracebacks import is_ours, release_guards, shortened, shown_part
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -53,6 +53,7 @@ class ShortFormatter:
         tb_offset: int | None = None,
         context: int = 5,
     ) -> list[str]:
+        release_guards(evalue)
         if config.tracebacks == "full" or not is_ours(evalue, ("torch",)):
             return self._format(etype, evalue, etb, tb_offset, context)
         given = shown_part(etb) if isinstance(etb, TracebackType) else etb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-from ..programs.tracebacks import is_ours, shortened
+from ..programs.tracebacks import is_ours, release_guards, shortened
 
 
 def install() -> None:
@@ -17,6 +17,7 @@ def install() -> None:
 def _print(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
+    release_guards(error)
     if not is_ours(error):
         sys.__excepthook__(kind, error, traceback)
         return

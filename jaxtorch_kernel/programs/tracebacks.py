@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ _PASSING_ON: dict[str, tuple[str, ...] | None] = {
         "_tensor_str.py": None,
     }.items()
 }
+_PRINTING = os.sep + os.path.join("torch", "_tensor_str.py")
 # jaxtorch runs on these packages: what it calls in them is hidden with it, unless it is code that users call.
 _BELOW = ("torch", "jax", "jaxlib", "numpy")
 _FOR_USERS = tuple(
@@ -55,6 +56,19 @@ def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool
         for each in _chain(error)
         for frame in _frames(each.__traceback__)
     )
+
+
+def release_guards(error: BaseException | None) -> None:
+    """Enable `torch.func` again, if an error came up while torch printed a tensor.
+
+    torch disables it while it prints, until a local variable of its function dies. The error's frames would keep that
+    variable as long as the error itself, which a notebook keeps until the next one.
+    """
+    for each in _chain(error):
+        for frame in _frames(each.__traceback__):
+            if frame.f_code.co_filename.endswith(_PRINTING) and frame.f_code.co_name == "_str":
+                with suppress(RuntimeError):  # it still runs, in a debugger
+                    frame.clear()
 
 
 @contextmanager

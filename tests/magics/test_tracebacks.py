@@ -247,6 +247,12 @@ def test_no_frame_is_ours(fail: Fail, name: str) -> None:
     assert counts == (users, torchs)
 
 
+def test_transforms_work_after_an_error_while_a_tensor_was_printed(fail: Fail) -> None:
+    fail(ONLY_HERE["out of memory, shown"][0])
+    result = torch.vmap(lambda x: x.view(2, 2).sum())(torch.ones(3, 4, device="jax"))
+    assert result.tolist() == [4, 4, 4]
+
+
 def test_an_error_in_a_model_reads_like_this(fail: Fail) -> None:
     lines = fail("y = 1\nmodel(torch.ones(5, 7, device=D))").lines
     assert [re.sub(r":\d+,|(?<=>) \d+|(?<=-)-+| {9,}", "", line) for line in lines[3:]] == [
