@@ -72,7 +72,7 @@ keep a copy of the model on each device (`DataParallel`) find one device and use
 
 def public_names() -> list[str]:
     """The public names of `torch.cuda`."""
-    return sorted({*torch.cuda.__all__, "OutOfMemoryError"}, key=str.lower)
+    return sorted({*torch.cuda.__all__, "OutOfMemoryError"}, key=lambda name: (name.lower(), name))
 
 
 def kind(value: object) -> str:

@@ -28,7 +28,8 @@ from ..dispatch.call import exact
 from ..dispatch.operation import Operation
 from ..lowerings.registry import Lowering
 from ..lowerings.vjp import vjp
-from .node import Context, Node
+from ..programs import tracing
+from .node import Context, Node, apply_unwrapped
 
 Tensor = torch.Tensor
 
@@ -98,7 +99,9 @@ class Composite:
         if private.interposed(tensors):
             return self.decomposition(*args)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return Node.apply(self, template, *operands)
+            # Inside a trace `apply` is that of user-defined gradients (`capture/custom.py`). JAX must see the function.
+            apply = apply_unwrapped if tracing.depth and tracing.active() else Node.apply
+            return apply(self, template, *operands)
         return self.operation(*args)
 
     def _decompose(self, *args: object) -> Any:
