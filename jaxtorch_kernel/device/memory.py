@@ -155,11 +155,13 @@ def memory_snapshot(
     """
     import jax
 
+    from ..storage.transfer import has_failed
+
     pending.flush()
     index_of = {device: i for i, device in enumerate(placement.devices())}
     segments: list[dict[str, object]] = []
     for array in jax.live_arrays():
-        if array.is_deleted():
+        if array.is_deleted() or has_failed(array):
             continue
         size = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
         sizes = {"total_size": size, "allocated_size": size, "active_size": size}

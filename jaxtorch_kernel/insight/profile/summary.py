@@ -270,7 +270,7 @@ def profile(
         >>> x = torch.ones(64, 64, device="jax")
         >>> result = profile(lambda: (x @ x).sum(), warmup=1)
         >>> sorted(row.name for row in result.operators)
-        ['mm.default', 'sum.default']
+        ['matmul.default', 'sum.default']
     """
     recording = record(function, repeat=repeat, warmup=warmup, memory=memory)
     with compiling.phase("the lines of its programs", "profile"):
