@@ -192,9 +192,7 @@ class Operands:
             self.sharding if i in self.moved else aval.sharding
             for i, aval in zip(self._written_operands(), avals, strict=True)
         ]
-        return [
-            jax.lax.with_sharding_constraint(a, s) for a, s in zip(written, where, strict=True)
-        ]
+        return [jax.lax.with_sharding_constraint(a, s) for a, s in zip(written, where, strict=True)]
 
     def shardings(self) -> dict[tuple[int, ...], Sharding]:
         """The shardings of the buffers on a mesh, by shape. A result of another shape is replicated if it is new."""

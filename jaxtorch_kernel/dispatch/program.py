@@ -228,9 +228,7 @@ class Program:
         would put it on one device, or on all of them.
         """
         count = len(self.targets)
-        like = (
-            self.operands.shardings() if self.lowering.modeled or self.lowering.random else {}
-        )
+        like = self.operands.shardings() if self.lowering.modeled or self.lowering.random else {}
 
         def keeping(*operands: Operand) -> tuple[jax.Array, ...]:
             outputs = list(function(*operands))

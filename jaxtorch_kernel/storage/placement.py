@@ -76,6 +76,15 @@ def on_mesh(sharding: Sharding) -> bool:
     return len(sharding.device_set) > 1
 
 
+any_mesh = False  # whether any array of this process has ever been on a mesh
+
+
+def note_sharding(sharding: Sharding) -> None:
+    """Note where an array lies."""
+    global any_mesh
+    any_mesh = any_mesh or on_mesh(sharding)
+
+
 def replicated(sharding: Sharding) -> Sharding:
     """The sharding that puts a full copy on each device of another sharding, for what a program takes beside it."""
     import jax
@@ -130,7 +139,8 @@ def common(shardings: Iterable[Sharding], operator: str) -> Sharding | None:
 
 
 def _devices(sharding: Sharding) -> str:
-    numbers = ", ".join(str(d.id) for d in sharding._device_assignment)
+    devices: Iterable[jax.Device] = sharding._device_assignment
+    numbers = ", ".join(str(device.id) for device in devices)
     mesh = getattr(sharding, "mesh", None)
     shape = f"{dict(mesh.shape)} of " if mesh is not None else ""
     return f"{shape}devices {numbers}"
