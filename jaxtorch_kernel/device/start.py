@@ -59,6 +59,7 @@ def first_use() -> Callable[..., Any]:
                 interrupts,
                 optimizers,
                 processes,
+                sharded_optimizers,
                 uncaught,
             )
             from . import random as random  # applies an earlier `torch.manual_seed`
@@ -74,6 +75,7 @@ def first_use() -> Callable[..., Any]:
             builtin_events.install()
             autocast.install()
             optimizers.install()
+            sharded_optimizers.install()
             methods.install()
             processes.install()
             storages.install()

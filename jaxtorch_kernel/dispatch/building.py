@@ -90,7 +90,13 @@ class Builder:
             overlap.check_targets(self.op, signature, call.args, [call.tensors[i] for i in written])
         metas = self._metas(args)
         operands = Operands(
-            call.tensors, call.buffers, call.numbers, written, self.lowering.random, gather
+            call.tensors,
+            call.buffers,
+            call.numbers,
+            written,
+            self.lowering.random,
+            gather,
+            self.name,
         )
         options: Options = call.key[0]
         precision = options.matmul_precision or _TORCH_PRECISION.get(

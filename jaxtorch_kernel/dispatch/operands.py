@@ -33,7 +33,8 @@ Offsets = tuple[int | torch.SymInt, ...]
 
 def aval_of(spec: Spec) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of a buffer's array."""
-    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement)
+    sharding = placement.propagated(spec.placement)
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
 
 
 class Inputs(NamedTuple):
@@ -58,7 +59,8 @@ class Operands:
     Attributes:
         leading: the avals of the key or the blocks; empty if the lowering draws no random numbers.
         specs: the spec of each tensor's buffer.
-        sharding: of everything except the buffers.
+        sharding: of everything except the buffers. On a mesh, everything is replicated.
+        moved: indices in `unique` of the buffers on one device, if the program runs on a mesh.
         unique: the first tensor of each distinct buffer. If the program writes, each buffer is one operand, because a
             donated array must not be passed twice; otherwise each tensor has an operand.
         operand_of: for each tensor, the index of its buffer in `unique`.
@@ -78,13 +80,21 @@ class Operands:
         written: Sequence[int],
         random: bool,
         gather: bool,
+        operator: str = "",
     ):
         self.specs = [b.spec for b in buffers]
-        self.sharding: Sharding = self.specs[0].placement if self.specs else placement.current()
+        where = placement.common((spec.placement for spec in self.specs), operator)
+        self.sharding: Sharding = where or placement.current()
         key = jax.ShapeDtypeStruct((2,), np.uint32, sharding=self.sharding)
         self.leading = [key] if random else []
         first = first_positions(buffers) if written else list(range(len(buffers)))
         self.unique = sorted(set(first))
+        self.on_mesh = placement.on_mesh(self.sharding)
+        self.moved = [
+            i
+            for i, tensor in enumerate(self.unique)
+            if self.on_mesh and not placement.on_mesh(self.specs[tensor].placement)
+        ]
         position = {tensor: i for i, tensor in enumerate(self.unique)}
         self.operand_of = [position[i] for i in first]
         self.written = list(written)
@@ -112,8 +122,9 @@ class Operands:
     def avals(self) -> list[jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of each operand."""
         avals = list(self.leading)
-        for i in self.unique:
-            avals.append(aval_of(self.specs[i]))
+        for i, tensor in enumerate(self.unique):
+            aval = aval_of(self.specs[tensor])
+            avals.append(aval.update(sharding=self.sharding) if i in self.moved else aval)
         if self.views:
             count = sum(p.count for _, p in self.views)
             avals.append(jax.ShapeDtypeStruct((count,), np.int32))
@@ -174,7 +185,26 @@ class Operands:
                 current[first] = p.write(current[first], value, starts)
         return [current[i] for i in self.targets()]
 
+    def keep_shardings(self, written: Sequence[jax.Array]) -> list[jax.Array]:
+        """The written buffers after a run, each with the sharding that it had, or replicated if it was moved."""
+        avals = [aval_of(self.specs[self.unique[i]]) for i in self._written_operands()]
+        where = [
+            self.sharding if i in self.moved else aval.sharding
+            for i, aval in zip(self._written_operands(), avals, strict=True)
+        ]
+        return [jax.lax.with_sharding_constraint(a, s) for a, s in zip(written, where, strict=True)]
+
+    def shardings(self) -> dict[tuple[int, ...], Sharding]:
+        """The shardings of the buffers on a mesh, by shape. A result of another shape is replicated if it is new."""
+        on_mesh = [spec for spec in self.specs if placement.on_mesh(spec.placement)]
+        return {spec.shape: placement.propagated(spec.placement) for spec in reversed(on_mesh)}
+
     # -- at a call -------------------------------------------------------------------------------------------------
+
+    def move(self, operands: list[Operand]) -> None:
+        """Copy the buffers that lie on one device to each device of the mesh. `operands` begins with the buffers."""
+        for i in self.moved:
+            operands[i] = jax.device_put(operands[i], self.sharding)
 
     def add(
         self,

@@ -193,6 +193,8 @@ class Program:
             self.noise = self._noise()
             if self.noise is not None:
                 operands.leading, function = self.noise.avals, self._from_blocks
+        if operands.on_mesh:
+            function = self._keeping_shardings(function)
         jitted = jax.jit(
             _named(function, self.name),
             donate_argnums=operands.donated(),
@@ -219,6 +221,36 @@ class Program:
             self.name, traced, seconds, avals, counted_by_caller=bool(operands.written)
         )
 
+    def _keeping_shardings(self, function: Run) -> Run:
+        """The function with the sharding of results that XLA must not choose.
+
+        What is written keeps its sharding. So does a result that has only the size of its input (`zeros_like`): XLA
+        would put it on one device, or on all of them.
+        """
+        count = len(self.targets)
+        like = self.operands.shardings() if self.lowering.modeled or self.lowering.random else {}
+
+        def keeping(*operands: Operand) -> tuple[jax.Array, ...]:
+            outputs = list(function(*operands))
+            end = len(outputs) - self.takes_key
+            first = end - count
+            for i, output in enumerate(outputs[:first]):
+                where = like.get(output.shape)
+                if where is not None:
+                    outputs[i] = jax.lax.with_sharding_constraint(output, where)
+            outputs[first:end] = self.operands.keep_shardings(outputs[first:end])
+            return tuple(outputs)
+
+        return keeping
+
+    def _set_shardings(self, compiled: jax.stages.Compiled) -> None:
+        """Set the specs of the results to the shardings that XLA chose."""
+        shardings = iter(jax.tree.leaves(compiled.output_shardings))
+        leaves = [leaf for leaf in self.results.leaves if leaf is not None]
+        for leaf in leaves:
+            leaf.spec = spec_of(leaf.spec.dtype, leaf.spec.shape, next(shardings))
+        self.new_specs = [spec_of(s.dtype, s.shape, next(shardings)) for s in self.new_specs]
+
     def _noise(self) -> Noise | None:
         """The random bits that the program can take as operands instead of computing them."""
         operands = self.operands
@@ -233,7 +265,7 @@ class Program:
     def allow_hot_path(self, allowed: bool) -> None:
         """Say whether the hot path may call the program: no check of values has to run before it."""
         only = self.results.only()
-        if only is not None and allowed and not self.operands.written:
+        if only is not None and allowed and not (self.operands.written or self.operands.moved):
             self.only = only
             self.plain = not (self.operands.views or self.operands.number_kinds)
             self.simple = True
@@ -258,7 +290,10 @@ class Program:
         """What runs the program. The first call that is not inside a trace compiles it."""
         with self._compiling:
             if self.executable.call is None:
-                program_cache.count_executable(self, self.executable.compile())
+                compiled = self.executable.compile()
+                program_cache.count_executable(self, compiled)
+                if self.operands.on_mesh:
+                    self._set_shardings(compiled)
                 self.quick = self.simple
             assert self.executable.call is not None
             return self.executable.call

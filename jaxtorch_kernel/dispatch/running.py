@@ -11,6 +11,7 @@ from ..programs import rng, watching
 from ..programs.atomic import DONATED_ERRORS, ensure_unshared, receiver, run_into, was_replaced
 from ..programs.errors import explain_call
 from ..programs.site import origin
+from ..storage import placement
 from ..storage.buffer import Buffer
 from . import executable
 from .call import Call
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def run_plain(operation: Operation, program: Program, call: Call) -> object:
     """A call that only returns new tensors."""
     operands: list[Operand] = [b.array for b in call.buffers]
+    program.operands.move(operands)
     program = with_operands(operation, program, call, operands)
     execute = program.executable.call or program.compiled()
     watching.launching(program.executable.record)
@@ -44,7 +46,10 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
     program, targets, sources, operands = prepared(operation, program, call)
     try:
         if program.lowering.random:
-            with random_key(operation.kinds, call, program).drawing() as key:
+            with random_key(operation.kinds, call, program).drawing() as drawn:
+                key = drawn
+                if program.operands.on_mesh:
+                    key = jax.device_put(key, program.operands.sharding)
                 leading = [key] if program.noise is None else program.noise.blocks(key)
                 outputs = _run_into(program, call, [*leading, *operands], targets)
         else:
@@ -72,13 +77,17 @@ def prepared(
         ensure_unshared(buffer)
     sources = [call.buffers[i] for i in program.operands.unique]
     operands: list[Operand] = [buffer.array for buffer in sources]
+    program.operands.move(operands)
     return with_operands(operation, program, call, operands), targets, sources, operands
 
 
 def random_key(kinds: Sequence[int], call: Call, program: Program) -> rng.RandomKey:
     """The random key of a call: that of its generator argument, or the device's."""
     generators = (a for kind, a in zip(kinds, call.args, strict=False) if kind == GENERATOR)
-    return rng.key_for(next(generators, None), program.operands.sharding)
+    where = program.operands.sharding
+    if program.operands.on_mesh:  # the numbers are those of one device
+        where = placement.current()
+    return rng.key_for(next(generators, None), where)
 
 
 def with_operands(

@@ -21,6 +21,7 @@ import torch
 from ..base import torch_private as private
 from . import placement
 from .dtypes import to_numpy, to_torch
+from .placement import note_sharding
 
 if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
     import jax
@@ -49,6 +50,7 @@ class Spec:
         self.dtype = dtype
         self.shape = shape
         self.placement = placement
+        note_sharding(placement)
         numel = 1
         for n in shape:
             numel *= n

@@ -1,12 +1,17 @@
-"""Placement of new arrays: one JAX device (its sharding), chosen per thread with `torch.jax.device(i)`.
+"""Placement of arrays: on which JAX devices they lie, and where an operator runs.
 
-torch sees one device, `jax:0`. Which JAX device holds an array is its sharding, which is part of the buffer's Spec. So
-a program compiled for one chip is never called with the arrays of another.
+torch sees one device, `jax:0`. Which JAX devices hold an array is its sharding, which is part of the buffer's Spec. So
+a program compiled for one chip is never called with the arrays of another. New arrays are put on one device, which
+`torch.jax.device(i)` chooses for a thread.
+
+An operator with an input on several devices runs on all devices of that mesh. Inputs on one device are copied to each
+of them. XLA chooses the sharding of the results; what the operator writes keeps its sharding.
 """
 
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +20,9 @@ Device = int | str | torch.device | None  # what `torch.cuda`'s functions take, 
 
 if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
     import jax
-    from jax.sharding import Sharding
+    from jax.sharding import AbstractMesh, Mesh, Sharding
+
+    AnyMesh = Mesh | AbstractMesh
 
 _index: contextvars.ContextVar[int] = contextvars.ContextVar("jaxtorch_device", default=0)
 _shardings: dict[int, Sharding] = {}
@@ -64,13 +71,79 @@ def current() -> Sharding:
     return sharding
 
 
+def on_mesh(sharding: Sharding) -> bool:
+    """Whether an array with this sharding lies on more than one device."""
+    return len(sharding.device_set) > 1
+
+
+any_mesh = False  # whether any array of this process has ever been on a mesh
+
+
+def note_sharding(sharding: Sharding) -> None:
+    """Note where an array lies."""
+    global any_mesh
+    any_mesh = any_mesh or on_mesh(sharding)
+
+
 def replicated(sharding: Sharding) -> Sharding:
-    """The sharding that puts a full copy on each device of another sharding, for numbers beside a sharded array."""
+    """The sharding that puts a full copy on each device of another sharding, for what a program takes beside it."""
     import jax
 
     if isinstance(sharding, jax.sharding.NamedSharding):
-        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    return sharding
+        return jax.sharding.NamedSharding(_auto(sharding.mesh), jax.sharding.PartitionSpec())
+    if not on_mesh(sharding):
+        return sharding
+    mesh = jax.sharding.Mesh(list(sharding._device_assignment), ("devices",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def propagated(sharding: Sharding) -> Sharding:
+    """The same sharding on a mesh along which XLA chooses the sharding of results.
+
+    Along an axis of type Explicit, JAX refuses operations whose result could be sharded in several ways.
+    """
+    import jax
+
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return sharding
+    return jax.sharding.NamedSharding(_auto(sharding.mesh), sharding.spec)
+
+
+def _auto(mesh: AnyMesh) -> AnyMesh:
+    import jax
+
+    types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+    if mesh.axis_types == types or not isinstance(mesh, jax.sharding.Mesh):
+        return mesh
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=types)
+
+
+def common(shardings: Iterable[Sharding], operator: str) -> Sharding | None:
+    """Where an operator runs: on the mesh of those of its inputs that lie on one, else where the first lies.
+
+    Raises:
+        RuntimeError: the inputs lie on two meshes.
+    """
+    first = mesh = None
+    for sharding in shardings:
+        first = first or sharding
+        if not on_mesh(sharding):
+            continue
+        if mesh is not None and sharding._device_assignment != mesh._device_assignment:
+            raise RuntimeError(
+                f"{operator}: the inputs lie on two meshes, {_devices(mesh)} and {_devices(sharding)}. "
+                "Move one of them: jax.device_put(x, sharding), then jaxtorch.to_torch."
+            )
+        mesh = mesh or sharding
+    return first if mesh is None else replicated(mesh)
+
+
+def _devices(sharding: Sharding) -> str:
+    devices: Iterable[jax.Device] = sharding._device_assignment
+    numbers = ", ".join(str(device.id) for device in devices)
+    mesh = getattr(sharding, "mesh", None)
+    shape = f"{dict(mesh.shape)} of " if mesh is not None else ""
+    return f"{shape}devices {numbers}"
 
 
 def index_of(device: Device = None) -> int:
