@@ -207,7 +207,7 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
 ]
 BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
-    lambda x, y: x @ y.t() @ y if x.shape[1] == y.shape[1] else x,
+    lambda x, y: (x @ y.t() @ y).tanh() if x.shape[1] == y.shape[1] else x,
     lambda x, y: x + y if x.shape == y.shape else x,
     lambda x, y: x + y[0] if x.shape[1] == y.shape[1] else x,
     lambda x, y: x.clone().copy_(y.sum()) + x,
