@@ -210,7 +210,7 @@ BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: (x @ y.t() @ y).tanh() if x.shape[1] == y.shape[1] else x,
     lambda x, y: x + y if x.shape == y.shape else x,
     lambda x, y: x + y[0] if x.shape[1] == y.shape[1] else x,
-    lambda x, y: x.clone().copy_(y.sum()) + x,
+    lambda x, y: x.clone().copy_(y.mean()).tanh() + x.cos(),
     lambda x, y: x.clone().addcmul_(x, x, value=0.1),
 ]
 
