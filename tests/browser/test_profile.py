@@ -175,7 +175,8 @@ def test_lines_are_the_cells_and_the_slow_one_is_told(training: Training) -> Non
     view = training.of("lines")
     view.get_by_role("tab", name="In their order").click()
     texts = view.locator("tr[data-line] code.text").all_inner_texts()
-    assert [t.strip() for t in texts] == LINES.strip().split("\n")
+    # The magic's line takes no time, nor does the one whose tensor is a transfer.
+    assert [t.strip() for t in texts] == LINES.strip().split("\n")[2:]
     shares = {
         row.get_attribute("data-line"): row.locator("td").nth(2).inner_text()
         for row in view.locator("tr[data-line]").all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def page(browser: Browser, site: str) -> Page:
+def page(browser: Browser, site: str) -> Iterator[Page]:
+    """A page, of whose files none may be missing. What lies elsewhere (Colab's badge) may be out of reach."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.on("requestfailed", lambda request: pytest.fail(request.url))
-    return page
+    missing: list[str] = []
+    page.on("requestfailed", lambda request: missing.append(request.url))
+    yield page
+    assert not [url for url in missing if url.startswith("file:")]
 
 
 @pytest.mark.slow
