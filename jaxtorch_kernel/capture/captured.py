@@ -31,7 +31,7 @@ from ..dispatch.read import contiguous_array
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage import placement
-from ..storage.buffer import Buffer, Spec, buffer_of
+from ..storage.buffer import Buffer, Spec, buffer_of, spec_of
 from .code_trace import CodeTrace
 from .flow import edge_of, ends_of
 from .results import Known, Results
@@ -77,7 +77,21 @@ class Captured:
         """(differentiable outputs, then other outputs and the new arrays of written and created tensors)."""
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
+        first = self.outputs + self.others
+        for i, where in self.laid_out.items():
+            flat[first + i] = jax.lax.with_sharding_constraint(flat[first + i], where)
         return flat[: self.outputs], flat[self.outputs :]
+
+    @property
+    def laid_out(self) -> dict[int, jax.sharding.Sharding]:
+        """How new values of what is written lie, by their position: as the old ones, if these lie on a mesh."""
+        shardings = [self.specs[i].placement for i in self.written]
+        return {
+            i: placement.propagated(sharding)
+            for i, sharding in enumerate(shardings)
+            if placement.on_mesh(sharding)
+            and self.new_specs[i].shape == self.specs[self.written[i]].shape
+        }
 
     def reusable(self, inputs: list[int]) -> list[int]:
         """Those of `inputs` whose memory an output can reuse. Memory that is written is reused by its new value."""
@@ -189,6 +203,14 @@ def capture(
         trace_seconds=seconds,
     )
     return captured, outcome
+
+
+def respecify(buffers: Iterable[Buffer]) -> None:
+    """Set the specs of buffers that a program on a mesh has written: XLA chose how they lie."""
+    for buffer in buffers:
+        if not isinstance(buffer.array, jax.core.Tracer):
+            spec = buffer.spec
+            buffer.spec = spec_of(spec.dtype, spec.shape, buffer.array.sharding)
 
 
 def placement_of(captured: Captured) -> jax.sharding.Sharding:

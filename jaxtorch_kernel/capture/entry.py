@@ -21,7 +21,7 @@ from ..programs.rng import RandomKey
 from ..storage.buffer import Buffer, Spec, buffer_of
 from ..storage.layout import covers_buffer
 from . import hoisting
-from .captured import Captured, Outcome, capture, placement_of
+from .captured import Captured, Outcome, capture, placement_of, respecify
 from .cpu_generators import untouched
 from .dependencies.guard import Check
 from .dependencies.record import Record, recording
@@ -118,6 +118,8 @@ class Entry(Replay):
             store(targets, others[captured.others :])
             for buffer, spec in zip(targets, captured.new_specs, strict=True):
                 buffer.spec = spec
+            if bridge.compiled.on_mesh:
+                respecify(targets)
         for landing in self.landings:
             landing(others[captured.others + len(captured.written) + landing.output])
         if self.only is not None and (call is None or not call.borrowed):

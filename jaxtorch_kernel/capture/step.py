@@ -31,7 +31,7 @@ from ..programs.atomic import (
 from ..programs.compiled import CompiledFunction
 from ..programs.tracing import Untraceable
 from ..storage.buffer import Buffer, buffer_of
-from .captured import Captured, Outcome, capture, placement_of
+from .captured import Captured, Outcome, capture, placement_of, respecify
 from .cpu_generators import untouched
 from .dependencies.guard import Change
 from .dependencies.landings import Landing
@@ -246,6 +246,8 @@ class Step(Replay):
             mark_donated(inputs[i])
         for buffer, new in zip(self.created, created, strict=False):
             buffer.array = new.array
+        if self.compiled.on_mesh:
+            respecify((*written, *self.created))
         for index, grad in self.gradients_of_arguments.items():
             grad.leaf = weakref.ref((leaves if call is None else call.caller_leaves)[index])
         for grad in (*self.gradients, *self.gradients_of_arguments.values()):
@@ -254,10 +256,11 @@ class Step(Replay):
         for landing in self.landings:
             landing(created[landing.output].array)
         arrays = [buffer.array for buffer in results]
-        if not self._layouts_of_results:
-            self._layouts_of_results = [
-                result_leaf(array, placement_of(captured)) for array in arrays
-            ]
+        if self.compiled.on_mesh:
+            self._layouts_of_results = [result_leaf(array, array.sharding) for array in arrays]
+        elif not self._layouts_of_results:
+            where = placement_of(captured)
+            self._layouts_of_results = [result_leaf(array, where) for array in arrays]
 
         def tensor(output: Output) -> Tensor:
             i = output.position + (0 if output.differentiable else captured.outputs)

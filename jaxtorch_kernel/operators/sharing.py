@@ -19,6 +19,7 @@ from ..base import torch_private as private
 from ..base.jax_private import uncommitted
 from ..dispatch.read import contiguous_array
 from ..programs import tracing
+from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.checks import check_index
 from ..storage.dtypes import to_numpy, to_torch
@@ -170,11 +171,18 @@ def tensor_of(
 
 def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) -> Tensor:
     check_index(target)
+    array = _on_auto_axes(array)
     rows = row_major(array)
     if copy is False and rows is not array:
         raise _cannot_share("its elements are not stored in row-major order")
     torch.jax.init()  # type: ignore[attr-defined]  # the device may not have been used before
     return from_dlpack(array.copy() if copy and rows is array else rows)
+
+
+def _on_auto_axes(array: jax.Array) -> jax.Array:
+    """The same memory on a mesh whose axes have the type Auto, as torch's operators need it."""
+    sharding = placement.propagated(array.sharding)
+    return array if sharding == array.sharding else jax.device_put(array, sharding)
 
 
 def _default_for(array: jax.Array) -> torch.device:

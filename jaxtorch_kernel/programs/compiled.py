@@ -21,6 +21,7 @@ from ..base.jax_private import respect_checkpoints_within
 from ..base.naming import name_inputs
 from . import watching
 from .compiling import Executable, finish, phase
+from .meshes import laid_out, laying_out
 from .packing import Packing
 from .stats import ProgramRecord, TraceRecord, trace_here
 
@@ -109,7 +110,9 @@ class CompiledFunction:
         cause: TraceRecord | None = None,
         input_names: Sequence[str] = (),
     ):
-        self.function, self.avals, self.name = function, list(avals), name
+        on_mesh = laid_out(avals, name)
+        self.on_mesh = on_mesh is not None
+        self.function, self.avals, self.name = function, on_mesh or list(avals), name
         self.input_names = list(input_names)
         self.inputs, self.donated = tuple(inputs), tuple(donated)
         self.forward: Executable | None = None
@@ -139,7 +142,7 @@ class CompiledFunction:
         self, saved: Sequence[jax.Array], cotangents: Sequence[jax.Array]
     ) -> list[jax.Array]:
         """The cotangents of `inputs`."""
-        backward = self.backward or self.compile_backward(cotangents)
+        backward = self.backward or self.compile_backward(cotangents, saved)
         watching.launching(self.records["backward"])
         self.records["backward"].calls += 1
         return backward(*saved, *cotangents)
@@ -160,12 +163,23 @@ class CompiledFunction:
                 self.forward_saving = self._build("saving", self._saving, self.avals)
             return self.forward_saving
 
-    def compile_backward(self, cotangents: Sequence[jax.Array]) -> Executable:
-        """The backward program for cotangents of these shapes, compiled."""
+    def compile_backward(
+        self, cotangents: Sequence[jax.Array], saved: Sequence[jax.Array] = ()
+    ) -> Executable:
+        """The backward program for cotangents of these shapes, compiled.
+
+        Args:
+            cotangents: of the outputs.
+            saved: what the forward program saved; needed on a mesh, where XLA chose how it lies.
+        """
         with self._lock:
             if self.backward is None:
                 avals = [*(self.avals[i] for i in self._saved_inputs), *self._residuals]
                 avals += [Aval(c.shape, c.dtype) for c in cotangents]
+                if self.on_mesh and saved:
+                    arrays = (*saved, *cotangents)
+                    given = [Aval(a.shape, a.dtype, sharding=a.sharding) for a in arrays]
+                    avals = laid_out(given, self.name) or avals
                 names = self._names_of_backward(len(cotangents))
                 self.backward = self._build("backward", self._pull_back, avals, names=names)
             return self.backward
@@ -183,7 +197,7 @@ class CompiledFunction:
             function, avals, donated, self.name, cause=self.cause, part=part, input_names=names
         )
         self.records[part] = built.record
-        return built.call
+        return laying_out(built.call, avals) if self.on_mesh else built.call
 
     def _names_of_backward(self, cotangents: int) -> list[str]:
         if not self.input_names:
@@ -232,7 +246,11 @@ class CompiledFunction:
         leaves = [next(residuals) if i is None else inputs[i] for i in self._input_of_leaf]
         pullback = jax.tree.unflatten(self._pullback_tree, leaves)
         # torch's cotangents are the conjugates of JAX's.
-        return [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
+        gradients = [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
+        if not self.on_mesh:
+            return gradients
+        where = [self.avals[i].sharding for i in self.inputs]  # a gradient lies like its input
+        return list(map(jax.lax.with_sharding_constraint, gradients, where))
 
     def of_inputs(self, arrays: Sequence[jax.Array]) -> FlatFunction:
         """The function of `inputs` alone, with all other arrays fixed."""

@@ -21,7 +21,7 @@ import torch
 from ..base import torch_private as private
 from . import placement
 from .dtypes import to_numpy, to_torch
-from .placement import note_sharding
+from .placement import note_sharding, propagated
 
 if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
     import jax
@@ -81,7 +81,8 @@ def spec_of(dtype: np.dtype, shape: tuple[int, ...], placement: Sharding) -> Spe
     key = (dtype, shape, placement)
     spec = _specs.get(key)
     if spec is None:
-        spec = _specs.setdefault(key, Spec(*key))
+        normal = (dtype, shape, propagated(placement))
+        spec = _specs[key] = _specs.get(normal) or _specs.setdefault(normal, Spec(*normal))
     return spec
 
 

@@ -98,7 +98,7 @@ def replicated(sharding: Sharding) -> Sharding:
 
 
 def propagated(sharding: Sharding) -> Sharding:
-    """The same sharding on a mesh along which XLA chooses the sharding of results.
+    """The same sharding on a mesh along which XLA chooses the sharding of results, in its shortest form.
 
     Along an axis of type Explicit, JAX refuses operations whose result could be sharded in several ways.
     """
@@ -106,7 +106,12 @@ def propagated(sharding: Sharding) -> Sharding:
 
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return sharding
-    return jax.sharding.NamedSharding(_auto(sharding.mesh), sharding.spec)
+    axes = list(sharding.spec)
+    while axes and axes[-1] is None:
+        axes.pop()
+    spec = jax.sharding.PartitionSpec(*axes)
+    kind = sharding.memory_kind
+    return jax.sharding.NamedSharding(_auto(sharding.mesh), spec, memory_kind=kind)
 
 
 def _auto(mesh: AnyMesh) -> AnyMesh:
