@@ -87,7 +87,7 @@ class Captured:
         """How new values of what is written lie, by their position: as the old ones, if these lie on a mesh."""
         shardings = [self.specs[i].placement for i in self.written]
         return {
-            i: placement.propagated(sharding)
+            i: sharding
             for i, sharding in enumerate(shardings)
             if placement.on_mesh(sharding)
             and self.new_specs[i].shape == self.specs[self.written[i]].shape

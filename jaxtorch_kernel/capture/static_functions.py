@@ -127,7 +127,7 @@ def eager(function: Callable[..., T]) -> Callable[..., T]:
     # The program's inputs are called as the parameters.
     own = inspect.signature(program).parameters
     rest = list(inspect.signature(function).parameters.values())[1:]
-    program.__signature__ = inspect.Signature([own["static"], own["tensors"], *rest])  # type: ignore[attr-defined]
+    program.__signature__ = inspect.Signature([own["static"], own["tensors"], *rest])  # type: ignore[attr-defined]  # as in `base/naming.py`
     compiled = Pure(program, function.__name__.strip("_"), 256)
     compiled.source.kind = "scan"
 

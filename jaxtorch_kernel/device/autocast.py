@@ -14,7 +14,7 @@ import torch
 
 from ..base import torch_private as private
 
-_KEY = private.DispatchKeySet(private.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+_KEY = private.DispatchKeySet(private.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]  # torch's stub lacks it
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -33,8 +33,7 @@ Offsets = tuple[int | torch.SymInt, ...]
 
 def aval_of(spec: Spec) -> jax.ShapeDtypeStruct:
     """Shape, dtype and sharding of a buffer's array."""
-    sharding = placement.propagated(spec.placement)
-    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=spec.placement)
 
 
 class Inputs(NamedTuple):
@@ -187,17 +186,14 @@ class Operands:
 
     def keep_shardings(self, written: Sequence[jax.Array]) -> list[jax.Array]:
         """The written buffers after a run, each with the sharding that it had, or replicated if it was moved."""
-        avals = [aval_of(self.specs[self.unique[i]]) for i in self._written_operands()]
-        where = [
-            self.sharding if i in self.moved else aval.sharding
-            for i, aval in zip(self._written_operands(), avals, strict=True)
-        ]
+        avals = self.avals()[len(self.leading) :]
+        where = [avals[i].sharding for i in self._written_operands()]
         return [jax.lax.with_sharding_constraint(a, s) for a, s in zip(written, where, strict=True)]
 
     def shardings(self) -> dict[tuple[int, ...], Sharding]:
         """The shardings of the buffers on a mesh, by shape. A result of another shape is replicated if it is new."""
         on_mesh = [spec for spec in self.specs if placement.on_mesh(spec.placement)]
-        return {spec.shape: placement.propagated(spec.placement) for spec in reversed(on_mesh)}
+        return {spec.shape: spec.placement for spec in reversed(on_mesh)}
 
     # -- at a call -------------------------------------------------------------------------------------------------
 

@@ -127,11 +127,14 @@ class Bridge:
 
     # -- tensors over outputs --------------------------------------------------------------------------------------
 
+    def _leaf(self, array: jax.Array) -> Fresh:
+        """The layout of a tensor over one output. On a mesh, XLA chose how it lies; a traced output lies nowhere."""
+        chosen = self.compiled.on_mesh and not isinstance(array, jax.core.Tracer)
+        return result_leaf(array, array.sharding if chosen else self.sharding)
+
     def wrap(self, array: jax.Array) -> Tensor:
         """A tensor over one output."""
-        traced = isinstance(array, jax.core.Tracer)
-        where = array.sharding if self.compiled.on_mesh and not traced else self.sharding
-        tensor = wrap_result(result_leaf(array, where), array, self)
+        tensor = wrap_result(self._leaf(array), array, self)
         trace = tracing.current()
         if trace is not None:
             trace.add_created(buffer_of(tensor))
@@ -139,19 +142,15 @@ class Bridge:
 
     def wrap_all(self, arrays: Sequence[jax.Array]) -> list[Tensor]:
         """Tensors over the differentiable outputs of a compiled program; the first call determines their layouts."""
-        if self.compiled.on_mesh:
-            self.leaves = [result_leaf(a, a.sharding) for a in arrays]
-        elif not self.leaves:
-            self.leaves = [result_leaf(a, self.sharding) for a in arrays]
+        if self.compiled.on_mesh or not self.leaves:
+            self.leaves = list(map(self._leaf, arrays))
         return [wrap_result(leaf, a, self) for leaf, a in zip(self.leaves, arrays, strict=True)]
 
     def wrap_other(self, others: Sequence[jax.Array], position: int) -> Tensor:
         """A tensor over an output that is not differentiable."""
         leaf = self.other_leaves.get(position)
         if leaf is None or self.compiled.on_mesh:
-            array = others[position]
-            where = array.sharding if self.compiled.on_mesh else self.sharding
-            leaf = self.other_leaves[position] = result_leaf(array, where)
+            leaf = self.other_leaves[position] = self._leaf(others[position])
         return wrap_result(leaf, others[position], self)
 
     # -- as a node of torch's graph --------------------------------------------------------------------------------

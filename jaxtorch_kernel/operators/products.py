@@ -30,6 +30,9 @@ from .composite import Composite
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+_linear, _matmul = aten.linear.default, aten.matmul.default
+_linear_backward = aten.linear_backward.default
+_matmul_backward = aten.matmul_backward.default
 
 
 @above_autograd("linear")
@@ -37,10 +40,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`input @ weight.T + bias`."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if private.interposed(tensors) or not _is_layer(input, weight, bias):
-        return aten.linear.default.decompose(input, weight, bias)
+        return _linear.decompose(input, weight, bias)
     if not _recorded(tensors):
-        return operation_of(aten.linear.default).kernel(input, weight, bias)
-    return private.with_gradient_formula(aten.linear.default, input, weight, bias)
+        return operation_of(_linear).kernel(input, weight, bias)
+    return private.with_gradient_formula(_linear, input, weight, bias)
 
 
 def _is_layer(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -56,12 +59,12 @@ def matmul(self: Tensor, other: Tensor) -> Tensor:
     """`self @ other`."""
     tensors = (self, other)
     if private.interposed(tensors) or self.dtype != other.dtype:
-        return aten.matmul.default.decompose(self, other)
+        return _matmul.decompose(self, other)
     if not _recorded(tensors):
-        return operation_of(aten.matmul.default).kernel(self, other)
+        return operation_of(_matmul).kernel(self, other)
     if not self.dtype.is_floating_point:
-        return aten.matmul.default.decompose(self, other)
-    return private.with_gradient_formula(aten.matmul.default, self, other)
+        return _matmul.decompose(self, other)
+    return private.with_gradient_formula(_matmul, self, other)
 
 
 @above_autograd("linear_backward")
@@ -73,7 +76,7 @@ def linear_backward(
         return None, None, None
     tensors = (self, grad_output, weight)
     if not (private.interposed(tensors) or _recorded(tensors)):
-        operation = operation_of(aten.linear_backward.default)
+        operation = operation_of(_linear_backward)
         return operation.kernel(*tensors, tuple(output_mask))
     first, second = _of_factors(grad_output, self, weight.mT, output_mask)
     bias = grad_output.sum_to_size(weight.shape[:1]) if output_mask[2] else None
@@ -90,7 +93,7 @@ def matmul_backward(
     tensors = (grad, self, other)
     if private.interposed(tensors) or _recorded(tensors):
         return _of_factors(grad, self, other, mask)
-    return operation_of(aten.matmul_backward.default).kernel(*tensors, tuple(mask))
+    return operation_of(_matmul_backward).kernel(*tensors, tuple(mask))
 
 
 def _recorded(tensors: Sequence[Tensor]) -> bool:

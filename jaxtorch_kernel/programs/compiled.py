@@ -21,7 +21,7 @@ from ..base.jax_private import respect_checkpoints_within
 from ..base.naming import name_inputs
 from . import watching
 from .compiling import Executable, finish, phase
-from .meshes import laid_out, laying_out
+from .meshes import avals_on_mesh, with_inputs_laid_out
 from .packing import Packing
 from .stats import ProgramRecord, TraceRecord, trace_here
 
@@ -110,7 +110,7 @@ class CompiledFunction:
         cause: TraceRecord | None = None,
         input_names: Sequence[str] = (),
     ):
-        on_mesh = laid_out(avals, name)
+        on_mesh = avals_on_mesh(avals, name)
         self.on_mesh = on_mesh is not None
         self.function, self.avals, self.name = function, on_mesh or list(avals), name
         self.input_names = list(input_names)
@@ -164,22 +164,25 @@ class CompiledFunction:
             return self.forward_saving
 
     def compile_backward(
-        self, cotangents: Sequence[jax.Array], saved: Sequence[jax.Array] = ()
+        self, cotangents: Sequence[jax.Array], saved: Sequence[jax.Array]
     ) -> Executable:
         """The backward program for cotangents of these shapes, compiled.
 
         Args:
             cotangents: of the outputs.
-            saved: what the forward program saved; needed on a mesh, where XLA chose how it lies.
+            saved: what the forward program saved. On a mesh, XLA chose how it lies.
         """
         with self._lock:
             if self.backward is None:
                 avals = [*(self.avals[i] for i in self._saved_inputs), *self._residuals]
                 avals += [Aval(c.shape, c.dtype) for c in cotangents]
-                if self.on_mesh and saved:
+                if self.on_mesh:
                     arrays = (*saved, *cotangents)
                     given = [Aval(a.shape, a.dtype, sharding=a.sharding) for a in arrays]
-                    avals = laid_out(given, self.name) or avals
+                    # With the inputs, because nothing else may lie on the mesh.
+                    together = avals_on_mesh([*self.avals, *given], self.name)
+                    assert together is not None
+                    avals = together[len(self.avals) :]
                 names = self._names_of_backward(len(cotangents))
                 self.backward = self._build("backward", self._pull_back, avals, names=names)
             return self.backward
@@ -197,7 +200,7 @@ class CompiledFunction:
             function, avals, donated, self.name, cause=self.cause, part=part, input_names=names
         )
         self.records[part] = built.record
-        return laying_out(built.call, avals) if self.on_mesh else built.call
+        return with_inputs_laid_out(built.call, avals) if self.on_mesh else built.call
 
     def _names_of_backward(self, cotangents: int) -> list[str]:
         if not self.input_names:

@@ -17,7 +17,7 @@ from .compiling import Executable
 Aval = jax.ShapeDtypeStruct
 
 
-def laid_out(avals: Sequence[Aval], name: str) -> list[Aval] | None:
+def avals_on_mesh(avals: Sequence[Aval], name: str) -> list[Aval] | None:
     """The avals of a program that runs on a mesh, with the sharding of each; None if it runs on one device.
 
     Raises:
@@ -36,7 +36,7 @@ def _on(where: Sharding, sharding: Sharding | None) -> Sharding:
     return placement.propagated(sharding)
 
 
-def laying_out(call: Executable, avals: Sequence[Aval]) -> Executable:
+def with_inputs_laid_out(call: Executable, avals: Sequence[Aval]) -> Executable:
     """A compiled program that first lays its inputs out as it was compiled for."""
     wanted = [(aval.sharding, len(aval.shape)) for aval in avals]
 

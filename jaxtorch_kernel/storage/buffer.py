@@ -181,7 +181,7 @@ def watch(watcher: Watcher | None) -> None:
     While nobody watches, it costs nothing: the methods that also tell replace those of the class.
     """
     if watcher is None:
-        _Counted.__init__, _Counted.__del__ = _init, _del  # type: ignore[method-assign]
+        _Counted.__init__, _Counted.__del__ = _init, _del  # type: ignore[method-assign]  # see above
         return
     made, freed = watcher.made, watcher.freed
 
@@ -193,7 +193,7 @@ def watch(watcher: Watcher | None) -> None:
         freed(self)
         _del(self, usage)
 
-    _Counted.__init__, _Counted.__del__ = init, delete  # type: ignore[method-assign]
+    _Counted.__init__, _Counted.__del__ = init, delete  # type: ignore[method-assign]  # see above
 
 
 def attached(storage: torch.UntypedStorage) -> Buffer | None:

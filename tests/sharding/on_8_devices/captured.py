@@ -112,3 +112,25 @@ def test_a_call_with_another_sharding(way: str) -> None:
         assert weight.grad is not None
         assert expected.grad is not None
         torch.testing.assert_close(weight.grad.cpu(), expected.grad, rtol=1e-4, atol=1e-4)
+
+
+SAVING_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
+    "scaled": lambda x: x * 2,
+    "negated": lambda x: -x,
+    "summed": lambda x: x.sum(),
+    "flipped": lambda x: x.flip(0),
+}
+
+
+@pytest.mark.parametrize("way", ["pure", "compile"])
+@pytest.mark.parametrize("name", SAVING_NOTHING)
+def test_a_backward_program_without_residuals(name: str, way: str) -> None:
+    x = sharded(numbers(8, 4), P("data", "model")).requires_grad_()
+    for cotangent in (lambda y: torch.ones_like(y), lambda y: torch.ones(y.shape, device="jax")):
+        x.grad = None
+        y = WAYS[way](SAVING_NOTHING[name])(x)
+        y.backward(cotangent(y))
+        assert spec_of(x.grad) == P("data", "model")
+        expected = numbers(8, 4).requires_grad_()
+        SAVING_NOTHING[name](expected).sum().backward()
+        assert torch.equal(x.grad.cpu(), expected.grad)
