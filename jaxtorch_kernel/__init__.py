@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .interop.call_jax import call_jax as call_jax
     from .interop.call_jax import torch_view as torch_view
     from .interop.optax import optax_optimizer as optax_optimizer
-    from .interop.sharding import with_sharding_constraint as with_sharding_constraint
     from .interop.torch_call.convert import dtype_j2t as dtype_j2t
     from .interop.torch_call.convert import dtype_t2j as dtype_t2j
     from .interop.torch_call.convert import j2t as j2t
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .interop.torch_call.torch2jax import torch2jax_without_vjp as torch2jax_without_vjp
     from .interop.values import to_jax as to_jax
     from .interop.values import to_torch as to_torch
+    from .parallel.constraint import with_sharding_constraint as with_sharding_constraint
     from .programs.stats import compile_count as compile_count
     from .programs.stats import fallbacks as fallbacks
 
@@ -61,7 +61,6 @@ _HOMES = {
     ".capture.scan": ("scan",),
     ".interop.call_jax": ("call_jax", "torch_view"),
     ".interop.optax": ("optax_optimizer",),
-    ".interop.sharding": ("with_sharding_constraint",),
     ".interop.torch_call.convert": ("dtype_j2t", "dtype_t2j", "j2t", "t2j", "tree_j2t", "tree_t2j"),
     ".interop.torch_call.module": ("module_to_jax",),
     ".interop.torch_call.running": ("TorchCallError",),
@@ -72,6 +71,7 @@ _HOMES = {
         "torch2jax_without_vjp",
     ),
     ".interop.values": ("to_jax", "to_torch"),
+    ".parallel.constraint": ("with_sharding_constraint",),
     ".programs.stats": ("compile_count", "fallbacks"),
     "torch": ("Size",),
 }

@@ -10,6 +10,7 @@ import gc
 import math
 import os
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 from ..storage import pending, placement
@@ -38,20 +39,26 @@ def memory_allocated(device: Device = None) -> int:
 
 def allocated_by_device(platform: str | None = None) -> Counter[Any]:
     """`memory_allocated` of every JAX device (of a platform), from one pass over all arrays."""
+    allocated: Counter[Any] = Counter()
+    for device, size in _live_parts(platform):
+        allocated[device] += size
+    return allocated
+
+
+def _live_parts(platform: str | None = None) -> Iterator[tuple[Any, int]]:
+    """The device and the bytes of each part of each live array."""
     import jax
 
     from ..storage.transfer import has_failed  # imports jax too
 
     pending.flush()
-
-    allocated: Counter[Any] = Counter()
     for array in jax.live_arrays(platform):
+        # Whether an array has failed takes longer to find out than a small one is worth.
         if array.is_deleted() or (array.nbytes >= LARGE and has_failed(array)):
             continue
-        part = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
+        size = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
         for device in array.sharding.device_set:
-            allocated[device] += part
-    return allocated
+            yield device, size
 
 
 def max_memory_allocated(device: Device = None) -> int:
@@ -153,23 +160,19 @@ def memory_snapshot(
         mempool_id: accepted for compatibility; there is one pool.
         include_traces: accepted for compatibility; there are no traces.
     """
-    import jax
-
-    from ..storage.transfer import has_failed
-
-    pending.flush()
     index_of = {device: i for i, device in enumerate(placement.devices())}
     segments: list[dict[str, object]] = []
-    for array in jax.live_arrays():
-        if array.is_deleted() or has_failed(array):
-            continue
-        size = math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
-        sizes = {"total_size": size, "allocated_size": size, "active_size": size}
-        block = {"size": size, "requested_size": size, "state": "active_allocated", "frames": []}
-        segments += [
-            {"device": index_of[device], "segment_type": "large", **sizes, "blocks": [block]}
-            for device in array.sharding.device_set & index_of.keys()
-        ]
+    for device, size in _live_parts(_jax_device().platform):
+        if device in index_of:
+            sizes = {"total_size": size, "allocated_size": size, "active_size": size}
+            block = {
+                "size": size,
+                "requested_size": size,
+                "state": "active_allocated",
+                "frames": [],
+            }
+            at = {"device": index_of[device], "segment_type": "large"}
+            segments.append({**at, **sizes, "blocks": [block]})
     return segments
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import jax
 
-from .call_jax import call_jax
+from ..interop.call_jax import call_jax
 
 T = TypeVar("T")
 

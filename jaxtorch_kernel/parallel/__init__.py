@@ -1,0 +1,1 @@
+"""Many devices: meshes and shardings in JAX's words, several processes, checkpoints."""
