@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import torch
 
@@ -48,6 +48,15 @@ class CacheInfo(NamedTuple):
     misses: int
     maxsize: int | None
     currsize: int
+
+
+class CaptureOptions(TypedDict, total=False):
+    """The keyword arguments of `pure` and `jit`."""
+
+    name: str | None
+    max_entries: int | None
+    static_argnames: str | Sequence[str]
+    donate: str | Sequence[str]
 
 
 class Cached(ABC, Generic[R]):

@@ -14,14 +14,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 
 from ..base.torch_private import pytree
 from ..programs import tracing
 from . import saving
-from .cached import Cached, check_callable, name_of
+from .cached import Cached, CaptureOptions, check_callable, name_of
 from .captured_module import CapturedModule, captured_by
 from .same_program import same_program
 from .signature import Arguments
@@ -94,34 +94,17 @@ class Jit(Cached[Step]):
 
 @overload
 def jit(  # type: ignore[overload-overlap]  # a module is callable, too
-    function: torch.nn.Module,
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    function: torch.nn.Module, **options: Unpack[CaptureOptions]
 ) -> CapturedModule: ...
 
 
 @overload
-def jit(
-    function: Callable[..., object],
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
-) -> Jit: ...
+def jit(function: Callable[..., object], **options: Unpack[CaptureOptions]) -> Jit: ...
 
 
 @overload
 def jit(
-    function: None = None,
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    function: None = None, **options: Unpack[CaptureOptions]
 ) -> Callable[[Callable[..., object]], Jit]: ...
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 
-from .cached import Cached, check_callable, name_of
+from .cached import Cached, CaptureOptions, check_callable, name_of
 from .captured_module import CapturedModule, captured_by
 from .entry import Entry, trace_entry
 from .signature import Arguments
@@ -58,34 +58,17 @@ class Pure(Cached[Entry]):
 
 @overload
 def pure(  # type: ignore[overload-overlap]  # a module is callable, too
-    function: torch.nn.Module,
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    function: torch.nn.Module, **options: Unpack[CaptureOptions]
 ) -> CapturedModule: ...
 
 
 @overload
-def pure(
-    function: Callable[..., object],
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
-) -> Pure: ...
+def pure(function: Callable[..., object], **options: Unpack[CaptureOptions]) -> Pure: ...
 
 
 @overload
 def pure(
-    function: None = None,
-    *,
-    name: str | None = None,
-    max_entries: int | None = None,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    function: None = None, **options: Unpack[CaptureOptions]
 ) -> Callable[[Callable[..., object]], Pure]: ...
 
 
