@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from .fuzz_training import Differs, compare, is_unstable, program, run
+from .fuzz_training import Differs, compare, is_unstable, run
+from .training_programs import program
 
 COUNT = int(os.environ.get("JAXTORCH_TRAINING_PROGRAMS", "25"))
 SEED = int(os.environ.get("JAXTORCH_TRAINING_SEED", "0"))
