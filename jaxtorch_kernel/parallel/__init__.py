@@ -1,1 +1,1 @@
-"""Many devices: meshes and shardings in JAX's words, several processes, checkpoints."""
+"""Many devices: meshes and shardings, several processes, checkpoints."""

@@ -1,4 +1,4 @@
-"""Tests of sharded tensors, each file in a process of its own with 8 pretended devices."""
+"""Tests of sharded tensors, each file in a process of its own with 8 simulated devices."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def sharded(tensor: Tensor, spec: PartitionSpec, mesh: jax.sharding.Mesh = AUTO)
 
 
 def spec_of(tensor: Tensor) -> PartitionSpec | None:
-    """How a tensor lies on the mesh, with trailing None left out; None if it lies on one device."""
+    """The spec of a tensor on the mesh, without trailing None; None if it is on one device."""
     sharding = jaxtorch.to_jax(tensor.detach()).sharding
     if not isinstance(sharding, NamedSharding):
         return None

@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def network(mesh: str | None) -> nn.Sequential:
-    """A network, of which two layers are sharded and the others lie on one device."""
+    """A network with two sharded layers and the others on one device."""
     torch.manual_seed(0)
     layers = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 8), nn.Linear(8, 4)
     model = nn.Sequential(*layers)
@@ -134,3 +134,45 @@ def test_a_backward_program_without_residuals(name: str, way: str) -> None:
         expected = numbers(8, 4).requires_grad_()
         SAVING_NOTHING[name](expected).sum().backward()
         assert torch.equal(x.grad.cpu(), expected.grad)
+
+
+@pytest.mark.parametrize("way", ["eager", *WAYS])
+def test_random_keys(way: str) -> None:
+    """The numbers are those of unsharded code, and the key returns to its device."""
+
+    def f(x: Tensor) -> Tensor:
+        noise = torch.randn(8, 4, device="jax")
+        return torch.nn.functional.dropout(x, 0.5, training=True) + noise
+
+    run = WAYS[way](f) if way in WAYS else f
+    drawn = []
+    for x in (torch.ones(8, 4, device="jax"), sharded(torch.ones(8, 4), P("data"))):
+        torch.manual_seed(3)
+        results = [run(x) for _ in range(3)]
+        results.append(torch.randn(3, device="jax"))
+        assert spec_of(results[-1]) is None
+        drawn.append(torch.cat([r.cpu().flatten() for r in results]))
+    assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("way", ["pure", "jit", "compile"])
+@pytest.mark.parametrize("change", ["another tensor", "in place", "the same"])
+def test_an_input_on_one_device_may_change_between_calls(way: str, change: str) -> None:
+    def scaled(x: Tensor, factor: Tensor) -> Tensor:
+        return x * factor + 1
+
+    call = {
+        "pure": jaxtorch.pure,
+        "jit": jaxtorch.jit,
+        "compile": lambda f: torch.compile(f, backend="jax"),
+    }[way](scaled)
+    values = numbers(8, 4)
+    x = sharded(values, P("data"), MESHES["auto"])
+    factor = torch.tensor(2.0, device="jax")
+    for i in range(4):
+        expected = values.cpu() * factor.item() + 1
+        torch.testing.assert_close(call(x, factor).cpu(), expected)
+        if change == "another tensor":
+            factor = torch.tensor(3.0 + i, device="jax")
+        elif change == "in place":
+            factor += 1

@@ -1,0 +1,478 @@
+"""`mesh`, `shard`, `reshard`, `replicate`, `distribute_tensor`, `sharding_of`: tensors, containers, modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+import pytest
+import torch
+from jax.sharding import AxisType, Mesh, NamedSharding
+from torch import nn
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+import jaxtorch
+from jaxtorch.parallel.specs import Spec
+from tests.sharding.on_8_devices._meshes import AUTO, EXPLICIT, P, Tensor, numbers, spec_of
+
+FOUR = jaxtorch.mesh(4, "data")
+
+
+# -- meshes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_mesh() -> None:
+    whole = jaxtorch.mesh((4, 2), ("data", "model"))
+    assert whole == jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    assert jaxtorch.mesh((-1, 2), ("data", "model")).shape == whole.shape
+    assert jaxtorch.mesh(3, "x").size == 3
+    assert jaxtorch.mesh(2, "x", devices=jax.devices()[6:]).devices.tolist() == jax.devices()[6:]
+    explicit = jaxtorch.mesh((4, 2), ("data", "model"), axis_types=AxisType.Explicit)
+    assert explicit == EXPLICIT
+    assert jaxtorch.init_device_mesh("jax", (2, 2)).axis_names == ("dim_0", "dim_1")
+
+
+# -- tensors -------------------------------------------------------------------------------------------------------
+
+FORMS: dict[str, tuple[Spec, P]] = {
+    "P": (P("data", "model"), P("data", "model")),
+    "P of two axes": (P(("data", "model")), P(("data", "model"))),
+    "name": ("model", P("model")),
+    "list": ([None, "data"], P(None, "data")),
+    "tuple": (("data", None), P("data")),
+    "NamedSharding": (NamedSharding(AUTO, P("model")), P("model")),
+    "None": (None, P()),
+    "placements": ([Shard(1), Replicate()], P(None, "data")),
+    "placements of one dimension": ([Shard(0), Shard(0)], P(("data", "model"))),
+    "placements of two dimensions": ([Shard(1), Shard(0)], P("model", "data")),
+    "placements, replicated": ([Replicate(), Replicate()], P()),
+}
+
+
+@pytest.mark.parametrize("on", ["cpu", "jax", "mesh", "view"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tensor(form: str, on: str) -> None:
+    spec, expected = FORMS[form]
+    x = numbers(8, 8)
+    given = {
+        "cpu": lambda: x,
+        "jax": lambda: x.to("jax"),
+        "mesh": lambda: jaxtorch.shard(x, P(None, "model"), EXPLICIT),
+        "view": lambda: jaxtorch.shard(x.t(), "data", AUTO).t(),
+    }[on]()
+    before = given.clone()
+    result = jaxtorch.shard(given, spec, AUTO)
+    assert spec_of(result) == expected
+    assert jaxtorch.sharding_of(result).is_equivalent_to(NamedSharding(AUTO, expected), 2)
+    assert torch.equal(result.cpu(), x)
+    assert torch.equal(given, before)
+    assert jaxtorch.shard(result, spec, AUTO) is result
+
+
+def test_a_tensor_of_any_dtype() -> None:
+    for dtype in (torch.int64, torch.float64, torch.bool, torch.bfloat16, torch.complex64):
+        x = torch.arange(8).to(dtype)
+        result = jaxtorch.shard(x, "data", AUTO)
+        assert (result.dtype, spec_of(result)) == (dtype, P("data"))
+        assert torch.equal(result.cpu(), x)
+    assert spec_of(jaxtorch.shard(torch.zeros(0, 4), P("data", "model"), AUTO)) == P(
+        "data", "model"
+    )
+    assert spec_of(jaxtorch.replicate(torch.tensor(3), AUTO)) == P()
+
+
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT, FOUR, jaxtorch.mesh(1, "data")], ids=str)
+def test_a_mesh_of_any_size(mesh: Mesh) -> None:
+    x = jaxtorch.shard(numbers(8, 4), "data", mesh)
+    assert spec_of(x) == P("data")
+    assert torch.equal(
+        (x.sum(1) * 2 + torch.ones(8, device="jax")).cpu(), numbers(8, 4).sum(1) * 2 + 1
+    )
+    assert spec_of(jaxtorch.reshard(x, [None, "data"])) == P(None, "data")
+    assert spec_of(jaxtorch.replicate(x)) == P()
+
+
+def test_the_mesh_of_the_context() -> None:
+    with jax.set_mesh(AUTO):
+        x = jaxtorch.shard(numbers(8, 4), P("data", "model"))
+        assert spec_of(jaxtorch.reshard(x, P("model"))) == P("model")
+        assert spec_of(jaxtorch.with_sharding_constraint(x, P("model"))) == P("model")
+        layer = jaxtorch.shard(nn.Linear(4, 8), {"weight": P("model")})
+    assert spec_of(layer.weight) == P("model")
+    assert spec_of(jaxtorch.reshard(x, P(None, "data"))) == P(None, "data")
+
+
+def test_containers() -> None:
+    batch = {"x": numbers(8, 4), "others": [numbers(8), torch.tensor(2.0)], "name": "batch"}
+    specs = {"x": P("data"), "others": [P("model"), None], "name": None}
+    result = jaxtorch.shard(batch, specs, AUTO)
+    assert [spec_of(t) for t in (result["x"], *result["others"])] == [P("data"), P("model"), P()]
+    assert result["name"] == "batch"
+    first, second = jaxtorch.shard((numbers(8), numbers(4, 8)), "data", FOUR)
+    assert (spec_of(first), spec_of(second)) == (P("data"), P("data"))
+
+
+def test_gradients_return_to_where_the_tensor_lies() -> None:
+    x = numbers(8, 4).requires_grad_()
+    (jaxtorch.shard(x, "data", AUTO) ** 3).sum().backward()
+    assert torch.allclose(x.grad, 3 * x**2)
+    y = jaxtorch.shard(numbers(8, 4), P("model"), AUTO).requires_grad_()
+    z = jaxtorch.reshard(y, P(None, "data"))
+    (gradient,) = torch.autograd.grad((z**3).sum(), y, create_graph=True)
+    gradient.sum().backward()
+    assert spec_of(y.grad) == spec_of(gradient) == P("model")
+    assert torch.allclose(y.grad.cpu(), 6 * numbers(8, 4))
+
+
+def test_distribute_tensor() -> None:
+    w = jaxtorch.distribute_tensor(numbers(8, 4).requires_grad_(), AUTO, [Shard(0), Replicate()])
+    assert (w.is_leaf, w.requires_grad, spec_of(w)) == (True, True, P("data"))
+    (w * 2).sum().backward()
+    assert torch.equal(w.grad.cpu(), torch.full((8, 4), 2.0))
+    assert spec_of(jaxtorch.distribute_tensor(numbers(8), FOUR)) == P()
+    last = jaxtorch.distribute_tensor(numbers(8, 4), AUTO, [Shard(-1), Shard(-2)])
+    assert spec_of(last) == P("model", "data")
+    with pytest.raises(RuntimeError, match="distribute_tensor takes leaf tensors"):
+        jaxtorch.distribute_tensor(w * 2, AUTO, [Shard(0), Replicate()])
+
+
+def test_a_constraint_keeps_what_it_leaves_open() -> None:
+    x = jaxtorch.shard(numbers(8, 4), P("data", "model"), AUTO)
+    free = P.UNCONSTRAINED
+    for spec, expected in (
+        (P(free, None), P("data")),
+        (P(None, free), P(None, "model")),
+        (P("model", free), P("model")),
+        (P(free, free), P("data", "model")),
+    ):
+        result = jaxtorch.with_sharding_constraint(x, NamedSharding(AUTO, spec))
+        assert spec_of(result) == expected
+    one = jaxtorch.with_sharding_constraint(numbers(8).to("jax"), NamedSharding(AUTO, P(free)))
+    assert spec_of(one) == P()
+
+
+WAYS: dict[str, Callable[[Callable[..., Tensor]], Callable[..., Tensor]]] = {
+    "eager": lambda f: f,
+    "pure": jaxtorch.pure,
+    "jit": jaxtorch.jit,
+    "compile": lambda f: torch.compile(f, backend="jax", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_a_function(way: str) -> None:
+    """What `shard` and its relatives do to values is nothing, and to gradients too."""
+
+    rows, both = P("model"), NamedSharding(AUTO, P("data", "model"))
+
+    def f(x: Tensor) -> Tensor:
+        y = jaxtorch.shard(x.sin(), rows, AUTO)
+        y = jaxtorch.reshard(y * 2, [None, "data"], AUTO)
+        y = jaxtorch.with_sharding_constraint(y + x, both)
+        return jaxtorch.replicate(y.exp(), AUTO) * 3
+
+    def g(x: Tensor) -> Tensor:
+        return (x.sin() * 2 + x).exp() * 3
+
+    x = jaxtorch.shard(numbers(8, 4), P("data"), AUTO).requires_grad_()
+    expected = numbers(8, 4).requires_grad_()
+    y, y_expected = WAYS[way](f)(x), g(expected)
+    torch.testing.assert_close(y.cpu(), y_expected, rtol=1e-5, atol=1e-5)
+    if way != "jit":
+        y.sum().backward()
+        y_expected.sum().backward()
+        torch.testing.assert_close(x.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-5)
+        assert way == "eager" or spec_of(x.grad) == P("data")
+
+
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_mesh_of_the_context_in_a_function(way: str, mesh: Mesh) -> None:
+    spec = P("data", "model")
+    run = WAYS[way](lambda x: jaxtorch.with_sharding_constraint(x * 2, spec))
+    with jax.set_mesh(mesh):
+        for x in (jaxtorch.shard(numbers(8, 4), P("data")), numbers(8, 4).to("jax")):
+            y = run(x)
+            assert spec_of(y) == spec
+            assert torch.equal(y.cpu(), numbers(8, 4) * 2)
+
+
+# -- modules -------------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """Two tied layers, a norm with buffers, and a parameter without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(8, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.out = nn.Linear(4, 8, bias=False)
+        self.out.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, i: Tensor) -> Tensor:
+        return self.out(self.norm(self.embed(i))) * self.scale
+
+
+RULES: dict[str, Spec] = {
+    "out.weight": P("model", "data"),
+    "norm.num_batches_tracked": None,
+    "*norm.*": "data",
+    "*": None,
+}
+
+
+@pytest.mark.parametrize("on", ["cpu", "jax", "mesh"])
+def test_a_module_is_changed_in_place(on: str) -> None:
+    model, ids = Tied(), torch.arange(8)
+    expected = Tied()
+    expected(ids).square().sum().backward()
+    if on == "jax":
+        model.to("jax")
+    elif on == "mesh":
+        jaxtorch.replicate(model, FOUR)
+    model(ids.to(model.scale.device)).square().sum().backward()
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+    seen: list[Tensor] = []
+    model.embed.weight.register_hook(seen.append)
+    gradient = model.embed.weight.grad
+
+    assert jaxtorch.shard(model, RULES, AUTO) is model
+
+    now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    assert all(now[name] is tensors[name] for name in tensors)
+    assert all(torch.equal(now[name].cpu(), values[name]) for name in tensors)
+    assert model.out.weight is model.embed.weight
+    assert model.embed.weight.grad is gradient
+    specs = {name: spec_of(tensor) for name, tensor in now.items()}
+    assert specs["embed.weight"] == spec_of(gradient) == P("model", "data")
+    assert specs["norm.weight"] == specs["norm.running_mean"] == P("data")
+    assert specs["scale"] == specs["norm.num_batches_tracked"] == P()
+    assert not model.scale.requires_grad
+    model(ids.jax()).square().sum().backward()
+    expected(ids).square().sum().backward()
+    assert len(seen) == 1
+    torch.testing.assert_close(gradient.cpu(), expected.embed.weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_parameters_over_the_same_memory_stay_tied() -> None:
+    for device in ("cpu", "jax"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to(device)
+        model[1].weight.data = model[0].weight.data
+        jaxtorch.shard(model, {"0.weight": "data", "1.weight": "data"}, AUTO)
+        with torch.no_grad():
+            model[0].weight.fill_(3)
+        assert model[1].weight.sum().item() == 48
+        assert spec_of(model[1].weight) == P("data")
+
+
+def test_a_parameter_that_is_a_view() -> None:
+    flat = torch.arange(24.0, device="jax")
+    model = nn.Linear(4, 4, device="jax")
+    model.weight.data = flat[:16].view(4, 4).t()
+    jaxtorch.shard(model, "data", FOUR)
+    assert torch.equal(model.weight.cpu(), torch.arange(16.0).view(4, 4).t())
+    assert spec_of(model.weight) == P("data")
+
+
+def test_the_first_rule_that_matches_counts() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    jaxtorch.shard(model, {"0.weight": "model", "*.weight": P(None, "data")}, AUTO)
+    assert (spec_of(model[0].weight), spec_of(model[1].weight)) == (P("model"), P(None, "data"))
+    assert spec_of(model[0].bias) == P()
+    jaxtorch.shard(model, {"1.bias": "model"}, AUTO)  # the others stay
+    assert (spec_of(model[0].weight), spec_of(model[1].bias)) == (P("model"), P("model"))
+    jaxtorch.replicate(model)
+    assert {spec_of(p) for p in model.parameters()} == {P()}
+
+
+def test_what_torch_does_with_a_sharded_module() -> None:
+    model = jaxtorch.shard(nn.Linear(4, 8), {"weight": P("model"), "bias": "data"}, AUTO)
+    other = nn.Linear(4, 8)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert spec_of(state["weight"]) == spec_of(copy.deepcopy(model).weight) == P("model")
+    assert "device='jax:0'" in repr(model.weight)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, map_location="cpu"))
+    assert torch.equal(other.weight, model.weight.cpu())
+    other.weight.data.add_(1)
+    model.load_state_dict(other.state_dict())
+    assert torch.equal(other.weight, model.weight.cpu())
+    assert (spec_of(model.weight), spec_of(model.bias)) == (P("model"), P("data"))
+    model.to("jax")
+    assert spec_of(model.weight) == P("model")
+    model.to(torch.bfloat16)
+    assert spec_of(model.weight) == P("model")
+    assert model.cpu().weight.device.type == "cpu"
+
+
+def test_an_optimizer() -> None:
+    model = nn.Linear(4, 8, device="jax")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(numbers(2, 4).to("jax")).sum().backward()
+    optimizer.step()
+    jaxtorch.shard(model, {"weight": P("model")}, AUTO)
+    assert jaxtorch.shard(optimizer) is optimizer
+    assert spec_of(optimizer.state[model.weight]["exp_avg"]) == P("model")
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict(torch.optim.AdamW(model.parameters()).state_dict() | saved)
+    optimizer.step()
+    assert spec_of(optimizer.state[model.weight]["exp_avg"]) == P("model")
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def refused(kind: type[Exception], message: str) -> Iterator[None]:
+    """An error of one sentence."""
+    with pytest.raises(kind, match=message) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+
+
+BAD_SPECS: dict[str, tuple[Spec, type[Exception], str]] = {
+    "no axis": (P("dta"), ValueError, r"names the axis 'dta', .* \(did you mean 'data'\?\)"),
+    "an axis twice": (P("data", "data"), ValueError, "twice"),
+    "too long": (P("data", None, None), ValueError, "has 3 entries, but .* shape \\(6, 4\\)"),
+    "no division": (
+        P("data"),
+        ValueError,
+        "dimension 0 has 6 elements, .* 4 devices .* pad it to 8",
+    ),
+    "no division by two axes": (
+        P(None, ("data", "model")),
+        ValueError,
+        "8 devices along 'data' and",
+    ),
+    "Partial": ([Partial(), Replicate()], ValueError, "Partial .* Shard or Replicate"),
+    "too few placements": ([Shard(0)], ValueError, "1 placements .* 2 axes 'data' and 'model'"),
+    "a negative dimension": ([Shard(-3), Replicate()], ValueError, "dim=-3.* that has 2"),
+    "a dimension too many": ([Replicate(), Shard(2)], ValueError, "has 3 entries"),
+    "a number": (3, TypeError, "3 is not a spec: write jax.sharding.PartitionSpec"),  # type: ignore[dict-item]
+    "another mesh": (NamedSharding(FOUR, P("data")), ValueError, "but mesh= is .*: omit mesh"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_a_bad_spec_changes_nothing(name: str) -> None:
+    spec, kind, message = BAD_SPECS[name]
+    x, model = numbers(6, 4), nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 6))
+    with refused(kind, f"^shard: .*{message}"):
+        jaxtorch.shard(x, spec, AUTO)
+    with refused(kind, f"^shard: tensor 2 of 2: .*{message}"):
+        jaxtorch.shard([torch.zeros(()), x], [None, spec], AUTO)  # type: ignore[list-item]
+    with refused(kind, f"^shard: parameter '1.weight': .*{message}"):
+        jaxtorch.shard(model, {"0.weight": P("data"), "1.weight": spec}, AUTO)
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    f = jaxtorch.pure(lambda x: jaxtorch.shard(x, spec, AUTO))
+    with pytest.raises(kind, match=message):
+        f(x.to("jax"))
+
+
+def _bad_mesh() -> object:
+    return torch.nn.Linear(1, 1)
+
+
+BAD_CALLS: dict[str, tuple[Callable[[nn.Module], object], type[Exception], str]] = {
+    "more devices": (
+        lambda m: jaxtorch.mesh(16, "data"),
+        ValueError,
+        "16 devices, .* are 8: .*XLA_FLAGS=.*count=16",
+    ),
+    "names": (lambda m: jaxtorch.mesh((4, 2), "data"), ValueError, "needs 2 axis names"),
+    "a name twice": (lambda m: jaxtorch.mesh((4, 2), ("a", "a")), ValueError, "different names"),
+    "no devices": (lambda m: jaxtorch.mesh(0, "a"), ValueError, "must be positive"),
+    "-1 twice": (
+        lambda m: jaxtorch.mesh((-1, -1), ("a", "b")),
+        ValueError,
+        "at most one may be -1",
+    ),
+    "-1 without rest": (
+        lambda m: jaxtorch.mesh((-1, 3), ("a", "b")),
+        ValueError,
+        "8 devices cannot fill",
+    ),
+    "cuda": (lambda m: jaxtorch.init_device_mesh("cuda", (8,)), ValueError, "device type 'jax'"),
+    "no mesh": (lambda m: jaxtorch.shard(torch.ones(4), "data"), ValueError, "no mesh was given"),
+    "no mesh for a module": (lambda m: jaxtorch.shard(m, "data"), ValueError, "no mesh was given"),
+    "no mesh object": (
+        lambda m: jaxtorch.shard(m, "data", _bad_mesh()),  # type: ignore[type-var]
+        TypeError,
+        "must be a jax.sharding.Mesh",
+    ),
+    "no rule": (
+        lambda m: jaxtorch.shard(m, {"wieght": P()}, AUTO),
+        ValueError,
+        "rule 'wieght' matches no .* 'weight'",
+    ),
+    "no tensor": (lambda m: jaxtorch.shard("x", P(), AUTO), TypeError, "expected a tensor"),
+    "specs of other keys": (
+        lambda m: jaxtorch.shard({"x": torch.ones(4)}, {"y": P()}, AUTO),
+        ValueError,
+        "keys of the tensors, but \\['x', 'y'\\]",
+    ),
+    "too few specs": (
+        lambda m: jaxtorch.shard([torch.ones(4)] * 2, [P()], AUTO),
+        ValueError,
+        "1 specs were given for 2",
+    ),
+    "sparse": (lambda m: jaxtorch.shard(torch.eye(4).to_sparse(), P(), AUTO), TypeError, "sparse"),
+    "meta": (
+        lambda m: jaxtorch.shard(nn.Linear(4, 4, device="meta"), P(), AUTO),
+        TypeError,
+        "parameter 'weight' is on the meta device",
+    ),
+    "lazy": (lambda m: jaxtorch.shard(nn.LazyLinear(4), P(), AUTO), TypeError, "no shape yet"),
+    "in a transform": (
+        lambda m: torch.vmap(lambda x: jaxtorch.shard(x, "data", AUTO))(torch.ones(2, 8)),
+        TypeError,
+        "inside torch.vmap or torch.func.grad",
+    ),
+    "a spec for an optimizer": (
+        lambda m: jaxtorch.shard(torch.optim.SGD(m.parameters()), P(), AUTO),
+        TypeError,
+        "takes no spec",
+    ),
+    "the CPU": (lambda m: jaxtorch.sharding_of(torch.ones(4)), TypeError, "a tensor on cpu"),
+    "no tensor's sharding": (lambda m: jaxtorch.sharding_of(3), TypeError, "not int"),  # type: ignore[arg-type]
+    "no axis": (
+        lambda m: jaxtorch.fsdp(m, AUTO, axis="dat"),
+        ValueError,
+        "no axis 'dat', only 'data'",
+    ),
+    "which axis": (
+        lambda m: jaxtorch.data_parallel(m, jaxtorch.mesh((2, 2), ("a", "b"))),
+        ValueError,
+        "the mesh has the axes 'a' and 'b': name one",
+    ),
+    "no rules": (
+        lambda m: jaxtorch.tensor_parallel(m, AUTO, P("model")),  # type: ignore[arg-type]
+        TypeError,
+        "rules must be a dict",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_bad_input_changes_nothing(name: str) -> None:
+    call, kind, message = BAD_CALLS[name]
+    module = nn.Linear(4, 8)
+    with refused(kind, message):
+        call(module)
+    assert module.weight.device.type == "cpu"
+    assert not module._forward_pre_hooks
+
+
+def test_a_sharding_in_captured_code_is_unknown() -> None:
+    f = jaxtorch.pure(lambda x: x * len(jaxtorch.sharding_of(x).device_set))
+    with pytest.raises(Exception, match="asked for its sharding"):
+        f(torch.ones(2, device="jax"))
