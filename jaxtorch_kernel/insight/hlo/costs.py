@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from .module import RUNS_INSIDE, Computation, Instruction, Module
+from .module import RUNS_INSIDE, Computation, Instruction, Module, Shape
 from .trips import Trips
 from .work import NOTHING as NOTHING
 from .work import Cost as Cost
@@ -28,18 +28,30 @@ from .work import Work, name_set
 _FREE = name_set(
     """
     parameter constant tuple get-tuple-element bitcast after-all opt-barrier while call conditional
-    add-dependency partition-id replica-id async-update async-done copy-done send-done recv-done all-gather-done
-    all-reduce-done collective-permute-done domain get-dimension-size
+    add-dependency partition-id replica-id async-start async-update async-done copy-done send-done recv-done
+    all-gather-done all-reduce-done collective-permute-done domain get-dimension-size
     """
 )
 _SLICES = frozenset(("slice", "dynamic-slice", "gather"))
 
 
 class Costs:
-    """The costs of a module's instructions."""
+    """The costs of a module's instructions.
 
-    def __init__(self, module: Module):
+    Args:
+        module: the module.
+        size: the bytes of a value that move whenever it is read or written; by default those of its elements.
+        counted: whether the reads and writes of a value count; by default they do, whichever memory it is in.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        size: Callable[[Shape], float] = lambda shape: shape.bytes,
+        counted: Callable[[Shape], bool] = lambda shape: True,
+    ):
         self.module = module
+        self._size, self._counted = size, counted
         self.trips = Trips(module)
         self._work = Work(module)
         self._cache: dict[int, Cost] = {}
@@ -146,67 +158,106 @@ class Costs:
     # -- bytes ------------------------------------------------------------------------------------------------
 
     def _moved(self, instruction: Instruction) -> float:
-        opcode, out = instruction.opcode, float(instruction.shape.bytes)
+        opcode, out = instruction.opcode, instruction.shape
         if opcode in _FREE:
             return 0.0
         if opcode == "copy-start":  # its result is a tuple that also contains the source
-            return 2.0 * self._work.operand(instruction, 0).bytes
+            return self._bytes(out.parts[0]) + self._bytes(out.parts[1])
         if opcode in _SLICES:
-            return 2 * out + sum(
-                self._work.operand(instruction, i).bytes
-                for i in range(1, len(instruction.operands))
-            )
+            source = self._work.operand(instruction, 0)
+            return self._bytes(out, of=source) + self._bytes(out) + self._operands(instruction, 1)
         if opcode in _UPDATES:
             first = _UPDATES[opcode](instruction)
-            updated = self._updated(instruction)
-            others = sum(
-                self._work.operand(instruction, i).bytes
-                for i in range(first, len(instruction.operands))
-            )
-            return updated + others
-        return out + sum(
-            self._work.operand(instruction, i).bytes for i in range(len(instruction.operands))
-        )
+            return self._updated(instruction) + self._operands(instruction, first)
+        return self._bytes(out) + self._operands(instruction, 0)
+
+    def _operands(self, instruction: Instruction, first: int) -> float:
+        """The bytes of the operands from the given one on."""
+        indices = range(first, len(instruction.operands))
+        return sum(self._bytes(self._work.operand(instruction, i)) for i in indices)
+
+    def _bytes(self, shape: Shape, of: Shape | None = None) -> float:
+        """The bytes that move to read or write a value, which may be a part of another; 0 if they do not count."""
+        if shape.parts:
+            return sum(map(self._bytes, shape.parts))
+        return float(self._size(shape)) if self._counted(of or shape) else 0.0
 
     def _updated(self, instruction: Instruction) -> float:
         """The bytes that an in-place update writes."""
         if instruction.opcode == "scatter":
             arrays = len(instruction.operands) // 2
-            return float(
-                sum(self._work.operand(instruction, arrays + 1 + i).bytes for i in range(arrays))
-            )
-        return float(self._work.operand(instruction, 1).bytes)
+            updates = range(arrays + 1, 2 * arrays + 1)
+        else:
+            updates = range(1, 2)
+        parts = instruction.shape.parts or (instruction.shape,)
+        written = zip(updates, parts, strict=False)
+        return sum(self._bytes(self._work.operand(instruction, i), of=p) for i, p in written)
 
     def _moved_by_fusion(self, fused: Computation) -> Iterator[tuple[Instruction, float]]:
         """Yield (instruction, bytes it moves) for the instructions of a fusion that move bytes."""
-        users = self.module.users
         instructions = self.module.instructions
         for parameter in fused.instructions:
             if parameter.opcode != "parameter":
                 continue
-            readers = [instructions[u] for u in users.get(parameter.id, ())]
-            counts = [self._read(reader, parameter) for reader in readers]
+            readers = self._readers(parameter)
+            counts = [self._read(reader, parameter, parameter.shape) for reader in readers]
             whole = [r for r, count in zip(readers, counts, strict=True) if count is None]
             for reader, count in zip(readers, counts, strict=True):
                 if count is not None and not whole:
                     yield reader, count
             for reader in whole:  # the fusion reads it once for all of them
-                yield reader, parameter.shape.bytes / len(whole)
+                yield reader, self._bytes(parameter.shape) / len(whole)
         root = instructions[fused.root]
         results = [instructions[i] for i in root.operands] if root.opcode == "tuple" else [root]
         for result in results:
-            while result.opcode == "bitcast":
-                result = instructions[result.operands[0]]
-            in_place = result.opcode in _UPDATES
-            yield result, self._updated(result) if in_place else float(result.shape.bytes)
+            producer = self._producer(result)
+            in_place = producer.opcode in _UPDATES
+            yield (
+                result if result.opcode == "fusion" else producer,
+                self._updated(producer) if in_place else self._bytes(result.shape),
+            )
 
-    def _read(self, reader: Instruction, parameter: Instruction) -> float | None:
-        """The bytes of a parameter that a fused instruction reads; None if it reads all of it."""
-        if parameter.id in reader.operands[1:]:
+    def _readers(self, value: Instruction) -> list[Instruction]:
+        return [self.module.instructions[u] for u in self.module.users.get(value.id, ())]
+
+    def _producer(self, result: Instruction) -> Instruction:
+        """The instruction that computes a fused value, which may be in a fusion inside."""
+        while result.opcode in ("bitcast", "fusion"):
+            if result.opcode == "bitcast":
+                result = self.module.instructions[result.operands[0]]
+            else:
+                inner = self.module.computations[result.calls[0]]
+                result = self.module.instructions[inner.root]
+        return result
+
+    def _read(self, reader: Instruction, value: Instruction, source: Shape) -> float | None:
+        """The bytes of a parameter's value that a fused instruction reads; None if it reads all of it.
+
+        Args:
+            source: the parameter of the whole fusion.
+        """
+        if reader.opcode == "bitcast":
+            return self._reads(reader, source)
+        if reader.opcode == "fusion":
+            inner = self.module.computations[reader.calls[0]].instructions
+            counts = [
+                self._reads(p, source)
+                for p in inner
+                if p.opcode == "parameter" and reader.operands[p.fields.get(9, 0)] == value.id
+            ]
+            known = [count for count in counts if count is not None]
+            return sum(known) if len(known) == len(counts) else None
+        if value.id in reader.operands[1:]:
             return None
         if reader.opcode in _SLICES:
-            return float(reader.shape.bytes)
+            return self._bytes(reader.shape, of=source)
         return 0.0 if reader.opcode in _UPDATES else None
+
+    def _reads(self, value: Instruction, source: Shape) -> float | None:
+        """The bytes of a parameter that the readers of its value read; None if one of them reads all of it."""
+        counts = [self._read(reader, value, source) for reader in self._readers(value)]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) and counts else None
 
 
 # The index of the first operand that an in-place update reads in full.

@@ -188,9 +188,16 @@ def _hlo_line(line: str) -> _Line:
 
 def _sorted(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(_without_estimates(json.loads(text)), sort_keys=True)
     except ValueError:
         return text
+
+
+def _without_estimates(config: object) -> object:
+    """A configuration without libtpu's estimates of what an instruction takes, which are not part of the program."""
+    if not isinstance(config, dict):
+        return config
+    return {k: _without_estimates(v) for k, v in config.items() if "estimated" not in k}
 
 
 _MLIR_NAME = re.compile(r"%[\w]+|(?<=@)closed_call\w*|(?<=@)\w+_\d+\b")

@@ -27,7 +27,7 @@ class Node:
         detail: opcode and shape, or the number of instructions.
         distance: steps from the central instruction; for a scope, its depth.
         cost: the cost of one run; for a scope, the total of its instructions in one run of the program.
-        count: how many equal scopes the node stands for.
+        count: how many equal scopes the node represents.
     """
 
     id: int
@@ -159,7 +159,7 @@ def _weight(item: tuple[object, _ScopeTotals]) -> tuple[float, float]:
 
 
 def _label(path: tuple[str, ...], backward: bool) -> str:
-    return ("backward " if backward else "") + ("/".join(path) or "(no scope)")
+    return ("backward " if backward else "") + ("/".join(path) or "(outside modules)")
 
 
 class _Names:

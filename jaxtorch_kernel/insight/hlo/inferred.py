@@ -80,10 +80,9 @@ def infer_origins(module: Module, stablehlo: Callable[[], str | None]) -> Module
         inner = next(i for i in module.inside(instruction) if sources.of(i) is not None)
         return origin_of(inner.id)
 
-    users = module.users
     for order, neighbours in (
-        (reversed(unlocated), lambda i: users.get(i.id, ())),
-        (unlocated, lambda i: i.operands),
+        (reversed(unlocated), lambda i: _readers(module, i)),
+        (unlocated, lambda i: _sources(module, i)),
     ):
         for instruction in order:
             if origin_of(instruction.id) is None:
@@ -93,6 +92,26 @@ def infer_origins(module: Module, stablehlo: Callable[[], str | None]) -> Module
                 if origin is not None:
                     origins[instruction.id] = origin
     return _replace_origins(module, origins)
+
+
+def _readers(module: Module, instruction: Instruction) -> Iterator[int]:
+    """The instructions that read a result, or a part of it."""
+    for number in module.users.get(instruction.id, ()):
+        reader = module.instructions[number]
+        if reader.opcode == "get-tuple-element":
+            yield from _readers(module, reader)
+        else:
+            yield number
+
+
+def _sources(module: Module, instruction: Instruction) -> Iterator[int]:
+    """The instructions whose results, or parts of them, an instruction reads."""
+    for number in instruction.operands:
+        source = module.instructions[number]
+        if source.opcode == "get-tuple-element":
+            yield from _sources(module, source)
+        else:
+            yield number
 
 
 def _replace_origins(module: Module, origins: dict[int, _Origin]) -> Module:
@@ -116,7 +135,15 @@ def _replace_origins(module: Module, origins: dict[int, _Origin]) -> Module:
             for i in computation.instructions
         )
         computations.append(replace(computation, instructions=instructions))
-    return Module(module.name, module.id, module.entry.id, computations, frames, frozenset(origins))
+    return Module(
+        module.name,
+        module.id,
+        module.entry.id,
+        computations,
+        frames,
+        frozenset(origins),
+        module.aliases,
+    )
 
 
 # -- products -----------------------------------------------------------------------------------------------------

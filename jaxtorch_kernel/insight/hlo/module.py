@@ -17,50 +17,17 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ...base.naming import new_names
-from .wire import fields, numbers, signed
+from .shapes import Layout as Layout
+from .shapes import Shape as Shape
+from .shapes import read_shape
+from .wire import fields, numbers
 
-# xla_data.proto: PrimitiveType -> name, bits of an element.
-_TYPES = {
-    1: ("pred", 8), 30: ("s1", 1), 26: ("s2", 2), 21: ("s4", 4), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32),
-    5: ("s64", 64), 31: ("u1", 1), 27: ("u2", 2), 22: ("u4", 4), 6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32),
-    9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32), 16: ("bf16", 16), 12: ("f64", 64), 19: ("f8e5m2", 8),
-    28: ("f8e4m3", 8), 20: ("f8e4m3fn", 8), 23: ("f8e4m3b11fnuz", 8), 29: ("f8e3m4", 8), 24: ("f8e5m2fnuz", 8),
-    25: ("f8e4m3fnuz", 8), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8), 15: ("c64", 64), 18: ("c128", 128),
-    14: ("opaque", 0), 17: ("token", 0),
-}  # fmt: skip
-_TUPLE, _BUFFER = 13, 34
+_ALIASING = (
+    74  # what a fusion writes in place: the only repeated field that is needed with all its values
+)
 
 # Opcodes whose computations are executed instruction by instruction.
 RUNS_INSIDE = frozenset(("while", "call", "conditional", "async-start"))
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The shape of a result: an array, or a tuple of shapes.
-
-    Attributes:
-        text: as XLA writes it, without the layout.
-        dtype: the element type of an array; "tuple" for a tuple.
-        dimensions: the sizes of an array; empty for a tuple.
-        parts: the shapes in a tuple; empty for an array.
-        bytes: the total, without padding.
-    """
-
-    text: str
-    dtype: str
-    dimensions: tuple[int, ...]
-    parts: tuple[Shape, ...]
-    bytes: int
-
-    @property
-    def elements(self) -> int:
-        """The number of elements, over all parts."""
-        if self.parts:
-            return sum(part.elements for part in self.parts)
-        count = 1
-        for size in self.dimensions:
-            count *= size
-        return count
 
 
 class Frame(NamedTuple):
@@ -98,7 +65,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions, operands before their users.
+    """Instructions in the order in which they run, if XLA has scheduled them; in any case operands before their users.
 
     Attributes:
         fused: whether it is the body of a fusion. Its values then stay in registers.
@@ -120,6 +87,7 @@ class Module:
         entry: the entry computation.
         computations: by id, callees before their callers.
         inferred: ids of the instructions whose origin is a guess (`inferred.py`).
+        aliases: for each output that reuses the memory of an input, the number of that input.
     """
 
     def __init__(
@@ -130,8 +98,10 @@ class Module:
         computations: list[Computation],
         frames: list[tuple[Frame, int]],
         inferred: frozenset[int] = frozenset(),
+        aliases: Mapping[int, int] | None = None,
     ):
         self.name, self.id, self.inferred = name, number, inferred
+        self.aliases = dict(aliases or {})
         self.computations = {c.id: c for c in computations}
         self.entry = self.computations[entry]
         self._frames = frames
@@ -170,7 +140,8 @@ class Module:
         renamed = (replace(i, name=names.get(i.name, i.name)) for i in self.entry.instructions)
         entry = replace(self.entry, instructions=tuple(renamed))
         computations = [entry if c is self.entry else c for c in self.computations.values()]
-        return Module(self.name, self.id, entry.id, computations, self._frames, self.inferred)
+        frames, aliases = self._frames, self.aliases
+        return Module(self.name, self.id, entry.id, computations, frames, self.inferred, aliases)
 
     def named(self, name: str) -> Instruction:
         """The instruction with this name; a leading `%` is ignored.
@@ -226,6 +197,8 @@ def read_module(data: bytes) -> Module:
     memo = _Memo({}, {})
     computations: list[Computation] = []
     frames: list[tuple[Frame, int]] = []
+    aliases: dict[int, int] = {}
+    schedule: dict[int, list[int]] = {}
     for key, value in fields(data):
         if key == 1:
             name = value.decode()
@@ -237,9 +210,44 @@ def read_module(data: bytes) -> Module:
             computations.append(_computation(value, memo))
         elif key == 17:
             frames = _frames(value)
+        elif key == 8:
+            aliases = _aliases(value)
+        elif key == 7:
+            schedule = _schedule(value)
     if entry not in {c.id for c in computations}:
         raise ValueError("these bytes are not an XLA module: there is no entry computation")
-    return Module(name, number, entry, computations, frames)
+    computations = [_ordered(c, schedule.get(c.id)) for c in computations]
+    return Module(name, number, entry, computations, frames, aliases=aliases)
+
+
+def _schedule(data: bytes) -> dict[int, list[int]]:
+    """The ids of the instructions of each scheduled computation, in the order in which they run."""
+    found = {}
+    for key, value in fields(data):
+        if key == 1:
+            entry = dict(fields(value))
+            found[entry.get(1, 0)] = [
+                n for k, v in fields(entry.get(2, b"")) if k == 1 for n in numbers(v)
+            ]
+    return found
+
+
+def _ordered(computation: Computation, order: list[int] | None) -> Computation:
+    by_id = {i.id: i for i in computation.instructions}
+    if order is None or len(order) != len(by_id) or by_id.keys() != set(order):
+        return computation
+    return replace(computation, instructions=tuple([by_id[n] for n in order]))
+
+
+def _aliases(data: bytes) -> dict[int, int]:
+    """The inputs whose memory an output reuses, by the number of the output."""
+    found = {}
+    for key, value in fields(data):
+        if key == 1:
+            entry = dict(fields(value))
+            index = numbers(entry.get(1, b""))
+            found[index[0] if index else 0] = entry.get(2, 0)
+    return found
 
 
 class _Memo(NamedTuple):
@@ -266,10 +274,12 @@ def _computation(data: bytes, memo: _Memo) -> Computation:
 
 def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
     message = dict(fields(data))
+    if _ALIASING in message:
+        message[_ALIASING] = [value for key, value in fields(data) if key == _ALIASING]
     raw = message.pop(3, b"")
     shape = memo.shapes.get(raw)
     if shape is None:
-        shape = memo.shapes[raw] = _shape(raw)
+        shape = memo.shapes[raw] = read_shape(raw)
     raw = message.pop(7, b"")
     origin = memo.origins.get(raw)
     if origin is None:
@@ -288,30 +298,6 @@ def _instruction(data: bytes, computation: int, memo: _Memo) -> Instruction:
         *origin,
         message,
     )
-
-
-def _shape(data: bytes) -> Shape:
-    kind = 0
-    dimensions: list[int] = []
-    parts: list[Shape] = []
-    for key, value in fields(data):
-        if key == 2:
-            kind = value
-        elif key == 3:
-            dimensions += [signed(n) for n in numbers(value)]
-        elif key == 4:
-            parts.append(_shape(value))
-    if kind == _BUFFER and parts:
-        return parts[0]
-    if kind == _TUPLE:
-        text = f"({', '.join(part.text for part in parts)})"
-        return Shape(text, "tuple", (), tuple(parts), sum(part.bytes for part in parts))
-    dtype, bits = _TYPES.get(kind, (f"type{kind}", 0))
-    count = 1
-    for size in dimensions:
-        count *= size
-    text = f"{dtype}[{','.join(map(str, dimensions))}]"
-    return Shape(text, dtype, tuple(dimensions), (), -(-count * bits // 8))
 
 
 def _frames(data: bytes) -> list[tuple[Frame, int]]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ...base.jax_private import hlo_text
-from ...base.naming import hlo_with_names
 from ..programs import Location, ProgramInfo
 from .buffers import Allocation, read_buffers
 from .costs import NOTHING, Cost, Costs
@@ -113,7 +111,7 @@ class Reading:
     @cached_property
     def hlo_text(self) -> str:
         """The full optimized HLO as XLA prints it."""
-        return hlo_with_names(hlo_text(self._proto))
+        return self.program.hlo_text(self._proto)
 
     def listing(self, stage: str) -> Listing:
         """The listing of one stage, with source links; empty if the program is gone.

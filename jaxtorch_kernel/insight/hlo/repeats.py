@@ -1,6 +1,6 @@
 """Repeated layers: scopes such as `blocks.0` to `blocks.99` that have the same modules inside, folded into one.
 
-A program of 100 layers has 100 equal parts. A graph of them is too large to read, and one of them says as much as all.
+A program of 100 layers has 100 equal parts. A graph of all of them is too large to read, and one of them is enough.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .scopes import Scope
 
 Path = tuple[str, ...]
 
-_LEAST = 3  # so many equal scopes are folded
+_LEAST = 3  # equal scopes that are folded
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _PIECE = re.compile(r"((?:[^.]+\.)*?\d+(?=\.)|.+$)\.?")
 
@@ -55,18 +55,18 @@ def fold_repeats(scopes: Iterable[Scope]) -> Mapping[Path, tuple[Path, int]]:
         pieces = paths.setdefault(scope.path, [_pieces(name) for name in scope.path])
         root.at(_flat(pieces)).primitives.add(scope.primitive)
     renamed = dict(_renamed(root, ()))
-    found = {}
+    folds = {}
     for path, pieces in paths.items():
         flat = _flat(pieces)
         names = [renamed.get(flat[: i + 1], (name, 1)) for i, name in enumerate(flat)]
         rest = iter(names)
         folded = tuple(".".join(next(rest)[0] for _ in parts) for parts in pieces)
-        found[path] = folded, math.prod(number for _, number in names)
-    return found
+        folds[path] = folded, math.prod(number for _, number in names)
+    return folds
 
 
 def _pieces(name: str) -> Path:
-    """The name of a scope, divided after its numbers: a layer that is a container is no scope of its own.
+    """The name of a scope, divided after its numbers: a container module has no scope of its own.
 
     Example:
         >>> _pieces("model.blocks.3.norm.0"), _pieces("head")

@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
 
 from .module import Computation, Instruction, Module, Shape
 from .wire import fields, numbers, signed
@@ -55,6 +58,8 @@ _ELEMENTWISE = name_set(
     select shift-left shift-right-arithmetic shift-right-logical sign subtract xor
     """
 )
+ELEMENTWISE = _ELEMENTWISE | _TRANSCENDENTAL
+_STATED = re.compile(rb'"cost_estimate"\s*:\s*\{[^{}]*?"flops"\s*:\s*"?(\d+)')
 _CONTRACTED = re.compile(rb'"lhs_contracting_dimensions"\s*:\s*\[([^\]]*)\]')
 
 
@@ -96,8 +101,11 @@ def _dot(work: Work, instruction: Instruction) -> Cost:
 
 
 def _library_call(work: Work, instruction: Instruction) -> Cost:
-    """Counts a matrix product that a library computes. Other library calls are not counted."""
-    match = _CONTRACTED.search(instruction.fields.get(43, b""))
+    """Counts a matrix product that a library computes, or what a Pallas kernel states. Others are not counted."""
+    options = instruction.fields.get(43, b"")
+    if (stated := _STATED.search(options)) is not None:
+        return Cost(float(stated[1]))
+    match = _CONTRACTED.search(options)
     if match is None or not instruction.operands:
         return NOTHING
     lhs = work.operand(instruction, 0).dimensions
@@ -125,18 +133,17 @@ def _window(instruction: Instruction) -> list[_WindowDimension]:
     return dimensions
 
 
+@lru_cache(maxsize=1024)
 def _positions(window: _WindowDimension, base: int, out: int) -> int:
     """The number of pairs (window position, output position) that read an element of the input."""
     if window == _WindowDimension(window.size) and out == base - window.size + 1:
         return window.size * out
+    outputs = np.arange(out) * window.stride - window.low
     count = 0
     for tap in range(window.size):
-        for output in range(out):
-            position = output * window.stride - window.low + tap * window.dilation
-            count += (
-                position % window.base_dilation == 0
-                and 0 <= position // window.base_dilation < base
-            )
+        positions = outputs + tap * window.dilation
+        inside = (positions >= 0) & (positions < base * window.base_dilation)
+        count += int((inside & (positions % window.base_dilation == 0)).sum())
     return count
 
 

@@ -1,0 +1,1 @@
+"""The fit report: what a compiled program needs on a chip, as data."""

@@ -1,0 +1,206 @@
+"""`plan`: a training step compiled for several kinds and numbers of chips, and what it needs on each.
+
+Each choice is the program that those chips would run, with the report of `fit`. If no shardings are given, everything
+is divided along one axis of all chips: arguments along their first dimension, as a batch, and all other inputs along
+their largest dimension that divides (fully sharded data parallelism).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jax.sharding import PartitionSpec
+
+from ..base.units import duration, size
+from ..capture.jit import Jit
+from ..capture.layouts import MeshLike, Rule, Shardings, check_target, devices_of, mesh_of
+from ..capture.tpu import CompileError, libtpu_folder
+from .fit.report import Fit, fit
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A step on some chips.
+
+    Attributes:
+        target: the chips.
+        mesh: the sizes of the axes of their mesh.
+        report: the report of `fit`; None if the compiler rejected the program.
+        error: why it did.
+    """
+
+    target: str
+    mesh: Mapping[str, int]
+    report: Fit | None
+    error: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory is enough."""
+        return self.report is not None and self.report.fits
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in a word: "yes", "no", or "rejected" by the compiler."""
+        return "rejected" if self.report is None else "yes" if self.fits else "no"
+
+    @property
+    def bound(self) -> str:
+        """What a step waits for most; "" if it does not fit or no rates are known."""
+        time = self.report.time if self.report is not None else None
+        return time.bound if time is not None and self.fits else ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The estimated seconds of a step; None if it does not fit or no rates are known."""
+        time = self.report.time if self.report is not None else None
+        return time.total if time is not None and self.fits else None
+
+    @property
+    def chip_seconds(self) -> float | None:
+        """The estimated seconds of a step, times the number of devices."""
+        return (
+            None
+            if self.seconds is None or self.report is None
+            else self.seconds * self.report.devices
+        )
+
+    def _cells(self) -> tuple[str, ...]:
+        """Its row in the table of a plan."""
+        report = self.report
+        if report is None:
+            return self.target, self.verdict, "", "", "", "", ""
+        time = chips = ""
+        if self.seconds is not None and self.chip_seconds is not None:
+            time = f"~{duration(self.seconds * 1e9)}"
+            chips = f"~{duration(self.chip_seconds * 1e9)}"
+        room = "" if report.hbm is None else size(report.hbm)
+        return (
+            self.target,
+            self.verdict,
+            size(report.used),
+            room,
+            time,
+            self.bound,
+            chips,
+        )
+
+
+_HEADINGS = (
+    "chips",
+    "fits",
+    "memory per chip",
+    "of",
+    "step (estimate)",
+    "bound by",
+    "chips x time",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The choices, in the order of the chips that were asked for. It prints as a table.
+
+    A notebook with the extension shows for each choice the memory by kind, the time by unit, and what to do.
+    """
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def best(self) -> Choice | None:
+        """The choice that fits and takes the fewest chip-seconds; None if none fits."""
+        possible = [c for c in self.choices if c.chip_seconds is not None]
+        return min(possible, key=lambda c: c.chip_seconds or 0.0, default=None)
+
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *(choice._cells() for choice in self.choices)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines += [f"{choice.target}: {choice.error}" for choice in self.choices if choice.error]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def plan(
+    step: Jit,
+    *args: object,
+    chips: Sequence[str],
+    meshes: str | Mapping[str, MeshLike] = "auto",
+    shardings: Shardings | None = None,
+    **kwargs: object,
+) -> Plan:
+    """Compile a training step for several targets, and report on each whether it fits and how long it takes.
+
+    Nothing runs, and the tensors may be on the meta device. Each target is compiled in turn, which takes as long as
+    `step.lower(...).compile()`.
+
+    Args:
+        step: made by `jaxtorch.jit`.
+        args, kwargs: as in a call of it.
+        chips: the targets: "v5e:4x4", "v5p:4x4x4"; or one.
+        meshes: a mesh for each target, or "auto": one axis, "data", of all its devices.
+        shardings: as in `step.lower`. By default arguments are divided along their first dimension and everything else
+            along its largest, if it divides by the axis "data".
+
+    Raises:
+        ValueError: a target is unknown, or a mesh or sharding does not fit it.
+        TypeError: `step` is not made by `jaxtorch.jit`.
+        CompileError: the compiler is not installed.
+
+    Example:
+        >>> import jaxtorch
+        >>> step = jaxtorch.jit(lambda x: x * 2)
+        >>> print(jaxtorch.plan(step, 1.0, chips=[]))
+        chips  fits  memory per chip  of  step (estimate)  bound by  chips x time
+    """
+    if not hasattr(step, "lower"):
+        raise TypeError(
+            f"plan takes a step made by `jaxtorch.jit`, not {type(step).__name__}: write "
+            '`jaxtorch.plan(jaxtorch.jit(step), x, chips=["v5e:1x1"])`'
+        )
+    chips = [chips] if isinstance(chips, str) else chips
+    if not isinstance(meshes, Mapping) and meshes != "auto":
+        raise ValueError(f"meshes is 'auto' or has a mesh for each target, not {meshes!r}")
+    if not isinstance(meshes, str) and (missing := [name for name in chips if name not in meshes]):
+        raise ValueError(f"meshes has no mesh for {', '.join(missing)}")
+    # All are checked first, because each takes long to compile.
+    for target in chips:
+        check_target(target)
+    given = [
+        {"data": devices_of(name)} if isinstance(meshes, str) else meshes[name] for name in chips
+    ]
+    sizes = [dict(mesh_of(one, name).shape) for one, name in zip(given, chips, strict=True)]
+    if chips:
+        libtpu_folder()
+    choices = []
+    for target, mesh in zip(chips, sizes, strict=True):
+        rules = shardings if shardings is not None else divided(mesh)
+        lowered = step.lower(*args, target=target, mesh=mesh, shardings=rules, **kwargs)
+        try:
+            choices.append(Choice(target, mesh, fit(lowered)))
+        except CompileError as error:
+            choices.append(Choice(target, mesh, None, str(error)))
+    return Plan(tuple(choices))
+
+
+def divided(mesh: Mapping[str, int], axis: str = "data") -> Rule:
+    """Shardings that divide everything along one axis of a mesh; `plan` describes them.
+
+    Example:
+        >>> rule = divided({"data": 4})
+        >>> rule("x", (8, 3)), rule("model.0.weight", (3, 8)), rule("model.0.bias", (3,))
+        (P('data',), P(None, 'data'), P())
+    """
+    count = mesh.get(axis, 1)
+
+    def rule(name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        sizes = [n if n and n % count == 0 else 0 for n in shape]
+        if not any(sizes) or count == 1:
+            return PartitionSpec()
+        # The name of what belongs to a module or an optimizer has parts.
+        best = 0 if "." not in name and sizes[0] else sizes.index(max(sizes))
+        return PartitionSpec(*(None,) * best, axis)
+
+    return rule

@@ -1,0 +1,139 @@
+"""`plan` with small models, compiled by the TPU's own compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jax.sharding import PartitionSpec as P
+from torch import nn
+
+import jaxtorch
+from jaxtorch.capture.jit import Jit
+from jaxtorch.capture.tpu import CompileError
+from jaxtorch.insight import plan as plan_module
+from jaxtorch.insight.plan import Choice, Plan, divided
+from tests.libtpu import needs_libtpu
+
+
+def step_of(width: int) -> tuple[Jit, torch.Tensor]:
+    with torch.device("meta"):
+        model = nn.Sequential(
+            nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        )
+        x = torch.empty(64, width)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @jaxtorch.jit
+    def step(x: torch.Tensor) -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, x
+
+
+@needs_libtpu
+def test_memory_falls_with_the_chips() -> None:
+    step, x = step_of(512)
+    result = jaxtorch.plan(step, x, chips=["v5e:1x1", "v5e:2x2"])
+    one, four = result.choices
+    assert one.report is not None
+    assert four.report is not None
+    assert (one.mesh, four.mesh) == ({"data": 1}, {"data": 4})
+    assert one.fits
+    assert four.fits
+    assert four.report.used < one.report.used
+    for choice in (one, four):
+        assert choice.seconds is not None
+        assert choice.report is not None
+        assert choice.chip_seconds == choice.seconds * choice.report.devices
+    assert result.best in result.choices
+    heading, *rows = str(result).splitlines()
+    assert heading.split("  ")[0] == "chips"
+    assert [row.split()[:2] for row in rows] == [["v5e:1x1", "yes"], ["v5e:2x2", "yes"]]
+    assert all(row.count("~") == 2 for row in rows)  # both times are marked as estimates
+    assert repr(result) == str(result)
+
+
+@needs_libtpu
+def test_a_model_that_one_chip_cannot_hold() -> None:
+    step, x = step_of(32768)  # two weights of 4 GiB, with gradients and two states each
+    (choice,) = jaxtorch.plan(step, x, chips=["v5e:1x1"]).choices
+    assert not choice.fits
+    assert choice.seconds is None
+    assert choice.chip_seconds is None
+    assert "~" not in str(Plan((choice,)))
+    assert str(Plan((choice,))).splitlines()[1].split()[:2] == ["v5e:1x1", "no"]
+
+
+def test_a_rejected_program_is_a_row_with_its_reason_below() -> None:
+    lines = str(Plan((Choice("v5e:1x1", {"data": 1}, None, "the compiler rejects it"),)))
+    assert lines.splitlines()[1].split() == ["v5e:1x1", "rejected"]
+    assert lines.splitlines()[2] == "v5e:1x1: the compiler rejects it"
+
+
+@pytest.mark.parametrize(
+    ("chips", "meshes", "said"),
+    [
+        (["v5e:1x1", "v5e:3x7"], "auto", "no topology 3x7"),
+        (["v5e:1x1", "nonsense"], "auto", "not 'nonsense'"),
+        (["v5e:1x1", "v5e:2x2"], {"v5e:1x1": {"data": 1}}, "no mesh for v5e:2x2"),
+        (["v5e:1x1", "v5e:2x2"], {"v5e:1x1": {"data": 1}, "v5e:2x2": {"data": 3}}, "3"),
+        ("v5e:3x7", "auto", "no topology 3x7"),
+        (["v5e:1x1"], None, "'auto' or has a mesh"),
+        (["v5e:1x1"], [{"data": 1}], "'auto' or has a mesh"),
+    ],
+)
+def test_a_wrong_choice_is_an_error_before_anything_is_compiled(
+    chips: Any,
+    meshes: Any,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, x = step_of(8)
+    reported: list[object] = []
+    monkeypatch.setattr(plan_module, "fit", reported.append)
+    with pytest.raises(ValueError, match=said):
+        jaxtorch.plan(step, x, chips=chips, meshes=meshes)
+    assert not reported
+
+
+def test_what_is_divided() -> None:
+    rule = divided({"data": 4})
+    assert rule("x", (8, 16)) == P("data")
+    assert rule("x", (3, 16)) == P(None, "data")
+    assert rule("model.0.weight", (4, 16)) == P(None, "data")
+    assert rule("model.0.weight", (16, 4)) == P("data")
+    assert rule("model.0.weight", (3, 5)) == P()
+    assert rule("loss", ()) == P()
+    assert divided({"data": 1})("x", (8, 16)) == P()
+
+
+def test_wrong_meshes() -> None:
+    step, x = step_of(8)
+    with pytest.raises(ValueError, match="'auto' or has a mesh"):
+        jaxtorch.plan(step, x, chips=["v5e:1x1"], meshes="data")
+    with pytest.raises(ValueError, match="2 devices"):
+        jaxtorch.plan(step, x, chips=["v5e:2x2"], meshes={"v5e:2x2": {"data": 2}})
+
+
+def test_what_is_no_step_is_an_error_that_says_what_to_write() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    with pytest.raises(TypeError, match=r"jaxtorch\.plan\(jaxtorch\.jit\(step\)"):
+        jaxtorch.plan(step, torch.empty(2, device="meta"), chips=["v5e:1x1"])
+
+
+@pytest.mark.parametrize("chips", ["v5e:1x1", ["v5e:1x1", "v5e:2x2"]])
+def test_without_the_compiler_no_program_is_rejected(
+    chips: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAXTORCH_LIBTPU", "~/libtpu")
+    step, x = step_of(8)
+    with pytest.raises(CompileError, match=f"pip install .*{tmp_path}/libtpu"):
+        jaxtorch.plan(step, x, chips=chips)
