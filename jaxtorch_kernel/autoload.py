@@ -39,6 +39,7 @@ def register() -> None:
     """
     if _registered:
         return
+    loaded = "torch" in sys.modules
     import torch
 
     package = __name__.partition(".")[0]
@@ -46,9 +47,10 @@ def register() -> None:
         return  # in the second case `import jaxtorch` imports torch, and calls this next
     if not _is_importing(torch):
         _name_device()
-        from .device.registration import check_engine
+        if loaded:  # otherwise no backward pass can have run
+            from .device.registration import check_engine
 
-        check_engine()
+            check_engine()
     elif not _has_accelerator():
         try:
             _name_device()

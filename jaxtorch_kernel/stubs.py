@@ -62,34 +62,36 @@ _RESULTS = {
 def texts() -> dict[str, str]:
     """The files of the stub package by their path in it, made from the installed torch."""
     source = Path(torch.__file__).parent
-    found = {str(f.relative_to(source)): f.read_text("utf-8") for f in source.rglob("*.pyi")}
-    found["_C/__init__.pyi"] = _with_tensor_names(found["_C/__init__.pyi"])
+    files = {str(f.relative_to(source)): f.read_text("utf-8") for f in source.rglob("*.pyi")}
+    files["_C/__init__.pyi"] = _with_tensor_names(files["_C/__init__.pyi"])
     module_text = (source / "nn/modules/module.py").read_text("utf-8")
-    found["nn/modules/module.pyi"] = _with_module_names(module_text)
-    found["jax/__init__.pyi"] = _names_of_torch_jax()
+    files["nn/modules/module.pyi"] = _with_module_names(module_text)
+    files["jax/__init__.pyi"] = _names_of_torch_jax()
     for name in module.SUBMODULES:
-        found[f"jax/{name}.pyi"] = f"{_WRITTEN}from jaxtorch.device.{name} import *\n"
-    found["py.typed"] = "partial\n"
-    return found
+        files[f"jax/{name}.pyi"] = f"{_WRITTEN}from jaxtorch.device.{name} import *\n"
+    files["py.typed"] = "partial\n"
+    return files
 
 
 def _with_tensor_names(text: str) -> str:
     """The stub of `torch._C` with the names of a tensor, and with `jax`: `torch` imports all names of `torch._C`."""
     head = "class TensorBase("
-    before, found, rest = text.partition(head)
+    before, declaration, rest = text.partition(head)
     line, _, rest = rest.partition("\n")
-    if not found:
+    if not declaration:
         raise RuntimeError(
             f"torch {torch.__version__} declares no {head!r} in torch/_C/__init__.pyi"
         )
-    return f"{_WRITTEN}from torch import jax as jax\n{before}{found}{line}{_OF_A_TENSOR}{rest}"
+    return (
+        f"{_WRITTEN}from torch import jax as jax\n{before}{declaration}{line}{_OF_A_TENSOR}{rest}"
+    )
 
 
 def _with_module_names(text: str) -> str:
     """The module of `torch.nn.Module` as a stub: without the bodies of functions, and with `Module.jax`."""
     tree = _Declarations().visit(ast.parse(text))
-    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Module")
-    found.body += ast.parse(_OF_A_MODULE).body
+    (module_class,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Module")
+    module_class.body += ast.parse(_OF_A_MODULE).body
     return _WRITTEN + ast.unparse(tree) + "\n"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import torch_private as private
+from .jax_meshes import devices_of_context
 from .jax_private import trace_context
 from .options import config
 
@@ -32,7 +33,7 @@ def eager() -> list[Any]:
 
 def of_jax() -> tuple[Any, ...]:
     """The state that a JAX function called from torch depends on. torch itself handles autograd's modes."""
-    return (*eager(), trace_context())
+    return (*eager(), trace_context(), devices_of_context())
 
 
 def ambient() -> tuple[Any, ...]:
@@ -47,6 +48,7 @@ def ambient() -> tuple[Any, ...]:
         _open_modes(),
         _deterministic(),
         trace_context(),
+        devices_of_context(),
     )
 
 
@@ -60,4 +62,5 @@ NAMES = (
     "torch.get_default_device()",
     "torch.get_deterministic_debug_mode()",
     "jax.config",
+    "jax.set_mesh",
 )

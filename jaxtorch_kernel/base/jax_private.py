@@ -6,29 +6,29 @@
 from __future__ import annotations
 
 import copy
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
 from jax.extend import core
 from jax.interpreters import partial_eval
-from jaxlib import xla_client
 
 from .hooks import Hook, Hooks
-from .naming import name_inputs
+
+CompilerOptions = dict[str, str | bool]  # of `jax.stages.Lowered.compile`
 
 _OWN_FILES = "compiled programs are kept in JAX's own files, one for each"
+_ONE_MESH = "code under `jax.set_mesh` may fail: pass shardings with their mesh"
 _NO_LINES = "views show fewer source lines"
 
 TABLE = {
-    "jax._src.source_info_util.current": Hook("gives the Python frames of now", without=_NO_LINES),
+    "jax._src.source_info_util.current": Hook(
+        "returns the current Python frames", without=_NO_LINES
+    ),
     "jax._src.source_info_util._source_info_context": Hook(
-        "holds the frames that JAX notes for what it traces", without=_NO_LINES
+        "holds the frames that JAX records for traced code", without=_NO_LINES
     ),
     "jax._src.compilation_cache.reset_cache": Hook(
         "lets JAX ask for its persistent cache again", without=_OWN_FILES
@@ -41,6 +41,10 @@ TABLE = {
         "compiles a program with its own source lines in one thread",
         without="a program from the persistent cache may show the lines of another session",
     ),
+    "jax._src.config.eager_constant_folding": Hook(
+        "decides whether JAX evaluates constant operations while it traces",
+        without="captured code that creates a tensor like one over several processes fails at its first call",
+    ),
     "jax._src.config.trace_context": Hook(
         "is what JAX keys its traces by",
         without="a program is used again after JAX's configuration has changed",
@@ -51,7 +55,18 @@ TABLE = {
     "jaxlib._hlo.HloModule | jaxlib._jax.HloModule": Hook(
         "prints optimized HLO", without="views show no HLO text"
     ),
+    "jax._src.distributed.global_state": Hook(
+        "holds the coordinator of several processes and its key-value store",
+        without="a process waits for minutes when another one has died",
+    ),
     "jax._src.core.trace_ctx": Hook("holds the trace that JAX has open"),
+    "jax._src.config.device_context": Hook("holds the mesh of `jax.set_mesh`", without=_ONE_MESH),
+    "jax._src.config.abstract_mesh_context_manager": Hook(
+        "holds the abstract mesh that JAX traces for", without=_ONE_MESH
+    ),
+    "jax._src.mesh.thread_resources": Hook(
+        "holds the mesh of a `with mesh:` block", without="write `with jax.set_mesh(mesh):`"
+    ),
     "jax.stages.Compiled:_executable": Hook(
         "is the executable of a program", without="each call takes 0.5 µs more"
     ),
@@ -91,6 +106,19 @@ def fast_call(compiled: jax.stages.Compiled) -> Callable[..., Any]:
     return compiled if call is None else call
 
 
+def unfolded() -> AbstractContextManager[Any]:
+    """In this block, traced code keeps operations that depend on no argument instead of evaluating them to constants.
+
+    A value in several processes cannot be a constant of a program. `jax.ensure_compile_time_eval` does the opposite.
+    """
+    return HOOKS.find("jax._src.config.eager_constant_folding", instead=nullcontext)(False)
+
+
+def distributed_state() -> Any:
+    """JAX's state of the other processes: `client`, `coordinator_address`, `process_id`, `num_processes`."""
+    return HOOKS.find("jax._src.distributed.global_state")
+
+
 def stack() -> Any:
     """The current Python frames, in the form in which JAX stores them with traced operations."""
     return None if _current is None else _current().traceback
@@ -127,7 +155,7 @@ def open_traces() -> Iterator[object]:
 
 
 def uncommitted(array: jax.Array) -> jax.Array:
-    """An uncommitted array over the same memory, if it lies on one device. JAX may move such an array to others.
+    """An uncommitted array over the same memory, if it is on one device. JAX may move such an array to others.
 
     A function cannot run on several devices if it closes over an array that is committed to one of them.
     """
@@ -238,102 +266,10 @@ def hlo_proto(compiled: jax.stages.Compiled) -> bytes | None:
     return modules[0].as_serialized_hlo_module_proto() if modules else None
 
 
-class LiveExecutable:
-    """An executable that only JAX holds, with the methods of `jax.stages.Compiled` that views call."""
-
-    def __init__(self, executable: Any):
-        self._executable = executable
-
-    def runtime_executable(self) -> Any:
-        return self._executable
-
-    def memory_analysis(self) -> Any:
-        return self._executable.get_compiled_memory_stats()
-
-    def cost_analysis(self) -> Any:
-        return self._executable.cost_analysis()
-
-
-def newest_executable(name: str) -> tuple[Any, list[jax.ShapeDtypeStruct]] | None:
-    """The fingerprint of the executable of a function that `jax.jit` has just compiled, and its inputs.
-
-    XLA's client lists the live executables, the newest first. A fingerprint does not keep the executable alive, and
-    weak references to executables are not possible.
-    """
-    wanted = re.sub(r"[^\w.-]", "_", f"jit({name})").rstrip("_")
-    for executable in jax.devices()[0].client.live_executables()[:4]:  # other threads compile too
-        modules = executable.hlo_modules()
-        if modules and modules[0].name == wanted:
-            proto = modules[0].as_serialized_hlo_module_proto()
-            shapes = xla_client.XlaComputation(proto).program_shape().parameter_shapes()
-            return executable.fingerprint, [
-                jax.ShapeDtypeStruct(s.dimensions(), s.numpy_dtype()) for s in shapes
-            ]
-    return None
-
-
-def find_executable(fingerprint: Any) -> LiveExecutable | None:
-    """The executable that `newest_executable` identified, while it is alive."""
-    live = jax.devices()[0].client.live_executables()
-    executable = next((e for e in live if e.fingerprint == fingerprint), None)
-    return None if executable is None else LiveExecutable(executable)
-
-
-def lowered_jaxpr() -> Any:
-    """The `jax.core.ClosedJaxpr` that JAX is lowering, for a listener of JAX's events; None if it cannot be found.
-
-    The event has only a name. The function that records the event is on the stack, and its frame holds the jaxpr.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == _LOWERING:
-            return frame.f_locals.get("closed_jaxpr")
-        frame = frame.f_back
-    return None
-
-
-def step_of(frame: FrameType | None) -> str | None:
-    """The step that JAX is running for a program on this stack: "lowering", "XLA", or neither (None)."""
-    while frame is not None:
-        if frame.f_code.co_name in _STEPS and "jax" in frame.f_code.co_filename:
-            return _STEPS[frame.f_code.co_name]
-        frame = frame.f_back
-    return None
-
-
-_LOWERING = "_cached_lowering_to_hlo"
-_STEPS = {_LOWERING: "lowering", "compile_or_get_cached": "XLA"}
-
-
-class LiveTrace:
-    """The trace of a program that only JAX holds, with the interface of `jax.stages.Traced` that views use.
-
-    Attributes:
-        jaxpr: the `jax.core.ClosedJaxpr`.
-    """
-
-    def __init__(self, jaxpr: Any, name: str):
-        self.jaxpr, self._name = jaxpr, name
-
-    def lower(self) -> jax.stages.Lowered:
-        """Lower the jaxpr again, without the donation and placement that the user's `jax.jit` specifies."""
-
-        def again(*arguments: Any) -> Any:
-            return jax.core.eval_jaxpr(self.jaxpr.jaxpr, self.jaxpr.consts, *arguments)
-
-        again.__name__ = again.__qualname__ = self._name
-        names = getattr(self.jaxpr.jaxpr.debug_info, "arg_names", None) or ()
-        if len(names) == len(self.jaxpr.in_avals):
-            name_inputs(again, [name or "argument" for name in names])
-        avals = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
-            for a in self.jaxpr.in_avals
-        ]
-        return jax.jit(again).lower(*avals)
-
-
-def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile again, so that the source lines in the program are those of this lowering.
+def compile_with_own_lines(
+    lowered: jax.stages.Lowered, options: CompilerOptions | None = None
+) -> jax.stages.Compiled:
+    """Compile again, with the options of the first time, so that the source lines are those of this lowering.
 
     JAX caches programs in memory and in its persistent cache under keys without source lines, so a cached program may
     have the lines of another. The compiler option, which is XLA's default anyway, avoids the programs in memory. The
@@ -342,7 +278,9 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """
     path = "jax._src.config.compilation_cache_include_metadata_in_key"
     with HOOKS.find(path, instead=nullcontext)(True):
-        return lowered.compile(compiler_options={"xla_embed_ir_in_executable": False})
+        return lowered.compile(
+            compiler_options={**(options or {}), "xla_embed_ir_in_executable": False}
+        )
 
 
 def hlo_text(proto: bytes) -> str:

@@ -3,7 +3,7 @@
 JAX names the parameters of a program after those of its Python function. The functions here take all arrays as
 `*operands`, so they get a signature with one parameter for each array. Its names need not be identifiers. XLA keeps
 them in the metadata of the parameters, and calls these `model_0_weight.1` or the like; StableHLO as text has numbers.
-The text that is shown has the names themselves, written such that both languages accept them: `%adam.exp_avg.3`.
+The displayed text has the original names, written so that both languages accept them: `%adam.exp_avg.3`.
 """
 
 from __future__ import annotations
@@ -68,6 +68,22 @@ def distinct(names: Sequence[str]) -> list[str]:
     return result
 
 
+def parameter_names(function: Callable[..., object], count: int) -> list[str]:
+    """The names of the first `count` positional arguments of a function.
+
+    Example:
+        >>> parameter_names(lambda x, *rest: x, 3)
+        ['x', 'rest[0]', 'rest[1]']
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    return (names + [f"{rest}[{i}]" for i in range(count - len(names))])[:count]
+
+
 def readable(path: str) -> str:
     """A path in Python as a name: string keys are written like attributes.
 
@@ -114,12 +130,12 @@ def stablehlo_of(lowered: jax.stages.Lowered, debug_info: bool = False) -> str:
 
 def _names_in(header: str) -> dict[str, str]:
     """The names of the arguments, by their numbers, in the first line of a function with locations."""
-    found = re.findall(r'%arg(\d+): (?:(?!%arg\d).)*?loc\("((?:[^"\\]|\\.)*)"', header)
-    return dict(found)
+    labels = re.findall(r'%arg(\d+): (?:(?!%arg\d).)*?loc\("((?:[^"\\]|\\.)*)"', header)
+    return dict(labels)
 
 
 def hlo_with_names(text: str) -> str:
-    """The text of an HLO module, with the names of its inputs in place of those that XLA made of them."""
+    """The text of an HLO module, with the original names of its inputs in place of XLA's versions of them."""
     entry = _ENTRY.search(text)
     if entry is None:
         return text
@@ -138,9 +154,9 @@ def new_names(parameters: Iterable[tuple[str, str]], taken: Collection[str]) -> 
         parameters: the old name and the label of each.
         taken: the names of all instructions.
     """
-    # XLA's name consists of the label and a number, or else the label is that of something else.
-    own = [(o, n) for o, n in sorted(parameters) if n and o.startswith(re.sub(r"[^\w-]", "_", n))]
-    return legal_names(own, set(taken) - {old for old, _ in own})
+    # XLA's name consists of the label and a number; otherwise the label belongs to another instruction.
+    named = [(o, n) for o, n in sorted(parameters) if n and o.startswith(re.sub(r"[^\w-]", "_", n))]
+    return legal_names(named, set(taken) - {old for old, _ in named})
 
 
 def legal_names(labels: Iterable[tuple[str, str]], taken: set[str]) -> dict[str, str]:

@@ -128,7 +128,7 @@ class ProcessOptions:
         1 << 30,
         "a positive whole number of bytes or None",
         _count,
-        "limit in bytes for programs of eager operators, least recently used go first; None: none",
+        "limit in bytes for programs of eager operators, least recently used are dropped first; None: no limit",
     )
     compile_cache: bool = _one_of(
         False, True, help="keep compiled programs on disk across sessions"

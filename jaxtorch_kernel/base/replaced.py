@@ -59,8 +59,8 @@ class Replaced:
 def replace_methods(cls: type, methods: Mapping[str, Callable[..., object]]) -> None:
     """Replace methods of a class that is written in C, whose attributes Python does not let anyone set.
 
-    Python reads them from a plain dictionary, of which `vars` shows a view. Other implementations may have none: then
-    the methods stay.
+    CPython reads them from a plain dictionary behind the view that `vars` returns. Other implementations may have no
+    such dictionary; the methods then remain unchanged.
     """
     for table in gc.get_referents(vars(cls)):
         if isinstance(table, dict) and table.keys() >= methods.keys():

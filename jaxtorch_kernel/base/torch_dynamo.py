@@ -78,7 +78,7 @@ def _emit(context: ComptimeContext) -> None:
 
 
 def _value(variable: VariableTracker, context: ComptimeContext) -> object:
-    """The Python object that a variable stands for. The graph is valid for this very object only."""
+    """The Python object that a variable represents. The graph is valid for this object only."""
     variable = variable.realize()
     number = HOOKS.find("torch._dynamo.variables.tensor.SymNodeVariable")
     method = HOOKS.find("torch._dynamo.variables.functions.UserMethodVariable")

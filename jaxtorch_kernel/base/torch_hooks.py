@@ -67,7 +67,9 @@ TABLE = {
     "torch._C._dispatch_key_parse": Hook("finds a dispatch key by name"),
     "torch._ops.OpOverload": Hook("is the class of an operator's overloads"),
     "torch._ops.OpOverloadPacket": Hook("is the class of an operator with all its overloads"),
-    "torch.autograd.Function._backward_cls": Hook("is the class of the nodes of a Function"),
+    "torch.autograd.Function._backward_cls": Hook(
+        "is the class of the graph nodes of an autograd.Function"
+    ),
     "torch.ops.aten.as_strided.default._op_dk": Hook(
         "runs an operator's kernel of a given dispatch key"
     ),
@@ -79,6 +81,10 @@ TABLE = {
     ),
     "torch.ops.aten.add.Tensor._schema": Hook("is the signature of an operator"),
     "torch.ops.aten.add.Tensor._overloadname": Hook("is the name of an overload"),
+    "torch._C._swap_tensor_impl": Hook(
+        "swaps the contents of two tensors",
+        without="nothing can be lowered from the meta device",
+    ),
     "torch._C._set_conj": Hook("makes a tensor lazily conjugated"),
     "torch._C._set_neg": Hook("makes a tensor lazily negated"),
     "torch._neg_view": Hook("makes a lazily negated view"),
@@ -137,6 +143,12 @@ TABLE = {
     "torch._C._functorch.peek_interpreter_stack": Hook(
         "reports whether a `torch.func` transform is running"
     ),
+    "torch._C._functorch.unwrap_if_dead": Hook(
+        "takes a tensor out of a `torch.func` transform that has ended"
+    ),
+    "torch._C._is_fwd_grad_enabled": Hook("reports whether forward-mode AD is switched off"),
+    "torch._C._get_dispatch_mode": Hook("reports whether `make_fx` records operators"),
+    "torch._C._TorchDispatchModeKey": Hook("names the mode of `make_fx`"),
     "torch._C._functorch._vmap_increment_nesting": Hook("opens a level of `torch.vmap`"),
     "torch._C._functorch._vmap_decrement_nesting": Hook("closes a level of `torch.vmap`"),
     "torch._C._functorch._add_batch_dim": Hook("makes a tensor a batch of `torch.vmap`"),
@@ -148,9 +160,15 @@ TABLE = {
     "torch._subclasses.fake_tensor.FakeTensor": Hook("is a tensor without data"),
     "torch._subclasses.fake_tensor.FakeTensorMode": Hook("runs code on tensors without data"),
     "torch.utils._pytree": Hook("flattens arguments and results"),
-    "torch.nn.Module._call_impl": Hook("is how a module is called: code there is recognized by it"),
+    "torch.nn.Module._call_impl": Hook(
+        "calls a module; stack frames inside modules are recognized by it"
+    ),
     "torch.nn.Module:_modules": Hook("holds the modules within a module"),
     "torch.nn.Module:_buffers": Hook("holds the buffers of a module"),
+    "torch.nn.Module:_parameters": Hook("holds the parameters of a module"),
+    "torch.nn.Module:_forward_pre_hooks": Hook(
+        "holds the hooks that run before a module's forward"
+    ),
     "torch.nn.modules.lazy.LazyModuleMixin._infer_parameters": Hook(
         "fills the parameters of a lazy module"
     ),
@@ -159,7 +177,7 @@ TABLE = {
     ),
     "torch._higher_order_ops.utils._hop_compile_and_call": Hook(
         "is how an eager `torch.cond` reaches its operator",
-        without="Dynamo compiles `torch.cond` and its like first",
+        without="Dynamo compiles `torch.cond` and similar functions first",
     ),
     "torch.compiler._is_compiling_flag": Hook(
         "makes `torch.compiler.is_compiling()` true inside captured code",

@@ -2,18 +2,14 @@
 
 The rest of the code imports the names below. The only private names of torch that it uses directly are attributes of
 objects, such as `tensor._base`, which the table lists too. `tests/device/test_private_hooks.py` tests what each hook
-does.
+does. Nothing here changes torch: `torch_changes.py` does.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from types import CodeType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +17,6 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch._subclasses import fake_tensor
 from torch.autograd import forward_ad
 
-from .replaced import Replaced
 from .torch_hooks import HOOKS
 
 HOOKS.check()
@@ -39,6 +34,7 @@ StorageBase: Any = torch._C.StorageBase
 reported_bytes = StorageBase.nbytes  # of the C++ object, see `storage.buffer.wrap`
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 any_autocast = torch._C._is_any_autocast_enabled
+swap_implementations: Any = getattr(torch._C, "_swap_tensor_impl", None)
 set_conj: Any = torch._C._set_conj
 set_neg: Any = torch._C._set_neg
 neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
@@ -160,6 +156,26 @@ def transformed() -> bool:
     return _interpreters() is not None or _dispatch_modes() > 0 or forward_ad._current_level >= 0
 
 
+# The tensor itself if it belongs to a transform that is still running, else the tensor in it.
+unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.unwrap_if_dead
+
+
+def records_operators() -> bool:
+    """Whether `make_fx` records the operators of torch, as in `torch.func.linearize`."""
+    proxy = torch._C._TorchDispatchModeKey.PROXY
+    return _dispatch_modes() > 0 and torch._C._get_dispatch_mode(proxy) is not None
+
+
+def differentiated_or_batched(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a transform of `torch.func` or a forward-mode derivative may see some of these tensors."""
+    forward = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+    return any(is_wrapped(t) or (forward and _has_tangent(t)) for t in tensors)
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None
+
+
 def interposed(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether something between autograd and the device must see the parts of a composite."""
     return transformed() or any((_dispatch_keys(t) & _NOT_PLAIN).raw_repr() for t in tensors)
@@ -186,105 +202,9 @@ def sequence_number(node: Any) -> int:
     return node._sequence_nr()
 
 
-# Held while code is captured: torch's optimizers and many models then avoid reading values.
-_FLAG = "torch.compiler._is_compiling_flag"
-_flag = () if HOOKS.find(_FLAG) is None else ((torch.compiler, "_is_compiling_flag", True),)
-compiling = Replaced(*_flag)
-
-
-def _without_dynamo() -> AbstractContextManager[Any]:
-    """Run functions made by `torch.compile` without compiling them: captured code is compiled as a whole."""
-    if (
-        "torch._dynamo" not in sys.modules
-    ):  # then nothing was compiled, and importing it takes a second
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-def hide_from_dynamo(package: str) -> None:
-    """Make Dynamo skip a package's functions when compiled code calls them."""
-    HOOKS.find("torch._dynamo.trace_rules.add", instead=lambda package: None)(package)
-
-
 def identity(generator: Any) -> int:
     """The identity of a generator's C++ object, whichever Python object wraps it."""
     return int(generator._cdata)
-
-
-def not_opaque(cls: type) -> None:
-    """Make Dynamo end the graph where it meets an instance of `cls`, a subclass of `torch.Generator`.
-
-    Dynamo does this for `torch.Generator` itself. It would treat an instance of a subclass as an opaque object and
-    replace it by a fake one, and fake generators draw nothing.
-    """
-    opaque = HOOKS.find("torch._library.opaque_object._OPAQUE_TYPES", instead={})
-    # This name is not registered, so torch finds that the class is not opaque.
-    if torch.Generator in opaque:
-        base = opaque[torch.Generator]
-        opaque[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
-
-
-def run_without_dynamo(codes: Iterable[CodeType]) -> None:
-    """Make Dynamo run these functions, and all functions that they call, without compiling them.
-
-    Between the graphs of a compiled function, Dynamo examines every Python function that is called, even by C++. This
-    includes the device's kernels, which are Python functions, unlike torch's.
-    """
-    frames = HOOKS.find("torch._C._dynamo.eval_frame")
-    for code in codes if frames is not None else ():
-        # A separate object for each function, because torch reads it later.
-        strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-        frames.set_code_exec_strategy(code, strategy)
-
-
-def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
-    """Make `kernel` the higher-order operator's kernel for tensors of the device, both above and below autograd."""
-    operator = getattr(torch.ops.higher_order, name)
-    operator.py_impl(DispatchKey.AutogradPrivateUse1)(kernel)
-    operator.py_impl(DispatchKey.PrivateUse1)(kernel)
-
-
-def call_higher_order_directly() -> None:
-    """Make `torch.cond` and similar functions call their operator directly on tensors of the device.
-
-    torch would compile the call with Dynamo first. Dynamo cannot handle tensors of a trace, and is not needed here.
-    """
-    theirs = HOOKS.find("torch._higher_order_ops.utils._hop_compile_and_call")
-    if theirs is None:
-        return
-
-    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        leaves = pytree.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves):
-            return fn(*args, **(kwargs or {}))
-        return theirs(fn, args, kwargs)
-
-    torch._higher_order_ops.utils._hop_compile_and_call = call
-
-
-def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
-    """Make `torch.utils.checkpoint.checkpoint` call `ours` while `wanted()`, under any name it was imported by.
-
-    The function is decorated. torch stores what the decorated function calls as an attribute of the undecorated one,
-    so this replaces that attribute.
-    """
-    function = HOOKS.find("torch.utils.checkpoint.checkpoint.__wrapped__")  # set by a decorator
-    if function is None:
-        return
-    theirs = getattr(function, "__dynamo_disable", None)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal theirs
-        if wanted():
-            return ours(*args, **kwargs)
-        if theirs is None:
-            disable = HOOKS.find(
-                "torch._dynamo.disable", instead=lambda function, *_, **__: function
-            )
-            theirs = disable(function, True, wrapping=False)
-        return theirs(*args, **kwargs)
-
-    setattr(function, "__dynamo_disable", call)
 
 
 # Makes a tensor over the memory of a DLPack capsule. The public function also queries the owner, which takes 1 µs.
@@ -382,23 +302,6 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         "torch._decomp.decomposition_table", instead={}
     )
     return table
-
-
-def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
-    """Replace functions of `torch._C` that `torch.accelerator` looks up by name at each call."""
-    for name, answer in answers.items():
-        if HOOKS.find(f"torch._C.{name}") is not None:
-            setattr(torch._C, name, answer)
-
-
-# torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.
-restore_location: Any = HOOKS.find("torch.serialization._get_restore_location")
-
-
-def restore_by(function: Any) -> None:
-    """Make `torch.load` call this function to decide where to put tensors."""
-    if restore_location is not None:
-        torch.serialization._get_restore_location = function
 
 
 to_capsule: Callable[[torch.Tensor], Any] = torch._C._to_dlpack

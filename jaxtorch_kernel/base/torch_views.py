@@ -16,6 +16,10 @@ Ints = Sequence[int]
 Kernel = Callable[..., Any]
 
 _META = DispatchKey.Meta
+_COMPOSITES = (
+    DispatchKey.CompositeExplicitAutograd,
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _as_strided = HOOKS.find("torch.ops.aten.as_strided.default._op_dk")
 _reinterpret: Any = HOOKS.find("torch._C._dynamo.guards._reinterpret_tensor")
@@ -32,6 +36,12 @@ def view_kernel(op: OpOverload) -> Kernel:
     name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
     composite = not _has_kernel(name, "Meta") and _has_kernel(name, "CompositeExplicitAutograd")
     key = DispatchKey.CompositeExplicitAutograd if composite else _META
+    return functools.partial(op._op_dk, key)
+
+
+def composite_kernel(op: OpOverload) -> Kernel:
+    """torch's kernel of an operator for all devices, where this device has another."""
+    key = next(key for key in _COMPOSITES if _has_kernel(op._schema.name, key.name))
     return functools.partial(op._op_dk, key)
 
 

@@ -1,4 +1,4 @@
-"""Check that layers are alike, so that the code of one can run for all of them (`scan_layers`).
+"""Check that layers are alike, so that the code of one can run for all of them (`scan_layers`, `stack_layers`).
 
 Layers are alike if their classes, shapes, submodules and hooks are the same and their attributes are equivalent. Only
 the values of parameters and buffers may differ.
@@ -7,7 +7,7 @@ the values of parameters and buffers may differ.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
@@ -54,31 +54,57 @@ def _names_and_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_buffers(remove_duplicate=False)
 
 
-def check_same(
+def layers_of(layers: Iterable[nn.Module], caller: str) -> list[nn.Module]:
+    """The layers, as a list.
+
+    Raises:
+        TypeError: if they are not modules.
+    """
+    if not isinstance(layers, Iterable) or isinstance(layers, str | Mapping | nn.ModuleDict):
+        raise TypeError(
+            f"{caller} takes a list of modules, such as an nn.ModuleList, not {type(layers).__name__}"
+        )
+    modules = list(layers)
+    for i, layer in enumerate(modules):
+        if not isinstance(layer, nn.Module):
+            raise TypeError(
+                f"{caller} takes modules, but layer {i} is {type(layer).__name__}: use jaxtorch.scan for a function"
+            )
+    return modules
+
+
+def check_whole(state: State, i: int) -> None:
+    """Check that each tensor of a layer is on the device, with memory of its own.
+
+    Raises:
+        CaptureError: if one is a view.
+        TypeError: if one is on another device.
+    """
+    for name, index in state.names.items():
+        device = state.tensors[index].device
+        if device.type != "jax":
+            raise TypeError(f"{name} of layer {i} is on {device}: move the layers with .to('jax')")
+        if not covers_buffer(state.tensors[index]):
+            raise CaptureError(
+                f"{name} of layer {i} is a view of a larger tensor",
+                "Give each layer its own tensors.",
+            )
+
+
+def check_alike(
     template: nn.Module, layer: nn.Module, old: State, new: State, i: int, ignore: tuple[str, ...]
 ) -> None:
     """Check that a layer is like the first.
 
     Raises:
         CaptureError: if it differs.
-        TypeError: if it is on another device.
     """
-    for name, index in new.names.items():
-        device = new.tensors[index].device
-        if device.type != "jax":
-            raise TypeError(f"{name} of layer {i} is on {device}: move the layers with .to('jax')")
     if type(template) is not type(layer):
         raise _differ(i, "class", type(layer).__name__, type(template).__name__)
     for name in [*old.names, *new.names]:
         a, b = _describe(old, name), _describe(new, name)
         if a != b:
             raise _differ(i, name, b, a)
-    for name, index in new.names.items():
-        if not covers_buffer(new.tensors[index]):
-            raise CaptureError(
-                f"{name} of layer {i} is a view of a larger tensor",
-                "Give each layer its own tensors.",
-            )
     modules, others = list(template.named_modules()), list(layer.named_modules())
     if [name for name, _ in modules] != [name for name, _ in others]:
         names = {n for n, _ in modules} ^ {n for n, _ in others}
@@ -184,7 +210,7 @@ def _shown(*values: object) -> list[str]:
 
 def _differ(i: int, name: str, new: str, old: str) -> CaptureError:
     return CaptureError(
-        f"scan_layers needs identical layers, but {name} is {new} in layer {i} and {old} in layer 0",
+        f"layers that run as one loop must be identical, but {name} is {new} in layer {i} and {old} in layer 0",
         "The code of layer 0 runs for all layers: call layers that differ separately, or use a Python loop. List "
         "attributes that the code does not use in ignore=(...).",
     )

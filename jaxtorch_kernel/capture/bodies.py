@@ -200,11 +200,14 @@ def call_bodies(
     if draws:
         arrays.append(trace.read(source))
 
+    # The function may outlive the trace, so it must not hold the operands: they would count as stored.
+    count, first_closure, names = len(tensors), len(operands), list(closure)
+
     def flat(*arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        key = arrays[len(tensors)] if draws else jnp.zeros(2, np.uint32)
-        closure_arrays = dict(zip(closure, arrays[len(operands) :], strict=False))
+        key = arrays[count] if draws else jnp.zeros(2, np.uint32)
+        closure_arrays = dict(zip(names, arrays[first_closure:], strict=False))
         bound = [body.bind(closure_arrays) for body in bodies]
-        results, key = build(bound, key, list(arrays[: len(operands)]))
+        results, key = build(bound, key, list(arrays[:first_closure]))
         first = [r for r, s in zip(results, differentiable, strict=True) if s]
         rest = [r for r, s in zip(results, differentiable, strict=True) if not s]
         return first, [*rest, key]

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 import torch
 
@@ -27,7 +27,7 @@ from ..programs.stats import FunctionRecord, Reason, TraceRecord, tracing_as
 from ..storage.buffer import Buffer
 from .dependencies.outside import is_iterator, refuse_iterator
 from .errors import CaptureError, MakesParameters, explained
-from .named import Named
+from .named import NamedArguments
 from .numbers import Numbers
 from .quick import STALE, Quick, added, quick_of
 from .replay import Replay
@@ -84,8 +84,8 @@ class Cached(ABC, Generic[R]):
         self._options: tuple[object, ...] = (name, max_entries, static, donate)
         self._name = name
         self._max_entries = max_entries
-        self._static = Named(function, static)
-        self._donate = Named(function, donate)
+        self._static = NamedArguments(function, static)
+        self._donate = NamedArguments(function, donate)
         # The programs of each signature, the latest first.
         self._programs: OrderedDict[Hashable, list[R]] = OrderedDict()
         # By the number of arguments, the latest first.
@@ -156,12 +156,17 @@ class Cached(ABC, Generic[R]):
             self.source.hits += 1
         return replay, arguments, buffers, traced
 
+    def fresh(self) -> Self:
+        """The same function with the same options, and no programs yet."""
+        return type(self)(self._function, *self._options)  # type: ignore[arg-type]  # those that `__init__` was given
+
     def _found_without_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> R:
         """The program of a call, without a run of it."""
         with self.exclusive():
             replay, _, _, traced = self.find(args, kwargs)
-            if traced:
-                replay.undo_trace()
+            if traced and not replay.undo_trace():
+                for programs in self._programs.values():
+                    programs[:] = [other for other in programs if other is not replay]
             return replay
 
     def _traced(self, arguments: Arguments, key: Hashable, previous: R | None) -> R:

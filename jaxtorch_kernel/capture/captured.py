@@ -25,14 +25,20 @@ import jax
 import torch
 from jax.core import ShapedArray
 from jax.extend.core import Jaxpr
+from jax.sharding import Sharding
 
 from ..base.torch_private import pytree
+from ..device.start import first_use
 from ..dispatch.read import contiguous_array
-from ..programs import tracing
+from ..programs import tracing, width
+from ..programs.meshes import named_meshes
+from ..programs.rng import RandomKey
 from ..programs.trees import is_device_tensor
 from ..storage import placement
 from ..storage.buffer import Buffer, Spec, buffer_of, spec_of
+from ..storage.hollow import identity
 from .code_trace import CodeTrace
+from .dependencies.labels import Role
 from .flow import edge_of, ends_of
 from .results import Known, Results
 
@@ -48,14 +54,16 @@ class Captured:
         constants: for each constant of the jaxpr, an index into `buffers`, or its value.
         avals, specs: of the inputs.
         structure: the structure of the result.
-        leaves: the leaves of the result: each an Output, a Part, an Alias (`results.py`), or the value itself.
+        leaves: the leaves of the result: each an Output, an OutputView, an Alias (`results.py`), or the value itself.
         outputs: the number of differentiable outputs.
         others: the number of outputs that are not differentiable.
         written: the inputs whose buffers the code wrote to. Their new values are the next outputs.
         new_specs: the specs of these new values.
         escaped: weak references to buffers that the code created and stored outside itself, with their specs. Their
             values are the last outputs.
-        names: of the inputs, for views.
+        names, roles: of the inputs, for views.
+        meshes: those that the code names, in sharding constraints.
+        gradients: how the gradients among `escaped` lie, by their position: as their leaves.
     """
 
     jaxpr: Jaxpr
@@ -72,26 +80,34 @@ class Captured:
     escaped: list[tuple[weakref.ref[Buffer], Spec]]
     trace_seconds: float = 0.0
     names: list[str] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
+    meshes: list[Sharding] = field(default_factory=list)
+    gradients: dict[int, Sharding] = field(default_factory=dict)
 
     def function(self, *arrays: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         """(differentiable outputs, then other outputs and the new arrays of written and created tensors)."""
         constants = [arrays[c] if type(c) is int else c for c in self.constants]
         flat = jax.core.eval_jaxpr(self.jaxpr, constants)
         first = self.outputs + self.others
-        for i, where in self.laid_out.items():
+        for i, where in self.kept_shardings.items():
             flat[first + i] = jax.lax.with_sharding_constraint(flat[first + i], where)
         return flat[: self.outputs], flat[self.outputs :]
 
     @property
-    def laid_out(self) -> dict[int, jax.sharding.Sharding]:
-        """How new values of what is written lie, by their position: as the old ones, if these lie on a mesh."""
+    def kept_shardings(self) -> dict[int, Sharding]:
+        """The shardings of what is written and of new gradients: those of old values and of leaves on a mesh."""
         shardings = [self.specs[i].placement for i in self.written]
-        return {
+        gradients = {len(self.written) + i: where for i, where in self.gradients.items()}
+        return gradients | {
             i: sharding
             for i, sharding in enumerate(shardings)
             if placement.on_mesh(sharding)
             and self.new_specs[i].shape == self.specs[self.written[i]].shape
         }
+
+    def roles_by_name(self) -> dict[str, Role]:
+        """The role of each input."""
+        return dict(zip(self.names, self.roles, strict=False))
 
     def reusable(self, inputs: list[int]) -> list[int]:
         """Those of `inputs` whose memory an output can reuse. Memory that is written is reused by its new value."""
@@ -166,27 +182,32 @@ def capture(
         outcomes.append(outcome)
         return arrays
 
+    first_use()  # outside the trace: starting the device reads files
     started = time.perf_counter()
-    with jax.enable_x64(True):
+    with width.of_torch(), placement.without_context_mesh():
         closed = jax.make_jaxpr(run)()
     seconds = time.perf_counter() - started
     (outcome,) = outcomes
     by_constant = {
-        id(constant): buffer
+        identity(constant): (buffer, constant)
         for reference, constant in trace.captured
         if (buffer := reference()) is not None
     }
     buffers: list[Buffer] = []
+    arrays: list[jax.Array] = []
     constants: list[int | jax.Array] = []
+    index: dict[int, int] = {}  # id of a buffer -> its input
     for constant in closed.consts:
-        buffer = by_constant.get(id(constant))
-        if buffer is None:
+        read = by_constant.get(identity(constant))
+        if read is None:
             constants.append(constant)
-        else:
-            constants.append(len(buffers))
+            continue
+        buffer, array = read
+        if id(buffer) not in index:
+            index[id(buffer)] = len(buffers)
             buffers.append(buffer)
-    index = {id(buffer): i for i, buffer in enumerate(buffers)}
-    arrays = [c for c in closed.consts if id(c) in by_constant]
+            arrays.append(array)
+        constants.append(index[id(buffer)])
     captured = Captured(
         jaxpr=closed.jaxpr,
         buffers=[weakref.ref(buffer) for buffer in buffers],
@@ -201,19 +222,26 @@ def capture(
         new_specs=outcome.new_specs,
         escaped=outcome.escaped,
         trace_seconds=seconds,
+        meshes=named_meshes(closed.jaxpr),
     )
     return captured, outcome
 
 
 def respecify(buffers: Iterable[Buffer]) -> None:
-    """Set the specs of buffers that a program on a mesh has written: XLA chose how they lie."""
+    """Set the specs of buffers that a program on a mesh has written, because XLA chose their shardings.
+
+    A random key returns to its device, because the next program may run there.
+    """
     for buffer in buffers:
+        if isinstance(buffer, RandomKey):
+            buffer.array = jax.device_put(buffer.array, buffer.where)
+            continue
         if not isinstance(buffer.array, jax.core.Tracer):
             spec = buffer.spec
             buffer.spec = spec_of(spec.dtype, spec.shape, buffer.array.sharding)
 
 
-def placement_of(captured: Captured) -> jax.sharding.Sharding:
+def placement_of(captured: Captured) -> Sharding:
     """The placement of the outputs, which is that of the inputs."""
     return captured.specs[0].placement if captured.specs else placement.current()
 

@@ -1,8 +1,8 @@
-"""What `pure(module)` and `jit(module)` return: the module, with calls that are captured.
+"""The result of `pure(module)` and `jit(module)`: the module, with captured calls.
 
-It is an object of a class derived from the module's own, and shares the module's attributes: both objects have one
-`__dict__`. So it is a module like the other in every respect: `isinstance`, parameters, `state_dict`, `eval`, hooks,
-attributes that are read and set, a place in another module. Only a call differs.
+It is an object of a class derived from the module's own, and both objects share one `__dict__`. So it behaves as the
+module in every respect: `isinstance`, parameters, `state_dict`, `eval`, hooks, attributes, use as a submodule. Only
+calls differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _in_dynamo = torch.compiler.is_dynamo_compiling
 
 
 class Calls(Protocol):
-    """What runs the calls: a `Pure` or a `Jit`."""
+    """The object that runs the calls: a `Pure` or a `Jit`."""
 
     _function: Callable[..., object]
     _options: tuple[object, ...]

@@ -12,8 +12,10 @@ from contextlib import AbstractContextManager
 
 import jax
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from ..base import torch_private as private
+from ..base import torch_changes
+from ..programs import width
 from ..programs.tracing import Trace
 from ..storage.buffer import buffer_of, tensor_over
 from . import saving
@@ -27,13 +29,15 @@ class CodeTrace(Trace):
     """One run of the user's torch code over tracers."""
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
-        yield jax.enable_x64(True)
+        yield width.of_torch()
         if self.parent is None:
             yield named(self)
             yield saving.open_trace()
             # torch's autograd must run in this thread: the trace belongs to it.
             yield torch.autograd.set_multithreading_enabled(False)
-            yield private.compiling.applied()
+            yield torch_changes.compiling.applied()
+            # Hooks that put something back after a module's call need its end; XLA drops what nothing needs.
+            yield set_checkpoint_early_stop(False)
         if self.differentiable:
             yield intercepted.applied()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, ModuleType
@@ -22,16 +21,19 @@ import jax
 import torch
 from torch import fx
 
+from ..base import torch_changes
 from ..base import torch_private as private
 from ..base.options import config
 from ..operators.borrow import hand_back, lend
 from ..operators.registration import import_all
 from ..programs import tracing
+from ..programs.site import warn
 from ..storage.buffer import buffer_of
 from .errors import CaptureError
 from .graphs import DeviceGraph
 from .numbers import Number
 from .pure import Pure
+from .signature import by_value
 
 Tensor = torch.Tensor
 
@@ -53,10 +55,10 @@ _HIDDEN = (
 def _hide() -> None:
     """Let Dynamo leave this project and JAX alone."""
     for package in (*(f"jaxtorch.{part}" for part in _HIDDEN), "jax", "jaxlib"):
-        private.hide_from_dynamo(package)
+        torch_changes.hide_from_dynamo(package)
     import_all()
     modules = [module for name, module in sys.modules.items() if name.startswith("jaxtorch.")]
-    private.run_without_dynamo(code for module in modules for code in _codes(module))
+    torch_changes.run_without_dynamo(code for module in modules for code in _codes(module))
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
@@ -186,11 +188,14 @@ class CompiledGraph:
         for i, a in enumerate(args):
             if type(a) is Number:  # the graph uses it as a float
                 continue
-            if isinstance(a, Static):
+            if isinstance(a, StaticNumber):
                 operands[i] = a.value
             elif isinstance(a, Tensor) and not (a.requires_grad and torch.is_grad_enabled()):
                 operands[i] = copy = a.clone()
-                copies[i] = copy, buffer_of(copy).array
+                of_copy, spec = buffer_of(copy), buffer_of(a).spec
+                if (spec.dtype, spec.shape) == (of_copy.spec.dtype, of_copy.spec.shape):
+                    of_copy.spec = spec  # so that `zeros_like` has the sharding of the input
+                copies[i] = copy, of_copy.array
         with torch.device("jax"):  # for factory calls without a device argument
             outputs = self.graph.module(*operands)
         written = {i: t for i, (t, array) in copies.items() if buffer_of(t).array is not array}
@@ -217,9 +222,8 @@ class CompiledGraph:
     def _warn(self, why: str, advice: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"torch.compile(backend='jax'): a graph {why}, so it runs eagerly, operator by operator. {advice}",
-                stacklevel=4,
             )
 
     def _lend(self, operands: list[Any], guests: list[int], share: bool) -> None:
@@ -230,7 +234,7 @@ class CompiledGraph:
                 operands[i] = lent
         for i in self.graph.statics:
             if isinstance(operands[i], int | float):
-                operands[i] = Static(operands[i])
+                operands[i] = StaticNumber(operands[i])
 
     def _on_original_devices(self, results: list[Any], share: bool) -> list[Any]:
         """The outputs on the devices that the original code puts them on."""
@@ -255,7 +259,7 @@ class CompiledGraph:
             target.copy_(value)
 
 
-class Static:
+class StaticNumber:
     """A number whose value is part of the program."""
 
     __slots__ = ("value",)
@@ -264,13 +268,10 @@ class Static:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and (type(other.value), other.value) == (
-            type(self.value),
-            self.value,
-        )
+        return isinstance(other, StaticNumber) and by_value(other.value) == by_value(self.value)
 
     def __hash__(self) -> int:
-        return hash((Static, self.value))
+        return hash(by_value(self.value))
 
 
 def _on_jax(tensor: Tensor) -> bool:

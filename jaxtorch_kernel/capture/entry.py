@@ -121,7 +121,8 @@ class Entry(Replay):
             if bridge.compiled.on_mesh:
                 respecify(targets)
         for landing in self.landings:
-            landing(others[captured.others + len(captured.written) + landing.output])
+            array = others[captured.others + len(captured.written) + landing.output]
+            landing(array, bridge.compiled.on_mesh)
         if self.only is not None and (call is None or not call.borrowed):
             return outputs[0] if outputs else bridge.wrap_other(others, 0)
         return self._result(
@@ -174,6 +175,7 @@ def _entry(
     inputs, positions = _inputs(captured, outcome, leaves)
     reused = captured.reusable([i for i, index in enumerate(indices) if index in donated])
     compiled = hoisting.compiled(captured, positions, reused, name)
+    compiled.cause.roles = captured.roles_by_name()
     bridge = Bridge(compiled, placement_of(captured), layouts(outcome.differentiated), outcome.flow)
     entry = Entry(captured, indices, record, inputs, bridge)
     record.forget()

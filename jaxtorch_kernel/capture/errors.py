@@ -12,7 +12,7 @@ import jax
 import torch
 
 from ..programs import tracing
-from ..programs.site import _is_user, _user_file
+from ..programs.site import _is_user, _user_file, place
 from ..programs.tracing import Untraceable
 
 
@@ -30,7 +30,7 @@ class CaptureError(RuntimeError):
     def set_location(self, file: str | None, line: int | None) -> None:
         """Set the file and line, and put them into the message."""
         self.file, self.line = file, line
-        where = f" (line {line} of {file})" if file is not None else ""
+        where = f" ({place(file, line)})" if file is not None and line is not None else ""
         self.args = (f"{self.what}{where}. {self.advice}",)
 
 

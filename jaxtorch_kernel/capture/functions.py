@@ -72,7 +72,9 @@ def _apply_traced(cls: type[Function], *args: object, **kwargs: object) -> objec
     differentiable = any(is_device_tensor(a) and a.requires_grad for a in args)
     if not differentiable or not _differentiable():
         return _apply.__get__(None, cls)(*args, **kwargs)
-    return CustomCall(cls, args).run()
+    # As in torch: the backward of `torch.func.vjp` runs after the transform has ended.
+    alive = (private.unwrap_if_dead(a) if isinstance(a, Tensor) else a for a in args)
+    return CustomCall(cls, tuple(alive)).run()
 
 
 # -- tensor hooks -------------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ def _hook_by_jax(self: Tensor, hook: TensorHook, buffer: Buffer) -> RemovableHan
 def _detach_traced(self: Tensor) -> Tensor:
     trace = tracing.current()
     if trace is not None and is_device_tensor(self):
-        trace.detach(self)
+        trace.active.detach(self)
     return _detach(self)
 
 

@@ -143,8 +143,10 @@ def _on_device(
         if node in twin:
             continue
         if node.op == "output":
-            results = [None if i in views else o for i, o in enumerate(node.args[0])]
-            new.output(fx.map_arg(tuple(results), twin.__getitem__))
+            results = node.args[0]
+            if isinstance(results, list | tuple):  # the body of a hook returns one value
+                results = tuple(None if i in views else o for i, o in enumerate(results))
+            new.output(fx.map_arg(results, twin.__getitem__))
         else:
             copy = twin[node] = new.node_copy(node, twin.__getitem__)
             _move_result(copy, node)

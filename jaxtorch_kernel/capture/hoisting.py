@@ -96,10 +96,23 @@ def compiled(
     stacks = _hoisted(captured, inputs, donated)
     if stacks is None:
         return CompiledFunction(
-            captured.function, captured.avals, inputs, donated, name, input_names=captured.names
+            captured.function,
+            captured.avals,
+            inputs,
+            donated,
+            name,
+            input_names=captured.names,
+            meshes=captured.meshes,
         )
     return StackedFunction(
-        captured.function, captured.avals, inputs, donated, name, stacks, captured.names
+        captured.function,
+        captured.avals,
+        inputs,
+        donated,
+        name,
+        stacks,
+        captured.names,
+        captured.meshes,
     )
 
 

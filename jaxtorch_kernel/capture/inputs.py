@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from ..storage.buffer import Buffer
 from .captured import Captured
-from .dependencies.labels import Call
+from .dependencies.labels import CallArguments
 from .dependencies.record import Record
 from .signature import Arguments
 
@@ -49,7 +49,7 @@ def arguments_first(
     order = sorted(range(len(buffers)), key=position)
     indices = [index for i in order if (index := argument[i]) is not None and not created[i]]
     captured = captured.reordered(order)
-    call = Call(arguments.leaves, arguments.structure)
+    call = CallArguments(arguments.leaves, arguments.structure)
     ordered = [buffers[i] for i in order]
-    captured.names = record.labels.of_inputs(ordered, record.function, call)
+    captured.names, captured.roles = record.labels.of_inputs(ordered, record.function, call)
     return captured, indices, [buffers[i] for i in order if created[i]]

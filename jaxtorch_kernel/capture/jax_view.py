@@ -153,7 +153,7 @@ class ViewTrace(CodeTrace):
         if changed:
             spec = changed[0].spec
             raise CaptureError(
-                "torch code called from JAX writes to a tensor that was there before "
+                "torch code called from JAX writes to a tensor that existed before the call "
                 f"({spec.dtype}{list(spec.shape)}), or to its gradient",
                 "A JAX function has no effects: pass the tensor as an argument and return its new value. For a "
                 "module's running statistics, call .eval(), or pass its buffers to torch.func.functional_call.",

@@ -23,11 +23,13 @@ from ..programs import tracing
 from . import saving
 from .cached import Cached, CaptureOptions, check_callable, name_of
 from .captured_module import CapturedModule, captured_by
+from .hollow import captured_elsewhere
 from .same_program import same_program
 from .signature import Arguments
 from .step import Step, trace_step
 
 if TYPE_CHECKING:
+    from .layouts import MeshLike, Shardings
     from .lowering import Lowered
 
 _steps = threading.RLock()
@@ -51,14 +53,22 @@ class Jit(Cached[Step]):
         with _steps:
             return super().__call__(*args, **kwargs)
 
-    def lower(self, *args: object, target: str | None = None, **kwargs: object) -> Lowered:
+    def lower(
+        self,
+        *args: object,
+        target: str | None = None,
+        mesh: MeshLike | None = None,
+        shardings: Shardings | None = None,
+        **kwargs: object,
+    ) -> Lowered:
         """Lower the program of a step without running it: nothing that the step would write changes.
 
         A step that creates state, such as an optimizer's, creates it with its initial values.
 
         Args:
             args, kwargs: as in a call.
-            target: as in `pure(function).lower`, which also says what is returned.
+            target, mesh, shardings: as in `pure(function).lower`, whose documentation describes the result. Tensors
+                that the step writes keep their sharding; state of an optimizer has the sharding of its parameter.
 
         Example:
             >>> import torch, jaxtorch
@@ -72,7 +82,16 @@ class Jit(Cached[Step]):
         from .lowering import forward_of
 
         with _steps:
-            return forward_of(self._found_without_run(args, kwargs).compiled, target)
+            elsewhere = captured_elsewhere(
+                self.fresh,
+                self._function,
+                (args, kwargs),
+                target,
+                mesh,
+                shardings,
+            )
+            step, layout = elsewhere or (self._found_without_run(args, kwargs), None)
+            return forward_of(step.compiled, target, layout, step.captured.roles)
 
     def _run_plain(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         result = super()._run_plain(args, kwargs)

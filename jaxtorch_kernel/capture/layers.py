@@ -8,7 +8,7 @@ call is one node whose inputs are the parameters of all layers, so each layer re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import jax
@@ -22,17 +22,16 @@ from ..programs import tracing
 from ..programs.stacking import counter
 from ..programs.trees import split
 from ..storage.buffer import buffer_of, spec_of, wrap
-from .alike import State, check_same, state_of
-from .bodies import Bound, aval_of, call_bodies, trace_body
+from .alike import State, check_alike, check_whole, layers_of, state_of
+from .bodies import Bound, Build, aval_of, call_bodies, trace_body
 from .dependencies.recorder import read_whole
 from .flow import over_iterations
 from .hoisting import stack
-from .scan import Carry, as_carry, as_tensor, check_carry
+from .scan import Carry, Remat, as_carry, as_tensor, check_carry, with_remat
 from .static_functions import StaticFunctions, eager
 
 Tensor = torch.Tensor
 Arrays = list[jax.Array]
-Remat = bool | str | Callable[..., bool] | None
 X = TypeVar("X")  # a tensor, or a pytree of tensors
 
 
@@ -78,7 +77,7 @@ def scan_layers(
         >>> layers[11].weight.grad.shape
         torch.Size([4, 4])
     """
-    modules = _modules(layers)
+    modules = layers_of(layers, "scan_layers")
     if not modules:
         return x
     apart = _takes_parts(modules[0], x, shared, keywords)
@@ -90,25 +89,6 @@ def scan_layers(
     if tracing.active():
         return _scan_layers(tuple(modules), *rest)
     return _eager_scan_layers(StaticFunctions(*modules), *rest)
-
-
-def _modules(layers: Iterable[nn.Module]) -> list[nn.Module]:
-    """The layers, as a list.
-
-    Raises:
-        TypeError: if they are not modules.
-    """
-    if not isinstance(layers, Iterable) or isinstance(layers, str | Mapping | nn.ModuleDict):
-        raise TypeError(
-            f"scan_layers takes a list of modules, such as an nn.ModuleList, not {type(layers).__name__}"
-        )
-    modules = list(layers)
-    for i, layer in enumerate(modules):
-        if not isinstance(layer, nn.Module):
-            raise TypeError(
-                f"scan_layers takes modules, but layer {i} is {type(layer).__name__}: use jaxtorch.scan for a function"
-            )
-    return modules
 
 
 def _takes_parts(
@@ -147,15 +127,16 @@ def _scan_layers(
     template = states[0]
     for i, layer in enumerate(layers):
         read_whole(layer)
-        check_same(layers[0], layer, template, states[i], i, ignore)
+        check_whole(states[i], i)
+        check_alike(layers[0], layer, template, states[i], i, ignore)
     first, structure = pytree.tree_flatten(x)
     carry = [as_tensor(leaf) for leaf in first]
     operands, rest = split((shared, keywords))
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         args, kwargs = rest.filled(tensors[len(carry) :])
-        own = pytree.tree_unflatten(tensors[: len(carry)], structure)
-        result = layers[0](*(own if apart else (own,)), *args, **kwargs)
+        value = pytree.tree_unflatten(tensors[: len(carry)], structure)
+        result = layers[0](*(value if apart else (value,)), *args, **kwargs)
         return as_carry(result, structure, "stack of layers")
 
     inputs = [*carry, *operands]
@@ -164,20 +145,6 @@ def _scan_layers(
     )
     check_carry(body, carry, "stack of layers")
     count = len(carry)
-
-    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
-
-        state, constants = arrays[:count], arrays[count : len(inputs)]
-        each = arrays[len(inputs) : len(inputs) + len(layers) * template.size]
-        numbers = arrays[len(inputs) + len(each) :]
-        stacked = [stack(each[i :: template.size], numbers) for i in range(template.size)]
-
-        def step(state: Carry, of_layer: Arrays) -> tuple[Carry, Arrays]:
-            results, key = _remat(bodies[0], remat)(state[0], *state[1], *constants, *of_layer)
-            return (key, results[:count]), results[count:]
-
-        (key, last), written = jax.lax.scan(step, (key, state), stacked, len(layers))
-        return [*last, *written], key
 
     each = [t for state in states for t in state.tensors]
     differentiable = [output.differentiable for output in body.outputs] + [False] * len(
@@ -192,14 +159,45 @@ def _scan_layers(
         return range(i, len(inputs) + len(each), template.size)
 
     flow = [f.renumbered(of_each) for f in over_iterations(body.flow, count, len(layers))]
-    results = call_bodies("scan_layers", build, everything, [body], differentiable, flow)
-    written = [next(i for i, t in enumerate(template.tensors) if t is w) for w in body.written]
-    with torch.no_grad():
-        for index, values in zip(written, results[count:], strict=True):
-            for state, value in zip(states, values.unbind(), strict=True):
-                state.tensors[index].copy_(value)
+    loop = _loop(count, len(inputs), template.size, len(layers), remat)
+    results = call_bodies("scan_layers", loop, everything, [body], differentiable, flow)
+    _write_back(states, body.written, results[count:])
     last: X = pytree.tree_unflatten(results[:count], structure)
     return last
+
+
+def _loop(carried: int, inputs: int, parts: int, depth: int, remat: Remat) -> Build:
+    """The JAX side of the call: a scan over `depth` layers.
+
+    Its operands are `inputs` arrays (first the `carried` ones, then the shared arguments), then the `parts` tensors of
+    each layer, then the row numbers.
+    """
+
+    def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
+        state, constants = arrays[:carried], arrays[carried:inputs]
+        each = arrays[inputs : inputs + depth * parts]
+        numbers = arrays[inputs + len(each) :]
+        stacked = [stack(each[i::parts], numbers) for i in range(parts)]
+
+        def step(state: Carry, of_layer: Arrays) -> tuple[Carry, Arrays]:
+            results, key = with_remat(bodies[0], remat)(state[0], *state[1], *constants, *of_layer)
+            return (key, results[:carried]), results[carried:]
+
+        (key, last), written = jax.lax.scan(step, (key, state), stacked, depth)
+        return [*last, *written], key
+
+    return build
+
+
+def _write_back(
+    states: Sequence[State], written: Sequence[Tensor], stacked: Sequence[Tensor]
+) -> None:
+    """Give each layer its row of the new values; `written` are the tensors of the first layer that changed."""
+    with torch.no_grad():
+        for target, values in zip(written, stacked, strict=True):
+            index = next(i for i, t in enumerate(states[0].tensors) if t is target)
+            for state, value in zip(states, values.unbind(), strict=True):
+                state.tensors[index].copy_(value)
 
 
 _eager_scan_layers = eager(_scan_layers)
@@ -217,11 +215,3 @@ def _numbers(layers: Sequence[State]) -> list[Tensor]:
             array = jax.device_put(np.int32(i), aval.sharding)
         known.append(wrap(array, spec_of(aval.dtype, (), aval.sharding), (), torch.int32))
     return known[: len(layers)]
-
-
-def _remat(function: Bound, remat: Remat) -> Bound:
-    if remat is False or remat is None:
-        return function
-    policy = getattr(jax.checkpoint_policies, remat) if isinstance(remat, str) else remat
-    # `prevent_cse` is not needed: in a loop, XLA does not merge the recomputation with the first run.
-    return jax.checkpoint(function, prevent_cse=False, policy=None if policy is True else policy)

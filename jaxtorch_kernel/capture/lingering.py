@@ -40,7 +40,7 @@ class LingeringTrace(ViewTrace):
         self._began = weakref.ref(next(open_traces()))
 
     def contexts(self) -> Iterator[AbstractContextManager[object]]:
-        # Those that change nothing for other code of the thread.
+        # The contexts without an effect on other code of the thread.
         yield torch.autograd.set_multithreading_enabled(False)
         yield intercepted.applied()
 
@@ -63,7 +63,7 @@ class LingeringTrace(ViewTrace):
         if not self.created_here(buffer):
             spec = buffer.spec
             raise CaptureError(
-                "torch code on a traced array writes to a tensor that was there before "
+                "torch code on a traced array writes to a tensor that existed before "
                 f"({spec.dtype}{list(spec.shape)})",
                 "A JAX function has no effects: write to a copy (x.clone()) and return it. For a module's running "
                 "statistics, call .eval().",

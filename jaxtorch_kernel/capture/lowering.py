@@ -7,20 +7,30 @@ They are for this machine's device, or for a TPU that is not present: libtpu, th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Literal, NamedTuple
 
 import jax
 from jax import export
 from jax.extend.core import ClosedJaxpr
+from jax.sharding import NamedSharding
 
 from ..base.jax_private import compile_with_own_lines
-from ..base.naming import hlo_with_names, name_inputs, stablehlo_of
+from ..base.naming import distinct, hlo_with_names, name_inputs, stablehlo_of
 from ..programs.compiled import CompiledFunction, names_of_cotangents
-from .tpu import compile_elsewhere
-from .tpu_worker import describe
+from .dependencies.labels import Role
+from .layouts import Layout, check_target
+from .rejected import compiling, lowering_for
+from .tpu import Compiler, Request, shared
+from .tpu_worker import Description, Protos, describe, protos
 
-_TARGET = re.compile(r"(v\d+\w*|tpu\w+):\d+(x\d+)*")
+
+class Input(NamedTuple):
+    """An input of a program: its name, and its role in the training of a model ("cotangent": a given gradient)."""
+
+    name: str
+    role: Role | Literal["cotangent"]
 
 
 class Lowered:
@@ -33,9 +43,11 @@ class Lowered:
         function: a JAX function of arrays.
         avals: shapes and dtypes of its arguments.
         name: the name of the program.
-        input_names: of its arguments.
+        inputs: its arguments.
         target: a TPU topology such as "v5e:1x1", or None for this machine's device.
         donated: indices of the arguments whose memory the program may reuse.
+        shardings: of the arguments over the chips of the target; by default all are on its first chip.
+        out: the shardings of the results; None where the compiler chooses.
     """
 
     def __init__(
@@ -45,27 +57,44 @@ class Lowered:
         name: str,
         target: str | None = None,
         donated: Sequence[int] = (),
-        input_names: Sequence[str] = (),
+        inputs: Sequence[Input] = (),
+        shardings: Sequence[NamedSharding] = (),
+        out: Sequence[NamedSharding | None] | None = None,
     ):
-        if target is not None and not _TARGET.fullmatch(target):
-            raise ValueError(
-                f"a target names a TPU and its topology, such as 'v5e:1x1', not {target!r}"
-            )
+        if target is not None:
+            check_target(target)
         self.target = target
+        names = distinct([i.name for i in inputs])
+        self.inputs = tuple(Input(n, i.role) for n, i in zip(names, inputs, strict=True))
+        self._mesh = dict(shardings[0].mesh.shape) if shardings else None
+        self._donated = list(donated)
         # The shardings name devices of this machine, which a program for another machine cannot have.
         self._avals = (
             [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals] if target else list(avals)
         )
+        if shardings:
+            both = zip(self._avals, shardings, strict=True)
+            self._avals = [aval.update(sharding=sharding) for aval, sharding in both]
 
         def program(*operands: jax.Array) -> object:
             return function(*operands)
 
         program.__name__ = program.__qualname__ = name
-        if input_names:
-            name_inputs(program, input_names)
-        self._jitted = jax.jit(program, donate_argnums=tuple(donated))
+        if inputs:
+            name_inputs(program, names)
+        self._jitted = jax.jit(program, donate_argnums=tuple(donated), out_shardings=out)
         with jax.enable_x64(True):
             self._traced = self._jitted.trace(*self._avals)
+
+    @property
+    def avals(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """The shapes, dtypes and, for several chips, the shardings of its inputs."""
+        return self._avals
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The axes of its mesh; empty for a program of one device."""
+        return dict(self._mesh or {})
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -74,11 +103,11 @@ class Lowered:
 
     @cached_property
     def _lowered(self) -> jax.stages.Lowered:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), lowering_for(self.target, self.jaxpr):
             return self._traced.lower(lowering_platforms=("tpu",) if self.target else None)
 
     def __getattr__(self, name: str) -> object:
-        """What `jax.stages.Lowered` has besides: `compiler_ir`, `in_avals`, `out_info`, ..."""
+        """Other attributes of `jax.stages.Lowered`: `compiler_ir`, `in_avals`, `out_info`, ..."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         value: object = getattr(self._lowered, name)
@@ -110,17 +139,37 @@ class Lowered:
             CompileError: if the target's compiler rejects the program or is not installed.
         """
         if self.target is not None:
-            return Executable(**compile_elsewhere(self._serialized(), self.target))
+            return self.compiled_by(shared, self._request())
         with jax.enable_x64(True):
             # A program of the cache has the names and lines of the code that was compiled first.
             compiled = compile_with_own_lines(self._lowered)
-        return Executable(**describe(compiled, jax.local_devices()[0]), compiled=compiled)
+        figures = describe(compiled, jax.local_devices()[0])
+        return Executable(
+            figures, protos(compiled), self.inputs, compiled=compiled, jaxpr=self.jaxpr
+        )
+
+    def compiled_by(self, compiler: Compiler, request: Request) -> Executable:
+        """The program compiled for its target.
+
+        Args:
+            request: this program's `_request()`.
+        """
+        with compiling(self.jaxpr):
+            figures, serialized = compiler.compile(request)
+        return Executable(
+            figures, serialized, self.inputs, self.target, mesh=self._mesh, jaxpr=self.jaxpr
+        )
+
+    def _request(self) -> Request:
+        assert self.target is not None
+        names = tuple(one.name for one in self.inputs)
+        return Request(self._serialized(), self.target, self._donated, self._mesh, names)
 
     def _serialized(self) -> bytes:
         # JAX refuses to export custom calls that another version of XLA might lack. Here the version is the same.
         calls = set(re.findall(r"custom_call @([\w.$]+)", self.stablehlo))
         checks = [export.DisabledSafetyCheck.custom_call(name) for name in calls]
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), lowering_for(self.target, self.jaxpr):
             exported = export.export(self._jitted, platforms=("tpu",), disabled_checks=checks)(
                 *self._avals
             )
@@ -132,22 +181,34 @@ class Executable:
 
     Attributes:
         hlo: XLA's optimized HLO. Names of modules and `record_function` blocks are in its metadata.
+        hlo_proto: the same as a serialized `HloModuleProto`.
+        buffers: the layout of its memory, a serialized `BufferAssignmentProto`; empty where the compiler reports none.
         device: the kind of device that it was compiled for.
+        inputs: its inputs, in order. The compiler may have removed some.
+        target: the TPU topology that it was compiled for; None for this machine's device.
+        mesh: the axes of its mesh; empty for a program of one device.
+        jaxpr: what was traced; None if unknown.
     """
 
     def __init__(
         self,
-        hlo: str,
-        costs: dict[str, float],
-        memory: dict[str, int],
-        device: str,
+        figures: Description,
+        serialized: Protos,
+        inputs: Sequence[Input] = (),
+        target: str | None = None,
         compiled: jax.stages.Compiled | None = None,
+        mesh: Mapping[str, int] | None = None,
+        jaxpr: ClosedJaxpr | None = None,
     ):
-        self.hlo, self.device = hlo_with_names(hlo), device
-        self._costs, self._memory, self._compiled = costs, memory, compiled
+        self.hlo, self.device = hlo_with_names(figures["hlo"]), figures["device"]
+        self.hlo_proto, self.buffers = serialized
+        self.inputs, self.target, self.mesh = tuple(inputs), target, dict(mesh or {})
+        self.jaxpr = jaxpr
+        self._costs, self._memory = figures["costs"], figures["memory"]
+        self._compiled = compiled
 
     def __getattr__(self, name: str) -> object:
-        """What `jax.stages.Compiled` has besides: `input_shardings`, `runtime_executable`, ..."""
+        """Other attributes of `jax.stages.Compiled`: `input_shardings`, `runtime_executable`, ..."""
         if name.startswith("_") or self._compiled is None:
             raise AttributeError(
                 f"a program for {vars(self).get('device')} has no attribute {name!r} on this machine"
@@ -178,24 +239,38 @@ class MemoryAnalysis(dict[str, int]):
             raise AttributeError(f"no such size: {name!r}; there are {', '.join(self)}") from None
 
 
-def forward_of(compiled: CompiledFunction, target: str | None) -> Lowered:
+def forward_of(
+    compiled: CompiledFunction,
+    target: str | None,
+    layout: Layout | None = None,
+    roles: Sequence[Role] = (),
+) -> Lowered:
     """The forward program of a captured signature."""
 
     def forward(*arrays: jax.Array) -> list[jax.Array]:
         outputs, others = compiled.function(*arrays)
         return [*outputs, *others]
 
-    return Lowered(
-        forward, compiled.avals, compiled.name, target, compiled.donated, compiled.input_names
-    )
+    names = compiled.input_names
+    placed = layout.of_inputs(names, compiled.avals) if layout is not None else []
+    out = layout.of_results(placed) if layout is not None else None
+    avals, name, donated = compiled.avals, compiled.name, compiled.donated
+    inputs = list(map(Input, names, roles))
+    return Lowered(forward, avals, name, target, donated, inputs, placed, out)
 
 
-def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered:
+def with_gradients_of(
+    compiled: CompiledFunction,
+    target: str | None,
+    layout: Layout | None = None,
+    roles: Sequence[Role] = (),
+) -> Lowered:
     """Forward and backward as one program from all inputs and cotangents to the outputs and gradients."""
     if not compiled.inputs:
         raise ValueError(
-            "nothing in this call requires a gradient: call lower outside torch.no_grad(), with a tensor or "
-            "parameter that requires one"
+            "this program has no gradients: either nothing in the call requires one (call lower outside "
+            "torch.no_grad(), with a tensor or parameter that requires one), or the results are the arguments or "
+            "views of them, which no program computes"
         )
     count = len(compiled.avals)
 
@@ -208,5 +283,8 @@ def with_gradients_of(compiled: CompiledFunction, target: str | None) -> Lowered
     with jax.enable_x64(True):
         outputs, _ = jax.eval_shape(compiled.function, *compiled.avals)
     cotangents = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs]
-    names = [*compiled.input_names, *names_of_cotangents(len(cotangents))]
-    return Lowered(both, [*compiled.avals, *cotangents], compiled.name, target, input_names=names)
+    inputs = list(map(Input, compiled.input_names, roles))
+    inputs += [Input(name, "cotangent") for name in names_of_cotangents(len(cotangents))]
+    avals = [*compiled.avals, *cotangents]
+    placed = layout.of_inputs([i.name for i in inputs], avals) if layout is not None else []
+    return Lowered(both, avals, compiled.name, target, inputs=inputs, shardings=placed)

@@ -1,4 +1,4 @@
-"""torch's global settings, which captured code must leave as they are."""
+"""torch's global settings, which captured code must not change."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .signature import Arguments
 
 
-class Named:
+class NamedArguments:
     """Some parameters of a function.
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import jax
 import torch
 
 from ..programs.trees import is_device_tensor
@@ -30,8 +31,8 @@ class StateOf:
         size = sum(map(len, map(_parts, states)))
         if size != self._size:
             self._size = size
-            found = [buffer_of(v) for s in states for v in _parts(s) if is_device_tensor(v)]
-            self._buffers = {id(b): weakref.ref(b) for b in found}
+            buffers = [buffer_of(v) for s in states for v in _parts(s) if is_device_tensor(v)]
+            self._buffers = {id(b): weakref.ref(b) for b in buffers}
         reference = self._buffers.get(id(buffer))
         return reference is not None and reference() is buffer
 
@@ -47,6 +48,12 @@ def state_values(state: Mapping[Tensor, Any]) -> Iterable[object]:
 def tensor_ids(state: Mapping[Tensor, object]) -> Iterator[int]:
     """The identities of the device's tensors in an optimizer's state."""
     return (id(value) for value in state_values(state) if is_device_tensor(value))
+
+
+def holds_tracers(state: object) -> bool:
+    """Whether a tensor in an optimizer's state for a parameter has no value outside the trace."""
+    tensors = filter(is_device_tensor, _parts(state))
+    return any(isinstance(buffer_of(t).array, jax.core.Tracer) for t in tensors)
 
 
 def _parts(state: object) -> Collection[object]:

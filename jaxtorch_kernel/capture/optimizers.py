@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..device.optimizers import move_counts
+from ..device.optimizers import closure_of, is_fusible, move_counts
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
@@ -37,7 +37,14 @@ from .dependencies.guard import Change
 from .dependencies.recorder import Recorder
 from .dependencies.tokens import token
 from .errors import CaptureError
-from .optimizer_state import StateOf, add_momentum, is_torchs, state_values, tensor_ids
+from .optimizer_state import (
+    StateOf,
+    add_momentum,
+    holds_tracers,
+    is_torchs,
+    state_values,
+    tensor_ids,
+)
 
 Tensor = torch.Tensor
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
@@ -219,6 +226,7 @@ class Optimizers:
             for optimizer, state in self._states:
                 optimizer.state.clear()
                 optimizer.state.update(state)
+            self._states.clear()
             self._restore_groups()
             for known in self.used.values():
                 known.restore_numbers()
@@ -227,7 +235,6 @@ class Optimizers:
             for handle in handles:
                 handle.remove()
             self._restore_groups()
-            self._states.clear()
             self._state = StateOf()
             if self._recorder is not None:
                 for optimizer in self._recorder.optimizers.values():
@@ -245,8 +252,29 @@ class Optimizers:
             old <= new and bool(old) == bool(new) for old, new in zip(before, now, strict=True)
         )
 
+    def undo_state(self) -> bool:
+        """Take the values of the trace out of the state of the optimizers, because no run follows it.
+
+        Returns:
+            Whether there were any.
+        """
+        states, self._states = self._states, []
+        traced = [
+            (optimizer, p, before.get(p))
+            for optimizer, before in states
+            for p, state in optimizer.state.items()
+            if holds_tracers(state)
+        ]
+        for optimizer, p, old in traced:
+            if old is None:
+                del optimizer.state[p]
+            else:
+                optimizer.state[p] = old
+        return bool(traced)
+
     def refresh(self) -> None:
-        """Update the program's learning rates."""
+        """Before a run: update the program's learning rates."""
+        self._states.clear()  # kept after the trace for `undo_state`, in case no run follows
         for rate in self.rates:
             rate.refresh()
 
@@ -258,7 +286,9 @@ class Optimizers:
         """The changes of the optimizers."""
         return [change for known in self.used.values() for change in known.changes()]
 
-    def _prepare(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _prepare(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if threading.get_ident() != self._thread:
             return
         known = self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
@@ -287,6 +317,9 @@ class Optimizers:
             if first:
                 move_counts(optimizer, group)
             add_momentum(optimizer, group)
+            # A closure has yet to compute the gradients that the choice depends on.
+            if closure_of(args, kwargs) is None and is_fusible(optimizer, group):
+                self._set(group, "fused", True)
 
     def _restore_groups(self, *_: object) -> None:
         """Restore the settings of the groups."""

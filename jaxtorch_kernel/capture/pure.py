@@ -17,9 +17,11 @@ import torch
 from .cached import Cached, CaptureOptions, check_callable, name_of
 from .captured_module import CapturedModule, captured_by
 from .entry import Entry, trace_entry
+from .hollow import captured_elsewhere
 from .signature import Arguments
 
 if TYPE_CHECKING:
+    from .layouts import MeshLike, Shardings
     from .lowering import Lowered
 
 
@@ -30,18 +32,34 @@ class Pure(Cached[Entry]):
         return trace_entry(self._function, arguments, self._name, donated)
 
     def lower(
-        self, *args: object, target: str | None = None, gradients: bool = False, **kwargs: object
+        self,
+        *args: object,
+        target: str | None = None,
+        gradients: bool = False,
+        mesh: MeshLike | None = None,
+        shardings: Shardings | None = None,
+        **kwargs: object,
     ) -> Lowered:
         """Lower the program of a call without running it; it can be printed, or compiled for any device.
 
+        Tensors on the meta device (`with torch.device("meta"): model = ...`) take no memory, at any size.
+
         Args:
             args, kwargs: as in a call.
-            target: a TPU topology such as "v5e:1x1", which need not be present; by default this machine's device.
+            target: a TPU topology such as "v5e:1x1" or "v5e:4x4", which need not be present; by default this
+                machine's device.
             gradients: lower forward and backward as one program of the inputs and the cotangents of the outputs.
+            mesh: the axes of the target's chips and their sizes, as {"data": 4, "model": 4}, or a mesh of JAX.
+            shardings: of the inputs on the mesh: a `PartitionSpec` by pattern of their names, where the first match
+                applies, or a function of name and shape. State of an optimizer has its parameter's sharding, unless a
+                pattern names it. Other inputs are replicated.
 
         Returns:
             An object with the names of `jax.stages.Lowered`: `.as_text()`, `.cost_analysis()` and `.compile()`, which
             has `.as_text()`, `.cost_analysis()` and `.memory_analysis()`. `.jaxpr` is the program as a jaxpr.
+
+        Raises:
+            ValueError: target, mesh and shardings do not fit, or a pattern matches no input.
 
         Example:
             >>> import torch, jaxtorch
@@ -53,7 +71,16 @@ class Pure(Cached[Entry]):
         from .lowering import forward_of, with_gradients_of
 
         lower = with_gradients_of if gradients else forward_of
-        return lower(self._found_without_run(args, kwargs).bridge.compiled, target)
+        elsewhere = captured_elsewhere(
+            self.fresh,
+            self._function,
+            (args, kwargs),
+            target,
+            mesh,
+            shardings,
+        )
+        entry, layout = elsewhere or (self._found_without_run(args, kwargs), None)
+        return lower(entry.bridge.compiled, target, layout, entry.captured.roles)
 
 
 @overload

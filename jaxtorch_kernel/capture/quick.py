@@ -36,7 +36,7 @@ MOST = 16  # entries of one function: each one that does not match costs a call 
 STALE = object()
 
 
-class Program(Protocol):
+class QuickProgram(Protocol):
     """A program that quick calls can run: a `Replay`."""
 
     def quick_call(self, specs: list[Spec]) -> CallOf:
@@ -56,10 +56,10 @@ class Quick(NamedTuple):
     ambient: tuple[object, ...]
     matches: Callable[..., bool]
     call_of: CallOf
-    program: Program
+    program: QuickProgram
 
 
-def quick_of(arguments: Arguments, program: Program) -> Quick | None:
+def quick_of(arguments: Arguments, program: QuickProgram) -> Quick | None:
     """The quick path to a program that has run before; None if calls like this one need the general path.
 
     Args:
@@ -119,9 +119,10 @@ def run_of(
     differs += [f"b{i}.spec is not s{i} or t{i}.__dict__" for i in count]
     if len(specs) > 1:
         differs.append(f"len({{{', '.join(f'id(b{i})' for i in count)}}}) < {len(specs)}")
+    names_of = "".join(f"t{i}, " for i in count)
     lines = [
         "def call_of(args):",
-        f"    {''.join(f't{i}, ' for i in count)} = args",
+        f"    {names_of or '[]'} = args",
         *(f"    b{i} = t{i}.untyped_storage().buffer" for i in count),
         f"    if {' or '.join(differs)}: return STALE",
         # The general path raises the error, or waits for a thread that writes to an argument.

@@ -163,7 +163,7 @@ def _phrase(path: str, old: object, new: object) -> str:
 
 
 def _advice(path: str, old: object, new: object) -> str:
-    """How to avoid the retrace; {} stands for the names to which the advice applies."""
+    """How to avoid the retrace; {} is replaced by the names to which the advice applies."""
     if isinstance(old, TensorLook) and isinstance(new, TensorLook):
         if old.dtype != new.dtype:
             return "Convert {} to the same dtype before each call."

@@ -29,7 +29,7 @@ from .dependencies.guard import Change
 from .dependencies.record import Record
 from .dependencies.tokens import Phrase, look
 from .quick import STALE, CallOf, buffers_of
-from .results import Alias, Output, Part, as_class
+from .results import Alias, Output, OutputView, as_class
 from .sharing import Sharing
 from .signature import Arguments, Leaves
 
@@ -223,10 +223,15 @@ class Replay(ABC):
                 changes.append(Change("a tensor that it reads", old_spec, spec))
         return changes
 
-    def undo_trace(self) -> None:
-        """Restore the Python state that the trace changed. Called if no run follows the trace."""
+    def undo_trace(self) -> bool:
+        """Restore the Python state that the trace changed. Called if no run follows the trace.
+
+        Returns:
+            Whether the program is that of the state now, and can be kept.
+        """
         undo, self.undo = self.undo, _nothing
         undo()
+        return True
 
     @abstractmethod
     def compile(self) -> None:
@@ -282,7 +287,7 @@ class Replay(ABC):
                 leaf = copy.deepcopy(leaf)
             elif isinstance(leaf, Output):
                 leaf = tensor(leaf)
-            elif isinstance(leaf, Part):
+            elif isinstance(leaf, OutputView):
                 leaf = leaf.view.of(tensor(leaf.output))
             elif isinstance(leaf, Alias):
                 leaf = leaf.of(passed)

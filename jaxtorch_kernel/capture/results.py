@@ -2,10 +2,10 @@
 
 Each leaf of the result is one of four kinds:
 
-Output   a tensor that the program computes
-Part     a view of an output, if the code returned several views of one storage (`return y, y[:2]`)
-Alias    a tensor that the caller already has, or a view of it (`return x.T`): not an output of the program
-value    anything else, returned as it is
+Output      a tensor that the program computes
+OutputView  a view of an output, if the code returned several views of one storage (`return y, y[:2]`)
+Alias       a tensor that the caller already has, or a view of it (`return x.T`): not an output of the program
+value       anything else, returned unchanged
 
 A write to a tensor that eager code returns is visible in the tensors that it shares memory with. To keep that, each run
 recreates views with `as_strided`, which torch's autograd differentiates like the original view.
@@ -46,7 +46,7 @@ class Output:
     cls: type[Tensor] = Tensor  # the subclass that the code returned
 
 
-class View(NamedTuple):
+class ViewLayout(NamedTuple):
     """The layout of a tensor in the memory of another one."""
 
     size: tuple[int, ...]
@@ -61,11 +61,11 @@ class View(NamedTuple):
         return as_class(tensor.as_strided(self.size, self.stride, self.offset), self.cls)
 
 
-class Part(NamedTuple):
+class OutputView(NamedTuple):
     """A view of an output."""
 
     output: Output
-    view: View
+    view: ViewLayout
 
 
 class Alias(NamedTuple):
@@ -77,7 +77,7 @@ class Alias(NamedTuple):
     """
 
     source: int | weakref.ref[Tensor]
-    view: View | None
+    view: ViewLayout | None
 
     def of(self, leaves: Sequence[object]) -> Tensor:
         """The tensor, given the leaves of a call."""
@@ -109,7 +109,7 @@ class Results:
         known: tensors that the caller has.
 
     Attributes:
-        leaves: one for each leaf: an Output, a Part, an Alias or the value itself.
+        leaves: one for each leaf: an Output, an OutputView, an Alias or the value itself.
         differentiable, others: the tensors of the outputs, each in the order of its positions.
     """
 
@@ -128,13 +128,13 @@ class Results:
             self._leaf(leaf, trace) if is_device_tensor(leaf) else leaf for leaf in leaves
         ]
 
-    def _leaf(self, leaf: Tensor, trace: Trace) -> Output | Part | Alias:
+    def _leaf(self, leaf: Tensor, trace: Trace) -> Output | OutputView | Alias:
         buffer = buffer_of(leaf)
         if not trace.created(buffer):
             return self._alias(leaf) or self._output(leaf)
         for other in self._bases(leaf):
             if (view := _view(leaf, other)) is not None:
-                return Part(self._output(other), view)
+                return OutputView(self._output(other), view)
         return self._output(leaf)
 
     def _alias(self, leaf: Tensor) -> Alias | None:
@@ -176,7 +176,7 @@ def _is_whole(tensor: Tensor) -> bool:
     return covers_buffer(tensor) and tensor.is_contiguous()
 
 
-def _view(leaf: Tensor, base: Tensor) -> View | None:
+def _view(leaf: Tensor, base: Tensor) -> ViewLayout | None:
     """The view of `base` that equals `leaf`; None if gradients or values of `leaf` differ from those of any view."""
     if (
         leaf.dtype != base.dtype
@@ -188,7 +188,7 @@ def _view(leaf: Tensor, base: Tensor) -> View | None:
         return None
     detached = base.requires_grad and not leaf.requires_grad
     offset = int(leaf.storage_offset())
-    return View(tuple(leaf.shape), leaf.stride(), offset, detached, _class_of(leaf))
+    return ViewLayout(tuple(leaf.shape), leaf.stride(), offset, detached, _class_of(leaf))
 
 
 _VIEWS: tuple[str, ...] = (
@@ -202,7 +202,16 @@ _VIEWS: tuple[str, ...] = (
     "Slice",
     "Split",
 )
-_VIEWS += ("SplitWithSizes", "Squeeze", "T", "Transpose", "Unbind", "Unfold", "Unsqueeze", "View")
+_VIEWS += (
+    "SplitWithSizes",
+    "Squeeze",
+    "T",
+    "Transpose",
+    "Unbind",
+    "Unfold",
+    "Unsqueeze",
+    "ViewLayout",
+)
 
 
 def _leads_by_views(leaf: Tensor, base: Tensor) -> bool:

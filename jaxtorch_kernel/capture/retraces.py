@@ -69,11 +69,15 @@ def _by_name(
 
 def _static(leaf: object) -> object:
     """The token of an argument that is not a tensor, by value or by identity as in `signature.by_value`."""
-    kind = type(leaf)
-    if leaf is not None and (kind.__hash__ is None or kind.__eq__ is object.__eq__):
+    kind, known = type(leaf), token(leaf)
+    if not isinstance(known, Identity):
+        return known
+    if kind.__eq__ is object.__eq__:
         return Identity(kind.__name__, id(leaf))
-    known = token(leaf)
-    return Structure(kind.__name__, (hash(leaf),)) if isinstance(known, Identity) else known
+    try:
+        return Structure(kind.__name__, (hash(leaf),))
+    except (TypeError, ValueError):  # a list; a memoryview that can be written
+        return Identity(kind.__name__, id(leaf))
 
 
 def why(source: FunctionRecord, state: State, programs: Sequence[Traced]) -> list[Reason]:

@@ -25,6 +25,7 @@ Arrays = list[jax.Array]
 Carry = tuple[jax.Array, Arrays]  # the random key, and the arrays of the user's carry
 # (carry, x) -> (new carry, y): the user's function, over pytrees.
 Function = Callable[[Any, Any], tuple[Any, Any]]
+Remat = bool | str | Callable[..., bool] | None
 
 
 def scan(
@@ -33,6 +34,8 @@ def scan(
     xs: object = None,
     length: int | None = None,
     reverse: bool = False,
+    *,
+    remat: Remat = False,
 ) -> tuple[Any, Any]:
     """Loop over the first dimension of `xs` with a carried state: JAX's `lax.scan` for torch code.
 
@@ -55,6 +58,8 @@ def scan(
         xs: a tensor or a pytree of tensors with equal first dimensions, or None.
         length: the number of iterations; required if `xs` is None.
         reverse: whether to loop from the last element to the first.
+        remat: save only the carry of each iteration for the backward pass and recompute the rest (`jax.checkpoint`).
+            A policy of `jax.checkpoint_policies`, or its name, selects residuals to save in addition.
 
     Returns:
         The final carry, and the stacked `y` of all iterations.
@@ -78,12 +83,17 @@ def scan(
     if private.transformed():
         return _loop(function, init, xs, length, reverse)
     if tracing.active():
-        return _scan((function,), init, xs, length, reverse)
-    return _eager_scan(StaticFunctions(function), init, xs, length, reverse)
+        return _scan((function,), init, xs, length, reverse, remat)
+    return _eager_scan(StaticFunctions(function), init, xs, length, reverse, remat)
 
 
 def _scan(
-    functions: tuple[Function], init: object, xs: object, length: int, reverse: bool
+    functions: tuple[Function],
+    init: object,
+    xs: object,
+    length: int,
+    reverse: bool,
+    remat: Remat,
 ) -> tuple[Any, Any]:
     (function,) = functions
     first, carry_structure = pytree.tree_flatten(init)
@@ -106,7 +116,7 @@ def _scan(
 
     def build(bodies: list[Bound], key: jax.Array, arrays: Arrays) -> tuple[Arrays, jax.Array]:
         def step(state: Carry, x: Arrays) -> tuple[Carry, Arrays]:
-            results, key = bodies[0](state[0], *state[1], *x)
+            results, key = with_remat(bodies[0], remat)(state[0], *state[1], *x)
             return (key, results[:count]), results[count:]
 
         state = (key, arrays[:count])
@@ -138,6 +148,15 @@ def _loop(
         lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *ys
     )
     return carry, stacked
+
+
+def with_remat(function: Bound, remat: Remat) -> Bound:
+    """The body of a loop whose backward pass recomputes what `remat` does not save."""
+    if remat is False or remat is None:
+        return function
+    policy = getattr(jax.checkpoint_policies, remat) if isinstance(remat, str) else remat
+    # `prevent_cse` is not needed: in a loop, XLA does not merge the recomputation with the first run.
+    return jax.checkpoint(function, prevent_cse=False, policy=None if policy is True else policy)
 
 
 def _length(xs: object, length: int | None) -> int:

@@ -18,6 +18,7 @@ from pathlib import PosixPath, PurePosixPath
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import torch
 
 from ..base.ambient import ambient
@@ -28,7 +29,7 @@ from ..storage.layout import covers_buffer
 from ..storage.transfer import to_device
 from .dependencies.tokens import is_plain, token
 from .errors import CaptureError
-from .named import Named
+from .named import NamedArguments
 from .numbers import Number, Numbers, number
 from .results import Known
 
@@ -79,7 +80,7 @@ class Arguments:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         numbers: Numbers,
-        static: Named,
+        static: NamedArguments,
         parts: Mapping[pytree.TreeSpec, set[int]],
     ):
         self.caller_leaves, self.structure = pytree.tree_flatten((args, kwargs))
@@ -190,8 +191,9 @@ def by_value(leaf: object) -> Hashable:
     Objects of user classes, except frozen dataclasses, count by identity: code may distinguish objects that are equal.
     """
     kind = type(leaf)
-    if isinstance(leaf, float | complex) or kind in _STDLIB_VALUES:
-        return kind, repr(leaf)  # by its digits: 0.0 is not -0.0, and nan is nan
+    # By its digits: 0.0 is not -0.0, nan is nan, range(0) is not range(5, 5), and a slice may hold tensors.
+    if isinstance(leaf, float | complex | np.generic | slice | range) or kind in _STDLIB_VALUES:
+        return kind, repr(leaf)
     if is_plain(leaf):
         if isinstance(leaf, tuple | frozenset):
             return kind, tuple(map(by_value, leaf))

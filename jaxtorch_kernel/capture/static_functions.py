@@ -61,7 +61,7 @@ class StaticFunctions:
 
 
 def _parts(value: Any, tensors: list[torch.Tensor], seen: set[int]) -> list[Hashable]:
-    """The parts by which a value is compared. Its tensors are appended to `tensors`, and stand for their index there.
+    """The parts by which a value is compared. Its tensors are appended to `tensors`; their indices represent them.
 
     Args:
         value: a function, or a value that a function refers to.
@@ -125,9 +125,9 @@ def eager(function: Callable[..., T]) -> Callable[..., T]:
         return function(static.with_tensors(tensors), *args)
 
     # The program's inputs are called as the parameters.
-    own = inspect.signature(program).parameters
+    parameters = inspect.signature(program).parameters
     rest = list(inspect.signature(function).parameters.values())[1:]
-    program.__signature__ = inspect.Signature([own["static"], own["tensors"], *rest])  # type: ignore[attr-defined]  # as in `base/naming.py`
+    program.__signature__ = inspect.Signature([parameters["static"], parameters["tensors"], *rest])  # type: ignore[attr-defined]  # as in `base/naming.py`
     compiled = Pure(program, function.__name__.strip("_"), 256)
     compiled.source.kind = "scan"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.sharding import Sharding
 
 from ..base.torch_private import pytree
 from ..dispatch.results import Fresh, wrap_result
@@ -29,8 +30,12 @@ from ..programs.atomic import (
     was_replaced,
 )
 from ..programs.compiled import CompiledFunction
+from ..programs.errors import explain_call
 from ..programs.tracing import Untraceable
-from ..storage.buffer import Buffer, buffer_of
+from ..programs.trees import is_device_tensor
+from ..storage.buffer import Buffer, Spec, buffer_of
+from ..storage.layout import is_array
+from ..storage.placement import on_mesh
 from .captured import Captured, Outcome, capture, placement_of, respecify
 from .cpu_generators import untouched
 from .dependencies.guard import Change
@@ -161,11 +166,17 @@ class Step(Replay):
             donated=[*self._donated, *initial],
             name=self.name,
             input_names=captured.names,
+            meshes=captured.meshes,
         )
+        self.compiled.cause.roles = captured.roles_by_name()
 
     def state_buffers(self) -> list[Buffer]:
         """The buffers whose initial values the program takes, if they still exist."""
         return [buffer for value in self.initial if (buffer := value.buffer()) is not None]
+
+    def undo_trace(self) -> bool:
+        super().undo_trace()
+        return not self.optimizers.undo_state()
 
     def settle(self, creates_state: bool) -> None:
         """Accept the step, which was retraced with the state that its first run created, as its final program.
@@ -235,9 +246,12 @@ class Step(Replay):
             try:
                 run_into(execute, operands, targets)
                 break
-            except DONATED_ERRORS:
-                if not was_replaced(inputs, operands):
+            except DONATED_ERRORS as error:
+                if was_replaced(inputs, operands):
+                    continue
+                if not isinstance(error, jax.errors.JaxRuntimeError):
                     raise
+                raise explain_call(error, self.name, inputs) from None
         self.compiled.records[""].calls += 1
         if self._respecified:
             for buffer, spec in zip(written, captured.new_specs, strict=True):
@@ -254,7 +268,7 @@ class Step(Replay):
             if grad.exchanged:
                 grad.set(grad.after)
         for landing in self.landings:
-            landing(created[landing.output].array)
+            landing(created[landing.output].array, self.compiled.on_mesh)
         arrays = [buffer.array for buffer in results]
         if self.compiled.on_mesh:
             self._layouts_of_results = [result_leaf(array, array.sharding) for array in arrays]
@@ -365,7 +379,10 @@ def _step(
             if key in argument:
                 record.tied.append((argument[key], grad.leaf))
         if is_new and new is not None:
-            step.landings.append(Landing(grad.set, new, captured.escaped))
+            landing = Landing(grad.set, new, captured.escaped)
+            step.landings.append(landing)
+            if (where := _like(leaf, landing.spec)) is not None:
+                captured.gradients[landing.output] = where
     landed = {landing.output for landing in step.landings}
     for buffer, (_, spec) in zip(step.created, captured.escaped, strict=True):
         buffer.spec = spec
@@ -375,6 +392,14 @@ def _step(
     step.provisional = bool(lasting) or len(landed) < len(captured.escaped)
     record.forget()
     return step
+
+
+def _like(leaf: Tensor, gradient: Spec) -> Sharding | None:
+    """How a new gradient shall lie: as its leaf, if that lies on a mesh."""
+    if not (is_device_tensor(leaf) and is_array(leaf)):
+        return None
+    spec = buffer_of(leaf).spec
+    return spec.placement if on_mesh(spec.placement) and spec.shape == gradient.shape else None
 
 
 def _alive(reference: weakref.ref[Buffer]) -> Buffer:

@@ -1,8 +1,8 @@
 """Windows as paths in a tree.
 
 A window is a sequence of recorded calls. Each call is a step from one `Node` to the next, found by one dictionary
-lookup: the program, the indices of its operands, and the offsets of its views, unless these change all the time. The
-program stands for everything else that the call depends on: operator, dtypes, geometry, static arguments, options. So
+lookup: the program, the indices of its operands, and the offsets of its views, unless these vary between windows. The
+program includes everything else that the call depends on: operator, dtypes, geometry, static arguments, options. So
 two windows that end at the same node compute the same function of their inputs, numbers and changing offsets, and the
 node keeps what is known about it.
 

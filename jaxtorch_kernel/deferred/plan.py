@@ -1,8 +1,8 @@
 """A window as one compiled program.
 
-The program takes the inputs of the window and its numbers, and returns the results that somebody holds at its end. The
-others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, which lets
-XLA slice statically, unless they change all the time.
+The program takes the inputs of the window and its numbers, and returns the results that are still referenced at its
+end. The others are never stored. An input whose buffer was overwritten is donated. Offsets of views are constants, so
+that XLA slices statically, unless they vary between windows.
 
 Each call is an inner function (`Program.inlined`), so a program that occurs twelve times is traced and lowered once.
 XLA inlines them all.
@@ -17,8 +17,9 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from ..base.naming import name_inputs
 from ..dispatch.numbers import KINDS, KindedNumber, operand
-from ..dispatch.operands import Offsets, aval_of
+from ..dispatch.operands import VECTORS, Offsets, aval_of
 from ..programs.compiling import finish, phase
 from ..programs.stats import FunctionRecord, ProgramRecord, Site, TraceRecord
 from ..storage.transfer import put
@@ -90,6 +91,7 @@ class Plan:
         def deferred_calls(*operands: jax.Array) -> list[jax.Array]:
             return self._function(operands)
 
+        name_inputs(deferred_calls, self._input_names())
         with phase(name), jax.enable_x64(True):
             jitted = jax.jit(
                 deferred_calls, donate_argnums=tuple(sorted(self.donated)), keep_unused=True
@@ -99,6 +101,19 @@ class Plan:
         self.execute, self.record = finish(
             traced, name, seconds, avals, TraceRecord(FUNCTION, self._site)
         )
+
+    def _input_names(self) -> list[str]:
+        """What views call the inputs: what the first call that takes one calls it, after the name of the operator."""
+        names: dict[int, str] = {}
+        for call in self._path:
+            program = call.program
+            operator = program.name.partition(".")[0]
+            names_of_call = program.input_names(inner=True)
+            for i, name in zip(call.operands, names_of_call, strict=False):
+                if i < 0:
+                    names.setdefault(~i, f"{operator}.{name}")
+        vectors = [VECTORS[kind] for kind in self._kinds] + ["view_starts"] * bool(self._varied)
+        return [*(names.get(i, "input") for i in range(self.input_count)), *vectors]
 
     def _function(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
         inputs = operands[: self.input_count]

@@ -1,7 +1,8 @@
 """Which windows are compiled, where windows are cut, and when recording pauses.
 
 A window runs call by call at its first sighting. At its second it is queued, and a thread compiles it while the loop
-goes on. So no first step is slower than without deferred execution, and code that never repeats compiles nothing.
+continues. So the first step is never slower than without deferred execution, and code that does not repeat is never
+compiled.
 
 A plan serves every subset of its results. After two windows that needed others, the union is compiled.
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # A window of fewer calls is not worth a program.
 LEAST_CALLS = 4
-_RECENT = 20
+_RECENT = 10
 # Recording pauses if windows have fewer calls than this, on average over the recent ones, counting those of programs.
 _LEAST_GAIN = 8
 _UNION_AFTER = 2

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from types import FrameType
 
 import torch
 
 from ..base import torch_private as private
 from ..base.jax_private import checks_values
-from ..base.options import config
 from ..dispatch.call import Call
-from ..dispatch.hot import LETTERS
 from ..dispatch.numbers import check_bounds
 from ..dispatch.operands import Offsets
 from ..dispatch.operation import Operation
@@ -26,25 +24,21 @@ from ..dispatch.results import wrap_result
 from ..dispatch.running import random_key
 from ..dispatch.schema import Arguments
 from ..programs import rng, tracing
-from ..programs.program_cache import Key
 from ..programs.site import origin, printing
-from ..storage.buffer import Buffer, buffer_of, geometry
+from ..storage.buffer import Buffer, buffer_of
 from ..storage.pending import CLASSES, index_of, suspend
 from .node import Node, Step
 from .policy import Policy
 from .window import Stack, Window
 
 Tensor = torch.Tensor
-_letter_of = LETTERS.get
-_default_dtype = torch.get_default_dtype
-_precision = torch.get_float32_matmul_precision
 _create = private.create_empty_tensor
 # The most calls and bytes of results in one window.
 MOST_CALLS = 1000
 # The fewest calls in a window that ends because its code is a loop. Shorter loops have several rounds in a window.
 LEAST_LOOP = 32
 MOST_BYTES = 8 << 30
-# The most nodes in the tree of windows; then it is grown anew.
+# The most nodes in the tree of windows; beyond that a new tree is started.
 MOST_NODES = 50_000
 
 
@@ -70,32 +64,10 @@ class Recorder:
     # -- recording -------------------------------------------------------------------------------------------------
 
     def hot(
-        self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
+        self, program: Program, args: Arguments, buffers: Sequence[Buffer], letter: str | None
     ) -> object:
-        """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded.
-
-        The key is that of `dispatch/hot.py`, built again here: one function for both would slow every eager call.
-        """
-        key: list[object] = [
-            config._base if not config._open else config.options(),
-            _default_dtype(),
-            _precision(),
-        ]
-        buffers: list[Buffer] = []
-        letter = _letter_of(args[-1].__class__)
-        try:
-            for a in args if letter is None else args[:-1]:
-                buffer = a.untyped_storage().buffer
-                buffers.append(buffer)
-                key.append(geometry(a, buffer))
-        except AttributeError:  # an argument is not a tensor of the device
-            return NotImplemented
-        if letter is not None:
-            if len(buffers) not in numeric:
-                return NotImplemented
-            key.append(letter)
-        program = programs.get(tuple(key))
-        if program is None or not program.recordable:
+        """As `dispatch.deferring.Recorder.hot`: a call that the hot path may run, recorded."""
+        if not program.recordable:
             return NotImplemented
         with self.lock:
             window = self.window

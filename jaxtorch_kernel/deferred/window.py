@@ -28,6 +28,7 @@ from ..programs.site import site_of
 from ..programs.stats import Site
 from ..storage.buffer import Buffer, spec_of
 from ..storage.pending import index_of, settle
+from ..storage.placement import copied
 from .node import Node, Recorded
 from .plan import Plan, written_from
 from .policy import Policy
@@ -175,7 +176,7 @@ class _Run:
         for n, index in enumerate(indices, len(inputs.leading)):
             kept = last[index] > position or (index < 0 and _is_shared(self.window.inputs, ~index))
             array = self._array(index)
-            operands.append(array.copy() if n in donated and kept else array)
+            operands.append(copied(array) if n in donated and kept else array)
         if inputs.views:
             starts = inputs.starts(self.window.offsets[call.view])
             assert starts is not None
@@ -240,8 +241,8 @@ class _Run:
         operands: list[Operand] = []
         inputs = self.window.inputs
         for n in range(plan.input_count):
-            copied = n in plan.donated and _is_shared(inputs, n)
-            operands.append(inputs[n].copy() if copied else inputs[n])
+            is_shared = n in plan.donated and _is_shared(inputs, n)
+            operands.append(copied(inputs[n]) if is_shared else inputs[n])
         operands += plan.other_operands(self.window.numbers, self.window.offsets)
         self._execute(plan.execute, operands, made, plan.live[0])
         plan.record.calls += 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..base import torch_private as private
+from ..base import torch_changes
 from ..storage.checks import check_index
 
 
@@ -78,4 +78,4 @@ _ANSWERS = {
 
 def install() -> None:
     """Replace these functions of `torch._C` by those of the device."""
-    private.answer_for_accelerator(_ANSWERS)
+    torch_changes.answer_for_accelerator(_ANSWERS)

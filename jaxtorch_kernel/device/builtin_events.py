@@ -1,9 +1,9 @@
 """`torch.Event("jax")` and `torch.Stream("jax")`, torch's own classes for every device.
 
-Their methods ask the device guard in C++. For a backend written in Python it says that an event cannot be waited for,
-and that a stream is always idle. A method cannot be added to the guard, because what XLA raises could not leave C++.
-So the methods of both classes are replaced: for an event of this device they ask a `torch.jax.Event` that stands for
-it, for a stream the device, and for all others torch's own method.
+Their methods query the device guard in C++. For a backend written in Python, it reports that events cannot be waited
+for and that streams are always idle. A method cannot be added to the guard, because errors of XLA could not leave C++.
+So the methods of both classes are replaced. For an event of this device they use an associated `torch.jax.Event`, for
+a stream of this device the device itself, and otherwise torch's own method.
 """
 
 from __future__ import annotations

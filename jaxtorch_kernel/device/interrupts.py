@@ -8,9 +8,10 @@ therefore a C function, the `put` of a queue. A thread takes the signal out of t
 with `PyThreadState_SetAsyncExc`, to raise `KeyboardInterrupt` in the main thread at the next bytecode.
 
 Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
-(its state would be half set, for example a torch mode that is never removed), nor in `__del__` (which would swallow
-the exception), nor in an `uninterrupted` call. It holds the GIL from inspecting the main thread's frames until the
-request, so the main thread cannot move in between. After `PATIENCE` seconds it interrupts regardless.
+(its state would be half set, for example a torch mode that is never removed), nor in `__del__` or JAX's
+`is_constant_dim` (which would swallow the exception), nor in an `uninterrupted` call. It holds the GIL from inspecting
+the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE` seconds it
+interrupts regardless.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
 it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
@@ -45,6 +46,10 @@ _T = TypeVar("_T")
 PATIENCE = 2.0  # seconds
 _WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
+
+# Functions that are not interrupted. JAX's `is_constant_dim` has a bare `except:`: a constant shape would count as
+# symbolic, and lowering would fail.
+_NOT_IN = frozenset({"__enter__", "__exit__", "__del__", "is_constant_dim"})
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
@@ -183,7 +188,7 @@ def _is_unchanged(position: tuple[FrameType | None, int]) -> bool:
 def _may_interrupt(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
-        if code is uninterrupted.__code__ or code.co_name in ("__enter__", "__exit__", "__del__"):
+        if code is uninterrupted.__code__ or code.co_name in _NOT_IN:
             return False
         frame = frame.f_back
     return True

@@ -151,10 +151,10 @@ def device_memory_used(device: Device = None) -> int:
 def memory_snapshot(
     mempool_id: object = None, include_traces: bool = True
 ) -> list[dict[str, object]]:
-    """The live arrays of all local devices: for each part on a device, what `torch.cuda.memory_snapshot` has.
+    """The live arrays of all local devices, in the format of `torch.cuda.memory_snapshot`.
 
-    XLA does not report its segments, so each part stands as a segment of one block. `%jax memory` knows the lines that
-    created them.
+    XLA does not report its segments, so each array's part on a device is listed as a segment of one block. `%jax
+    memory` shows the lines that created the arrays.
 
     Args:
         mempool_id: accepted for compatibility; there is one pool.

@@ -35,7 +35,7 @@ _ELSEWHERE = {
 
 
 class _Submodule(ModuleType):
-    """A submodule of `torch.jax`, loaded when one of its names is asked for."""
+    """A submodule of `torch.jax`, loaded when one of its names is first used."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -1,13 +1,13 @@
-"""The default of torch's optimizers: one fused operator for all parameters, as `fused=True` gives.
+"""The default of torch's optimizers on the device: one fused operator for all parameters, as with `fused=True`.
 
-torch's own default is `foreach`, a dozen operators over all parameters. A group of parameters of the device that says
+torch's own default is `foreach`, a dozen operators over all parameters. A group of parameters of the device that sets
 neither `fused` nor `foreach` is stepped with `fused=True` instead. torch decides this inside `step`, from the settings
-of the group, so its hooks around `step` change the setting and change it back. If `step` raises an error, the setting
-is changed back at the next step.
+of the group, so its hooks around `step` change the setting and restore it. If `step` raises an error, the setting is
+restored at the next step.
 
-A group keeps torch's default where the fused operator does not apply: complex parameters, a differentiable step, a
+A group keeps torch's default if the fused operator does not apply: complex parameters, a differentiable step, a
 subclass of a tensor, settings that are tensors, momentum that some parameters do not have yet, steps that are counted
-in float64. So does captured code, which XLA fuses anyway.
+in float64. Captured code chooses in the same way, with hooks of its own (`capture/optimizers.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tensor = torch.Tensor
 Optimizer = torch.optim.Optimizer
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
 
-# Those with a fused operator. A subclass may step in its own way.
+# The optimizers with a fused operator. A subclass may step differently.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 _PLAIN = (Tensor, torch.nn.Parameter)
 # The groups that are fused for the current step.
@@ -72,12 +72,17 @@ def _return_counts(optimizer: Optimizer, group: Group) -> None:
         state["step"] = step.cpu()
 
 
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The closure that a step was given, from the arguments of its hook: the optimizer comes first."""
+    return kwargs.get("closure") if len(args) < 2 else args[1]
+
+
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Choose before the step, or once the closure has computed gradients."""
     if type(optimizer) not in _FUSED or tracing.active():
         return None
     _restore(optimizer)
-    closure = kwargs.get("closure") if len(args) < 2 else args[1]
+    closure = closure_of(args, kwargs)
     if closure is None:
         _choose(optimizer)
         return None
@@ -92,7 +97,7 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _choose(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
-        if _is_fusible(optimizer, group):
+        if is_fusible(optimizer, group):
             move_counts(optimizer, group)
             group["fused"] = True
             _chosen.setdefault(optimizer, []).append(group)
@@ -105,8 +110,10 @@ def _restore(optimizer: Optimizer) -> None:
         group["fused"] = None
 
 
-def _is_fusible(optimizer: Optimizer, group: Group) -> bool:
+def is_fusible(optimizer: Optimizer, group: Group) -> bool:
     """Whether a group is stepped by torch's default, and the fused operator computes the same."""
+    if type(optimizer) not in _FUSED:
+        return False
     if not ("fused" in group and group["fused"] is None and group["foreach"] is None):
         return False
     if torch.get_default_dtype() == torch.float64 and "momentum" not in group:
@@ -133,7 +140,7 @@ def _is_plain(p: Tensor) -> bool:
 
 
 def _is_plain_setting(item: tuple[str, Any]) -> bool:
-    """Whether a setting is none that only some of torch's implementations accept: a tensor, except as `lr`."""
+    """Whether all of torch's implementations accept a setting: not a tensor, except as `lr`."""
     name, value = item
     if name == "params":
         return True

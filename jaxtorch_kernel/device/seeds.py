@@ -1,4 +1,4 @@
-"""The seed of `torch.manual_seed`, which is only noted until the device starts.
+"""The seed of `torch.manual_seed`, which is only stored until the device starts.
 
 `torch.manual_seed` seeds every backend, also in programs that never use the device. Noting the seed imports no jax.
 """

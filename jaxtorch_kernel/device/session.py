@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..base import torch_changes
 from ..base import torch_private as private
 from ..base.compile_cache import compile_cache
 
@@ -33,7 +34,7 @@ class Session:
         if not self.active:
             self._before = private.default_device()
             self.active = True
-        private.restore_by(_load_to_default)
+        torch_changes.restore_by(_load_to_default)
         torch.set_default_device("jax")
         compile_cache.on("session")
 
@@ -47,7 +48,7 @@ class Session:
             return
         _check_no_block("off")
         torch.set_default_device(self._before)
-        private.restore_by(private.restore_location)
+        torch_changes.restore_by(torch_changes.restore_location)
         self.active, self._before = False, None
         compile_cache.off("session")
 
@@ -65,7 +66,7 @@ def _load_to_default(map_location: Any) -> Any:
     """Replaces torch's `_get_restore_location`, which ignores the default device."""
     if map_location is None and torch.get_default_device().type == "jax":
         map_location = "jax"
-    return private.restore_location(map_location)
+    return torch_changes.restore_location(map_location)
 
 
 session = Session()

@@ -1,13 +1,12 @@
-"""Gradients and the state of optimizers lie as their parameters do.
+"""Gradients and optimizer state get the sharding of their parameters.
 
-XLA chooses how the result of a backward operator lies on the mesh, and it may be another way than the parameter. State
-that an optimizer creates lies like the gradient (`clone`) or on one device (`empty_like`). So gradients are laid out
-before each step, and state after it. Later steps find them where they belong.
+XLA chooses the sharding of a backward operator's result, which may differ from the parameter's. State that an optimizer
+creates has the sharding of the gradient (`clone`) or is on one device (`empty_like`). So gradients are moved to the
+parameter's sharding before each step, and state after it.
 """
 
 from __future__ import annotations
 
-import jax
 import torch
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -21,7 +20,7 @@ from ..storage.buffer import attached, spec_of
 
 
 def install() -> None:
-    """Lay out gradients and state at each step of an optimizer."""
+    """Register hooks that move gradients and state at each step of an optimizer."""
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
 
@@ -31,19 +30,24 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            _lay_out(parameter.grad, parameter)
+            _reshard(parameter.grad, parameter)
+    shard_state(optimizer)  # the parameters may have moved since the last step
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    if not placement.any_mesh or tracing.active():
-        return
+    if placement.any_mesh and not tracing.active():
+        shard_state(optimizer)
+
+
+def shard_state(optimizer: torch.optim.Optimizer) -> None:
+    """Move the state of an optimizer to the shardings of its parameters."""
     for parameter, state in optimizer.state.items():
         for value in state.values() if isinstance(state, dict) else ():
-            _lay_out(value, parameter)
+            _reshard(value, parameter)
 
 
-def _lay_out(value: object, parameter: object) -> None:
-    """Move a tensor with as many elements as a parameter on a mesh to where the parameter lies."""
+def _reshard(value: object, parameter: object) -> None:
+    """Move a tensor of the same shape as a parameter on a mesh to the parameter's sharding."""
     if not (is_device_tensor(value) and is_device_tensor(parameter)):
         return
     to, of = attached(parameter.untyped_storage()), attached(value.untyped_storage())
@@ -51,5 +55,5 @@ def _lay_out(value: object, parameter: object) -> None:
         return
     where, spec = to.spec.placement, of.spec
     if placement.on_mesh(where) and spec.shape == to.spec.shape and spec.placement != where:
-        array = jax.device_put(of.array, where)
+        array = placement.moved(of.array, where)
         of.write(array, spec_of(spec.dtype, spec.shape, where))

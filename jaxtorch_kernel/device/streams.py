@@ -182,7 +182,7 @@ _stand_ins: weakref.WeakKeyDictionary[torch.Event, Event] = weakref.WeakKeyDicti
 
 
 def event_of(event: torch.Event) -> Event:
-    """The event itself, or for one of torch's own class (`builtin_events.py`) that which stands for it."""
+    """The event itself; for one of torch's own class, its `torch.jax.Event` (`builtin_events.py`)."""
     if isinstance(event, Event):
         return event
     known = _stand_ins.get(event)

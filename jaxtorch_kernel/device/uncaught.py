@@ -1,4 +1,4 @@
-"""What a script prints of an uncaught error: no frames of jaxtorch (`programs/tracebacks.py`)."""
+"""Uncaught errors of a script, printed without frames of jaxtorch (`programs/tracebacks.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..programs.tracebacks import is_ours, release_guards, shortened
 
 
 def install() -> None:
-    """Print uncaught errors short, unless something else than Python prints them."""
+    """Print uncaught errors in short, unless the program has replaced Python's hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import jax
 import torch
 
+from ..base.naming import parameter_names
 from ..base.options import Options
 from ..base.torch_private import OpOverload
 from ..lowerings.registry import Lowering
@@ -16,7 +17,7 @@ from .cpu_errors import check_dtypes, cpu_error, raise_cpu_error
 from .meta import call_meta
 from .operands import Operands
 from .program import Program
-from .results import effects
+from .results import effects, written_by_position
 from .schema import GENERATOR, Arguments, Signature
 from .targets import Type
 from .template import template_of
@@ -84,7 +85,7 @@ class Builder:
         omitted = [i for i, kind in enumerate(kinds) if kind == GENERATOR]
         if signature.is_out:
             omitted += signature.written
-        template = template_of(args, kinds, len(call.args), omitted)
+        template = template_of(args, kinds, self._names(len(args)), len(call.args), omitted)
         written, structure = effects(signature, args, call.tensors)
         if self.op is not None and written:
             overlap.check_targets(self.op, signature, call.args, [call.tensors[i] for i in written])
@@ -103,8 +104,35 @@ class Builder:
             torch.get_float32_matmul_precision()
         )
         return Program(
-            self.name, self.lowering, template, operands, metas, structure, precision, self.mixes
+            self.name,
+            self.lowering,
+            template,
+            operands,
+            metas,
+            structure,
+            precision,
+            self.mixes,
+            self._computed(args),
+            written_by_position(signature, args, call.tensors),
         )
+
+    def _names(self, count: int) -> Sequence[str]:
+        """The names of the arguments: the schema's, or those of the JAX function."""
+        if self.op is not None:
+            return self.signature.names
+        before = int(self.lowering.random)  # of its parameters: the draws
+        return parameter_names(self.lowering.function, count + before)[before:]
+
+    def _computed(self, args: Arguments) -> Sequence[torch.dtype]:
+        """The dtypes that results have before they are cast to those of `out=`; none if `out` says what they are.
+
+        The dtype of `out` takes the place of the argument `dtype`, where there is one (`sum`, `cumprod`).
+        """
+        signature = self.signature
+        functional = signature.functional
+        if not signature.is_out or functional is None or "dtype" in signature.names:
+            return ()
+        return [dtype for _, dtype in self.result_types(functional, signature.inputs(args))]
 
     def _metas(self, args: Arguments) -> object:
         """Meta tensors for the new results; raises torch's own errors for bad arguments."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from ..base.options import config
 from ..base.torch_private import OpOverload
 from ..programs import stats, tracing
-from ..programs.site import user_line
+from ..programs.site import user_line, warn
 from ..programs.tracing import Untraceable
 from .schema import Arguments, Signature
 
@@ -54,11 +53,10 @@ def _announce(name: str) -> None:
             "forbids running it on the CPU. Move its inputs with .cpu(), or set fallback='warn'."
         )
     if stats.count_fallback(name) == 1 and mode == "warn":
-        warnings.warn(
+        warn(
             f"{name} has no lowering for the jax device: it runs on the CPU, which waits for its inputs and copies "
             "inputs and results between the devices. This warning appears once per operator; "
             "`jaxtorch.fallbacks()` counts the calls.",
-            stacklevel=4,
         )
 
 

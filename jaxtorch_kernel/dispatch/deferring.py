@@ -1,11 +1,11 @@
-"""The place where deferred execution attaches (`deferred/`): calls are offered to a recorder instead of being run."""
+"""The hook for deferred execution (`deferred/`): calls are offered to a recorder instead of being run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..programs.program_cache import Key
+from ..storage.buffer import Buffer
 from .schema import Arguments
 
 if TYPE_CHECKING:
@@ -18,13 +18,14 @@ class Recorder(Protocol):
     """Records calls. Both methods return `NotImplemented` for a call that is to run now."""
 
     def hot(
-        self, args: Arguments, programs: Mapping[Key, Program], numeric: Collection[int]
+        self, program: Program, args: Arguments, buffers: Sequence[Buffer], letter: str | None
     ) -> object:
         """A call of tensors, and at most one number after them.
 
         Args:
-            programs: those of the operator, by the key of a call.
-            numeric: indices of the arguments for which a number is an operand.
+            program: found by the key of the call.
+            buffers: those of the tensors.
+            letter: the kind of the number, if there is one.
         """
 
     def call(self, operation: Operation, program: Program, call: Call) -> object:

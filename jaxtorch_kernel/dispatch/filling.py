@@ -1,8 +1,8 @@
 """Tensors of one value, made without a program while calls are few.
 
-`zeros`, `ones`, `full`, their `*_like` and `new_*` forms, `zero_` and `fill_` need a program for each shape, and to
-compile one takes 30 ms. To fill an array on the host and to transfer it takes 60 µs for small arrays. So the first
-calls with a key are transfers. Once they have cost about as much as a compilation, a program takes over.
+`zeros`, `ones`, `full`, their `*_like` and `new_*` forms, `zero_` and `fill_` need a program for each shape, whose
+compilation takes 30 ms. Filling a small array on the host and transferring it takes 60 µs. So the first calls with a
+key are transfers. Once they have cost about as much as a compilation, a program takes over.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _UNIT = 1 << 20  # bytes
 
 
 def host_bytes(shape: Sequence[int], itemsize: int) -> int:
-    """The bytes to reckon with for an array on the host. NumPy refuses large dimensions even beside one of size 0."""
+    """The bytes that an array takes on the host. NumPy refuses large dimensions even if another one has size 0."""
     return math.prod(max(n, 1) for n in shape) * itemsize
 
 
 class Budget:
-    """How much transfers with each key have cost."""
+    """The cost of the transfers with each key so far."""
 
     def __init__(self) -> None:
         self._spent: dict[object, int] = {}
 
     def is_left(self, key: object, nbytes: int = 0) -> bool:
-        """Whether the next call with this key, of this size, shall be a transfer."""
+        """Whether the next call with this key, of this size, should be a transfer."""
         return self._spent.get(key, 0) + nbytes // _UNIT < _BUDGET
 
     def spend(self, key: object, nbytes: int) -> None:
@@ -203,6 +203,6 @@ def filled(value: Any, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
 
 
 def filling_of(op: OpOverload | None, signature: Signature) -> Filling | None:
-    """What makes the results of an operator's first calls; None if the operator does not fill."""
+    """The object that makes the results of an operator's first calls; None if the operator does not fill."""
     value = None if op is None else _VALUES.get(short_name(op))
     return None if op is None or value is None else Filling(op, signature, value)

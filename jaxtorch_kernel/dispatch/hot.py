@@ -60,21 +60,20 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
             general = getattr(operation, "general", operation)
         if special or kwargs or tracing.depth:
             return general(*args, **kwargs)
-        if deferring.recorder is not None:
-            made = deferring.recorder.hot(args, programs, numeric)
-            return general(*args) if made is NotImplemented else made
+        recorder = deferring.recorder
         key: list[object] = [
             config._base if not config._open else config.options(),
             _default_dtype(),
             _precision(),
         ]
+        # While calls are recorded, these are the buffers: reading an array would run what was recorded.
         operands: list[Operand] = []
         # Check the type before reading an attribute: an AttributeError takes 2 µs.
         letter = _letter_of(args[-1].__class__)
         try:
             for a in args if letter is None else args[:-1]:
                 buffer = a.untyped_storage().buffer
-                operands.append(buffer.array)
+                operands.append(buffer.array if recorder is None else buffer)
                 key.append(geometry(a, buffer))
         except AttributeError:  # an argument is not a tensor of the device
             letter = ""  # the general path. Not called here: what it raises would have this error as its context
@@ -83,7 +82,12 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
                 return general(*args)
             key.append(letter)
         program = programs.get(tuple(key))
-        if program is None or not program.quick:
+        if program is None:
+            return general(*args)
+        if recorder is not None:
+            made = recorder.hot(program, args, operands, letter)  # type: ignore[arg-type]  # the buffers
+            return general(*args) if made is NotImplemented else made
+        if not program.quick:
             return general(*args)
         if not program.plain and not program.operands.add_known(operands, args):
             return general(*args)

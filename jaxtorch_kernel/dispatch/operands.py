@@ -1,4 +1,4 @@
-"""The run-time operands of a program: which there are, how views read them, and the operands met before."""
+"""The run-time operands of a program: their order, how views read them, and caches of operands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jax.sharding import Sharding
 
 from ..lowerings.promote import convert
 from ..lowerings.separate import separate
-from ..storage import placement
+from ..storage import in_flight, placement
 from ..storage.buffer import Buffer, Spec
 from ..storage.dtypes import to_numpy
-from ..storage.layout import Plan, Starts, plan
+from ..storage.layout import Starts, ViewPlan, plan
 from ..storage.transfer import put
 from .call import first_positions
 from .numbers import KINDS, KindedNumber, Scalar, check_bounds, number_operands
@@ -26,8 +26,13 @@ from .template import Template
 
 Tensor = torch.Tensor
 Operand = jax.Array | np.ndarray
-# With more different offsets than these a view is one whose offset changes all the time.
+# A view with more different offsets than these counts as one with a varying offset.
 _MOST_CONSTANT = 8
+VECTORS = {
+    "f": "floats",
+    "i": "ints",
+    "c": "complexes",
+}  # names of the numbers of a kind, for views
 Offsets = tuple[int | torch.SymInt, ...]
 
 
@@ -40,8 +45,8 @@ class Inputs(NamedTuple):
     """The operands of one run, as the lowering needs them.
 
     Attributes:
-        bases: the array of each tensor's buffer.
-        arrays: the values of each tensor.
+        bases: the array of each tensor's buffer. A write replaces that of the buffer's first tensor.
+        arrays: the values of each tensor, before any write.
         starts: of each tensor's view; None for a tensor that is its buffer's array.
         numbers: the numbers of each kind.
     """
@@ -96,8 +101,9 @@ class Operands:
         ]
         position = {tensor: i for i, tensor in enumerate(self.unique)}
         self.operand_of = [position[i] for i in first]
+        self._first = first  # for each tensor, the first one of its buffer (itself, if the program writes nothing)
         self.written = list(written)
-        self.plans: list[Plan | None] = []
+        self.plans: list[ViewPlan | None] = []
         for t, spec in zip(tensors, self.specs, strict=True):
             p = plan(spec, t.dtype, tuple(t.shape), t.stride())
             self.plans.append(p.fallback if p is not None and gather else p)
@@ -130,6 +136,15 @@ class Operands:
         for kind in self.number_kinds:
             avals.append(jax.ShapeDtypeStruct((self._number_counts[kind],), KINDS[kind]))
         return avals
+
+    def names(self, template: Template) -> list[str]:
+        """The name of each operand after `leading`, for views."""
+        names = [template.tensor_names[i] for i in self.unique]
+        names += ["view_starts"] if self.views else []
+        for kind in self.number_kinds:
+            numbers = template.number_names[kind]
+            names.append(numbers[0] if len(numbers) == 1 else VECTORS[kind])
+        return names
 
     def donated(self) -> tuple[int, ...]:
         """The operands whose memory the program may reuse: the buffers that it writes."""
@@ -171,24 +186,40 @@ class Operands:
         Args:
             separately: a value may depend on other elements of the buffer that it is written to.
         """
-        current = list(inputs.bases)
         for i, value in zip(self.written, values, strict=True):
-            first = self.operand_of.index(self.operand_of[i])
-            value = jnp.broadcast_to(convert(value, self._dtypes[i]), self._sizes[i])
-            p, starts = self.plans[i], inputs.starts[i]
-            if p is None or starts is None:
-                current[first] = value
-            else:
-                if separately and p.count:
-                    value = separate(value)
-                current[first] = p.write(current[first], value, starts)
-        return [current[i] for i in self.targets()]
+            self.write_one(inputs, i, value, separately)
+        return self.written_arrays(inputs)
+
+    def read_one(self, inputs: Inputs, i: int) -> jax.Array:
+        """The values of tensor `i` after the writes so far."""
+        base, p, starts = inputs.bases[self._first[i]], self.plans[i], inputs.starts[i]
+        return base if p is None or starts is None else p.read(base, starts)
+
+    def write_one(self, inputs: Inputs, i: int, value: Any, separately: bool) -> None:
+        """Write a value to tensor `i`; arguments as for `write`."""
+        value = jnp.broadcast_to(convert(value, self._dtypes[i]), self._sizes[i])
+        first, p, starts = self._first[i], self.plans[i], inputs.starts[i]
+        if p is not None and starts is not None:
+            if separately and p.count:
+                value = separate(value)
+            value = p.write(inputs.bases[first], value, starts)
+        inputs.bases[first] = value
+
+    def written_arrays(self, inputs: Inputs) -> list[jax.Array]:
+        """The array of each buffer that the program writes, after the writes so far."""
+        return [inputs.bases[i] for i in self.targets()]
 
     def keep_shardings(self, written: Sequence[jax.Array]) -> list[jax.Array]:
-        """The written buffers after a run, each with the sharding that it had, or replicated if it was moved."""
+        """The written buffers after a run, each with the sharding that it had.
+
+        XLA chooses the sharding of a buffer that was moved to the mesh, such as one that torch itself made by
+        `torch.empty` for a result that it writes next.
+        """
         avals = self.avals()[len(self.leading) :]
-        where = [avals[i].sharding for i in self._written_operands()]
-        return [jax.lax.with_sharding_constraint(a, s) for a, s in zip(written, where, strict=True)]
+        return [
+            array if i in self.moved else jax.lax.with_sharding_constraint(array, avals[i].sharding)
+            for array, i in zip(written, self._written_operands(), strict=True)
+        ]
 
     def shardings(self) -> dict[tuple[int, ...], Sharding]:
         """The shardings of the buffers on a mesh, by shape. A result of another shape is replicated if it is new."""
@@ -198,9 +229,14 @@ class Operands:
     # -- at a call -------------------------------------------------------------------------------------------------
 
     def move(self, operands: list[Operand]) -> None:
-        """Copy the buffers that lie on one device to each device of the mesh. `operands` begins with the buffers."""
+        """Before a launch: replicate the buffers that are on one device over the mesh.
+
+        `operands` begins with the buffers.
+        """
+        if self.on_mesh:
+            in_flight.before_launch(self.sharding)
         for i in self.moved:
-            operands[i] = jax.device_put(operands[i], self.sharding)
+            operands[i] = placement.moved(operands[i], self.sharding)
 
     def add(
         self,

@@ -30,7 +30,7 @@ from .value_checks import ValueChecks
 
 
 class Typed(Protocol):
-    """What runs an overload: an `Operation`, or a `Decomposed` operator."""
+    """The object that runs an overload: an `Operation`, or a `Decomposed` operator."""
 
     def result_types(self, args: Sequence[object]) -> list[Type]:
         """Size and dtype of each result of a functional call, without running it."""
@@ -154,7 +154,7 @@ class Operation:
         return self.programs.find(tuple(call.key))
 
     def complete_key(self, call: Call) -> None:
-        """Add to the key how the tensors of a call that writes share memory, and the device where none says it.
+        """Complete a key: how the tensors of a call that writes share memory, and the device of a call without tensors.
 
         Raises:
             Whatever torch raises for tensors that overlap.

@@ -15,7 +15,7 @@ import torch
 from ..base.torch_private import OpOverload
 from ..storage.buffer import Buffer, buffer_of
 from .call import Call
-from .cpu_errors import MOST_ZEROS, cpu_error
+from .cpu_errors import MOST_ELEMENTS, MOST_ZEROS, cpu_error
 from .schema import Arguments, Signature
 
 Tensor = torch.Tensor
@@ -36,13 +36,16 @@ class OverlapChecks:
         self._accepted: set[tuple[object, ...]] = set()
 
     def check(self, op: OpOverload, signature: Signature, call: Call) -> None:
-        """Raise the CPU's error if it refuses the way in which the tensors overlap."""
+        """Raise the CPU's error if it refuses the way in which the tensors overlap.
+
+        Tensors with more elements together are not checked: the CPU kernel would need memory for all of them.
+        """
         first = call.tensors[0].storage_offset()
         offsets = [t.storage_offset() - first for t in call.tensors]
         key = (*call.key, *offsets)
         if key in self._accepted:
             return
-        if _overlapping(call):
+        if _overlapping(call) and sum(t.numel() for t in call.tensors) <= MOST_ELEMENTS:
             _raise_overlap_error(op, signature, call.args)
         if len(self._accepted) >= 4096:
             self._accepted.clear()

@@ -1,16 +1,16 @@
-"""How a long list of tensors is divided into calls of few different programs.
+"""Divides a long list of tensors into calls of few different programs.
 
-The time to compile a program for a list of 148 parameters, which have a dozen different shapes, goes to two things.
-JAX and XLA handle each tensor, several milliseconds for an optimizer. And XLA's CPU compiler makes machine code, 10 to
-50 ms, for each kernel that differs from the others: by the shape of the tensor, or by the place of its number in a list
-of numbers. If the list is divided into parts of equal composition, one program of few tensors runs them all.
+Compiling a program for a list of 148 parameters, which have a dozen different shapes, takes time for two reasons. JAX
+and XLA need several milliseconds for each tensor of an optimizer. And XLA's CPU compiler generates machine code, in 10
+to 50 ms, for each kernel that differs from the others: by the shape of the tensor, or by the index of its number in a
+list of numbers. If the list is divided into parts of equal composition, one program of few tensors runs them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-# What the parts cost, in units of one more kernel to compile.
+# The cost of the parts, in units of one more kernel to compile.
 _TENSOR = 0.12  # one more tensor in a program
 _PROGRAM = 1.0  # one more program
 _LAUNCH = 1.0  # one more launch, in hundreds of steps (20 to 75 µs each)
@@ -67,14 +67,14 @@ def _count(sizes: list[int], numbered: bool) -> int:
 
 
 def _cost(sizes: list[int], count: int, numbered: bool) -> float:
-    """The cost of so many equal parts, and one of what is left."""
+    """The cost of this number of equal parts, and one part for the rest."""
     left = [size % count for size in sizes if size % count]
     rest = _cost_equal(left, 1, numbered) if left else 0.0
     return _cost_equal(sizes, count, numbered) + rest
 
 
 def _cost_equal(sizes: list[int], count: int, numbered: bool) -> float:
-    """The cost of so many equal parts."""
+    """The cost of this number of equal parts."""
     each = [size // count for size in sizes if size >= count]
     kernels = sum(each) if numbered else len(each)
     return kernels + _TENSOR * sum(each) + _PROGRAM + _LAUNCH * count

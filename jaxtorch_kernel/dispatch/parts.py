@@ -117,8 +117,8 @@ class Divisions:
         indices = self._indices(call)
         parts = []
         for positions in divided:
-            own = self._described(self._arguments(call.args, positions))
-            operation.complete_key(own)
+            part_call = self._described(self._arguments(call.args, positions))
+            operation.complete_key(part_call)
             taken = [
                 index
                 for of_argument in indices
@@ -128,7 +128,7 @@ class Divisions:
             ]
             tensors = [tensor for tensor, _ in taken if tensor is not None]
             numbers = [number for _, number in taken if number is not None]
-            parts.append(Part(positions, tensors, numbers, tuple(own.key)))
+            parts.append(Part(positions, tensors, numbers, tuple(part_call.key)))
         return parts
 
     def _arguments(self, args: Arguments, positions: Sequence[int]) -> Arguments:
@@ -142,7 +142,7 @@ class Divisions:
         return describe(args, operation.kinds, operation.name, operation.copy_cpu)
 
     def _indices(self, call: Call) -> list[list[Indices]]:
-        """For each argument the indices of its items, or of itself if it is no list."""
+        """For each argument the indices of its items, or of itself if it is not a list."""
         counted = new_call(call.args)
         operation = self._operation
 
@@ -166,8 +166,13 @@ def run_parts(operation: Operation, divisions: Divisions, parts: list[Part], cal
     """Run the parts of a call on values; returns what the call returns."""
     pairs: list[tuple[Program, Call]] = []
     for part in parts:
-        own = divisions.call_of(part, call)
-        pairs.append((operation.programs.find(tuple(own.key)) or operation.program(own), own))
+        of_part_call = divisions.call_of(part, call)
+        pairs.append(
+            (
+                operation.programs.find(tuple(of_part_call.key)) or operation.program(of_part_call),
+                of_part_call,
+            )
+        )
     recorder = None if tracing.depth else deferring.recorder
     if recorder is None:
         compile_all(program for program, _ in pairs)
@@ -177,8 +182,8 @@ def run_parts(operation: Operation, divisions: Divisions, parts: list[Part], cal
         _run_written(operation, pairs)
         return None
     results: list[object] = [None] * sum(len(part.positions) for part in parts)
-    for part, (program, own) in zip(parts, pairs, strict=True):
-        of_part: Any = operation.run_program(program, own)
+    for part, (program, of_part_call) in zip(parts, pairs, strict=True):
+        of_part: Any = operation.run_program(program, of_part_call)
         for position, result in zip(part.positions, of_part, strict=True):
             results[position] = result
     return results

@@ -8,8 +8,8 @@ that reads the views, runs the lowering, casts its results and writes views back
 inlined, uncompiled, so everything that works eagerly can be captured. The compiled form mostly takes blocks of random
 bits in place of the key (`noise.py`).
 
-What a Program returns is fixed when it is built. torch's Meta kernel determines sizes, strides and dtypes of the
-results and raises torch's own errors for bad input; the lowering must agree on the sizes.
+The results of a Program are fixed when it is built. torch's Meta kernel determines their sizes, strides and dtypes and
+raises torch's own errors for bad input; the lowering must agree on the sizes.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
+from ..base.jax_private import unfolded
+from ..base.naming import RANDOM_KEY, name_inputs
 from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
 from ..lowerings.registry import Lowering
 from ..programs import program_cache
 from ..programs.compiling import phase, side_by_side
 from ..programs.rng import split_key
+from ..storage import in_flight
 from ..storage.buffer import Spec, spec_of
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, memory_order
 from .executable import Executable, Run
 from .filling import Constant
 from .noise import Noise, noise_of
-from .operands import Operand, Operands
+from .operands import Inputs, Operand, Operands
 from .results import Fresh, Results, Structure, Written, flatten
 from .template import Template
 
@@ -61,7 +64,10 @@ class Program:
         recordable: it is simple and deferrable.
         constant: its result, if the program only fills and was built while calls are recorded.
         noise: the random bits that the compiled program takes; None if it takes a key or draws nothing.
+        computed: the dtypes that results have before they are cast to those of `out=`, if those differ.
         mixes: an element that it writes may depend on other elements of the same buffer.
+        in_order: of lists whose tensors share memory that is written, for each position the tensors that it writes.
+            Each position reads what those before it wrote, as on the CPU.
         origin: recorded in the buffers that it writes.
         nbytes: its estimated size (`programs/program_cache.py`).
         round: when it was last set aside (`programs/program_cache.py`).
@@ -77,12 +83,16 @@ class Program:
         structure: Structure,
         precision: str | None,
         mixes: bool = True,
+        computed: Sequence[torch.dtype] = (),
+        in_order: Sequence[Sequence[int]] = (),
     ):
         self.name = name
         self.lowering = lowering
         self.template = template
         self.operands = operands
         self.mixes = mixes or operands.shares()
+        self.computed = tuple(map(to_numpy, computed))
+        self.in_order = in_order if operands.shares() else ()
         self.results = Results([], structure)
         self.targets = operands.targets()
         self.new_specs: list[Spec] = []
@@ -110,7 +120,13 @@ class Program:
 
     def inner_function(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, inside a larger program, where one operand may have been computed from another."""
-        return self.function(*operands, mixes=len(self.operands.unique) > 1)
+        outputs = self.function(*operands, mixes=len(self.operands.unique) > 1)
+        if not (self.lowering.modeled and self.operands.on_mesh):
+            return outputs
+        # A tensor that the trace computed is recorded as replicated, but XLA chooses its sharding.
+        like = self.operands.shardings()
+        known = {shape: s for shape, s in like.items() if not s.is_fully_replicated}
+        return (*map(functools.partial(_like_model, known, None), outputs),)
 
     def _from_blocks(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, with blocks of random bits in place of the key, and without a next key."""
@@ -122,7 +138,9 @@ class Program:
         self, draws: Draws | None, operands: Sequence[Operand], mixes: bool = False
     ) -> tuple[jax.Array, ...]:
         inputs = self.operands.read(operands)
-        arguments = self.template.fill(inputs.arrays, inputs.numbers)
+        if self.in_order:
+            return self._one_by_one(inputs)
+        arguments = self.template.fill(inputs.arrays.__getitem__, inputs.numbers)
         if draws is not None:
             arguments.insert(0, draws)
         returned = self._lowered(arguments)
@@ -133,8 +151,21 @@ class Program:
             leaves = flatten(values)
             split = len(leaves) - len(self.operands.written)
             values, written = leaves[:split], leaves[split:]
+        if self.computed:
+            written = [convert(v, t) for v, t in zip(written, self.computed, strict=True)]
         arrays = self.operands.write(inputs, written, separately=mixes or self.mixes)
         return tuple(self._fresh(values) + arrays)
+
+    def _one_by_one(self, inputs: Inputs) -> tuple[jax.Array, ...]:
+        """The written buffers of lists, one position after another."""
+        array = functools.partial(self.operands.read_one, inputs)
+        for position, written in enumerate(self.in_order):
+            arguments = self.template.at(position).fill(array, inputs.numbers)
+            values = flatten(self._lowered(arguments))
+            # Parameters come first in the schema, and are written last by the CPU (after gradients and states).
+            for i, value in reversed([*zip(written, values, strict=True)]):
+                self.operands.write_one(inputs, i, value, separately=True)
+        return tuple(self.operands.written_arrays(inputs))
 
     def _lowered(self, arguments: list[Any]) -> Any:
         if self._precision is None:
@@ -196,13 +227,14 @@ class Program:
         if operands.on_mesh:
             function = self._keeping_shardings(function)
         jitted = jax.jit(
-            _named(function, self.name),
+            _named(function, self.name, self.input_names(inner=False)),
             donate_argnums=operands.donated(),
             # A factory has no operands that determine the sharding of its result.
             out_shardings=None if operands.specs else operands.sharding,
         )
         avals = operands.avals()
-        with phase(self.name), jax.enable_x64(True):
+        # `unfolded`: this may happen within a trace of captured code.
+        with phase(self.name), jax.enable_x64(True), unfolded():
             traced = jitted.trace(*avals)
         seconds = time.perf_counter() - started
         outs = list(traced.out_info)
@@ -222,22 +254,23 @@ class Program:
         )
 
     def _keeping_shardings(self, function: Run) -> Run:
-        """The function with the sharding of results that XLA must not choose.
+        """The function, with constraints on the results whose sharding XLA must not choose.
 
-        What is written keeps its sharding. So does a result that has only the size of its input (`zeros_like`): XLA
-        would put it on one device, or on all of them.
+        Written tensors keep their sharding. A result that only takes the size of its input (`zeros_like`) gets the
+        input's sharding: XLA would put it on one device, or replicate it. One of another size (`new_zeros`) is on one
+        device until it is written, as torch does for gradients; its sharding is chosen then. One that takes a number
+        (`new_full`) is replicated, because the number is.
         """
         count = len(self.targets)
-        like = self.operands.shardings() if self.lowering.modeled or self.lowering.random else {}
+        modeled = self.lowering.modeled
+        like = self.operands.shardings() if modeled or self.lowering.random else {}
+        other = self.operands.sharding if modeled and self.operands.kinds else None
 
         def keeping(*operands: Operand) -> tuple[jax.Array, ...]:
             outputs = list(function(*operands))
             end = len(outputs) - self.takes_key
             first = end - count
-            for i, output in enumerate(outputs[:first]):
-                where = like.get(output.shape)
-                if where is not None:
-                    outputs[i] = jax.lax.with_sharding_constraint(output, where)
+            outputs[:first] = [_like_model(like, other, output) for output in outputs[:first]]
             outputs[first:end] = self.operands.keep_shardings(outputs[first:end])
             return tuple(outputs)
 
@@ -263,9 +296,11 @@ class Program:
             return noise_of(run, operands.sharding)
 
     def allow_hot_path(self, allowed: bool) -> None:
-        """Say whether the hot path may call the program: no check of values has to run before it."""
+        """Decide whether the hot path may call the program: it needs no check of values before it, and no wait."""
         only = self.results.only()
-        if only is not None and allowed and not (self.operands.written or self.operands.moved):
+        operands = self.operands
+        waits = operands.moved or (operands.on_mesh and in_flight.bounded(operands.sharding))
+        if only is not None and allowed and not (operands.written or waits):
             self.only = only
             self.plain = not (self.operands.views or self.operands.number_kinds)
             self.simple = True
@@ -279,7 +314,14 @@ class Program:
     @functools.cached_property
     def inlined(self) -> Run:
         """The call as a function to use inside a larger program. It is traced and lowered once for all its uses."""
-        return jax.jit(_named(self.inner_function, self.name))
+        return jax.jit(_named(self.inner_function, self.name, self.input_names(inner=True)))
+
+    def input_names(self, inner: bool) -> list[str]:
+        """The names of the inputs for views, of the compiled program or of `inner_function`."""
+        leading = [RANDOM_KEY] if self.lowering.random else []
+        if self.noise is not None and not inner:
+            leading = [f"random_bits[{i}]" for i in range(len(self.noise.avals))]
+        return [*leading, *self.operands.names(self.template)]
 
     @property
     def takes_key(self) -> bool:
@@ -287,7 +329,7 @@ class Program:
         return self.lowering.random and self.noise is None
 
     def compiled(self) -> Run:
-        """What runs the program. The first call that is not inside a trace compiles it."""
+        """The object that runs the program. The first call outside a trace compiles it."""
         with self._compiling:
             if self.executable.call is None:
                 compiled = self.executable.compile()
@@ -309,9 +351,18 @@ def compile_all(programs: Iterable[Program]) -> None:
     side_by_side([p.compiled for p in missing])
 
 
-def _named(function: Run, name: str) -> Run:
+def _like_model(
+    like: Mapping[tuple[int, ...], Sharding], other: Sharding | None, array: jax.Array
+) -> jax.Array:
+    """The array, constrained to the sharding for its shape; otherwise to `other`; if None, XLA chooses."""
+    where = like.get(array.shape, other)
+    return array if where is None else jax.lax.with_sharding_constraint(array, where)
+
+
+def _named(function: Run, name: str, input_names: Sequence[str]) -> Run:
     def program(*operands: jax.Array) -> Sequence[jax.Array]:
         return function(*operands)
 
     program.__name__ = program.__qualname__ = name
+    name_inputs(program, input_names)
     return program

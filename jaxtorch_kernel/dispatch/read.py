@@ -10,6 +10,7 @@ from ..lowerings.registry import Lowering
 from ..programs import tracing, watching
 from ..programs.atomic import DONATED_ERRORS, was_replaced
 from ..programs.errors import explain_buffer
+from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.layout import is_array
 from ..storage.transfer import host_values
@@ -61,10 +62,16 @@ def host_array(tensor: torch.Tensor, what: str = "copied to the CPU") -> np.ndar
 
     Raises:
         Untraceable: the tensor is inside a trace.
-        RuntimeError: their computation failed; the message names the operator and the line that called it.
+        RuntimeError: their computation failed; the message names the operator and the line that called it. Or other
+            processes hold a part of the tensor.
     """
     array: jax.Array | None = None
     try:
+        if (
+            placement.any_mesh
+        ):  # before a program reads a view, which every process would have to call
+            where = buffer_of(tensor).spec.placement
+            placement.require_readable(where, f"{tensor.dtype} of size {list(tensor.shape)}")
         array = contiguous_array(tensor)
         tracing.forbid(array, what)
         result = host_values(array) if watching.watcher is None else watching.fetched(array)

@@ -59,7 +59,7 @@ def flatten(tree: object) -> list[Any]:
 
 
 def wrap_result(leaf: Fresh, array: jax.Array, maker: Named) -> Tensor:
-    """A tensor over one output of a program. `maker` is recorded as what computed it, and has a name."""
+    """A tensor over one output of a program. `maker`, which has a name, is recorded as its origin."""
     result = _empty(leaf.size, leaf.dtype)
     spec = leaf.spec
     buffer = spec.buffer(array, spec, origin(maker))
@@ -70,7 +70,7 @@ def wrap_result(leaf: Fresh, array: jax.Array, maker: Named) -> Tensor:
 
 
 class Results:
-    """What a program returns to torch.
+    """The return value of a program.
 
     Attributes:
         leaves: one for each result; None for a result that is None.
@@ -142,3 +142,26 @@ def effects(
         first = written[0]
         return written, lambda _, ts: ts[first]
     return written, lambda _, ts: tuple(ts[i] for i in written)
+
+
+def written_by_position(
+    signature: Signature, args: Sequence[object], tensors: Sequence[Tensor]
+) -> list[list[int]]:
+    """For each position of the lists that a call writes, the indices of the tensors that are written for it.
+
+    They are in the order of the schema; a tensor that is written besides the lists is among those of each position.
+    Empty for a call that writes no list, and for `out=`, which is written after everything is computed.
+    """
+    if signature.is_out:
+        return []
+    ids = {id(t): i for i, t in enumerate(tensors)}
+    targets = [args[i] for i in signature.written]
+    lists = [a for a in targets if isinstance(a, list | tuple) and a]
+    return [
+        [
+            ids[id(a[position] if isinstance(a, list | tuple) else a)]
+            for a in targets
+            if isinstance(a, Tensor) or a
+        ]
+        for position in range(min(map(len, lists), default=0))
+    ]

@@ -49,7 +49,7 @@ def run_special(operation: Operation, program: Program, call: Call) -> object:
             with random_key(operation.kinds, call, program).drawing() as drawn:
                 key = drawn
                 if program.operands.on_mesh:
-                    key = jax.device_put(key, program.operands.sharding)
+                    key = placement.moved(key, program.operands.sharding)
                 leading = [key] if program.noise is None else program.noise.blocks(key)
                 outputs = _run_into(program, call, [*leading, *operands], targets)
         else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import torch
 
+from ..programs.site import warn
 from ..storage.dtypes import row_of
 from .results import flatten
 
@@ -60,23 +60,22 @@ def resize(outs: Sequence[Tensor], types: Sequence[Type]) -> bool:
 def _check_cast(dtype: torch.dtype, target: torch.dtype) -> None:
     if not torch.can_cast(dtype, target):
         raise RuntimeError(
-            f"result type {_type_name(dtype)} can't be cast to the desired output type "
-            f"{_type_name(target)}"
+            f"result type {type_name(dtype)} can't be cast to the desired output type "
+            f"{type_name(target)}"
         )
 
 
-def _type_name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
     row = row_of(dtype)
     return str(dtype) if row is None else row.name
 
 
 def _warn_resize(old: Sequence[int], new: Sequence[int]) -> None:
-    warnings.warn(
+    warn(
         f"An output with one or more elements was resized since it had shape {list(old)}, which does not "
         f"match the required output shape {list(new)}. This behavior is deprecated, and in a future "
         "PyTorch release outputs will not be resized unless they have zero elements. You can explicitly "
         "reuse an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
-        stacklevel=4,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,27 +50,44 @@ class Template:
 
     Attributes:
         entries: one for each argument: a slot, a list of entries, or the argument itself.
+        tensor_names: names of the tensors for views: those of their arguments.
+        number_names: of the numbers, by kind.
         bounds: the range that each Scalar must be in. Filling the template finds them, because the lowering decides
             which dtypes a Scalar is cast to.
     """
 
-    __slots__ = ("bounds", "entries")
+    __slots__ = ("bounds", "entries", "number_names", "tensor_names")
 
-    def __init__(self, entries: list[object]):
+    def __init__(
+        self,
+        entries: list[object],
+        tensor_names: Sequence[str],
+        number_names: Mapping[str, Sequence[str]],
+    ):
         self.entries = entries
+        self.tensor_names, self.number_names = tensor_names, number_names
         self.bounds: set[Bound] = set()
 
-    def fill(self, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]) -> list[object]:
-        """The arguments, given an array for each tensor and one for each kind of number."""
-        return [self._filled(entry, arrays, numbers) for entry in self.entries]
+    def fill(
+        self, array: Callable[[int], jax.Array], numbers: Mapping[str, jax.Array]
+    ) -> list[object]:
+        """The arguments, given the array of each tensor, by its index, and one for each kind of number."""
+        return [self._filled(entry, array, numbers) for entry in self.entries]
+
+    def at(self, position: int) -> Template:
+        """The template of a call over this position of the lists alone."""
+        entries = [e[position : position + 1] if isinstance(e, list) else e for e in self.entries]
+        part = Template(entries, self.tensor_names, self.number_names)
+        part.bounds = self.bounds
+        return part
 
     def _filled(
-        self, entry: object, arrays: Sequence[jax.Array], numbers: Mapping[str, jax.Array]
+        self, entry: object, array: Callable[[int], jax.Array], numbers: Mapping[str, jax.Array]
     ) -> object:
         if isinstance(entry, Slot):
-            return arrays[entry.index]
+            return array(entry.index)
         if isinstance(entry, list):
-            return [self._filled(item, arrays, numbers) for item in entry]
+            return [self._filled(item, array, numbers) for item in entry]
         if not isinstance(entry, NumberSlot):
             return entry
         slot = entry
@@ -88,49 +105,55 @@ class _Slots:
     """Numbers the slots in the order in which `call.describe` found the tensors and numbers."""
 
     def __init__(self) -> None:
-        self.tensors = 0
-        self.numbers = {"f": 0, "i": 0, "c": 0}
+        self.tensors: list[str] = []
+        self.numbers: dict[str, list[str]] = {"f": [], "i": [], "c": []}
 
-    def entry(self, kind: int, a: Any) -> object:
+    def entry(self, kind: int, a: Any, name: str) -> object:
         """The entry of one argument."""
         if a is None:
             return None
         if kind == TENSOR and isinstance(a, Tensor):
             if a.device.type == "cpu" and a.dim() == 0:
-                return self._number(kind_of_tensor(a), to_numpy(a.dtype), scalar=False)
-            self.tensors += 1
-            return Slot(self.tensors - 1)
+                return self._number(name, kind_of_tensor(a), to_numpy(a.dtype), scalar=False)
+            self.tensors.append(name)
+            return Slot(len(self.tensors) - 1)
         if kind <= NUMBER:
             letter = number_kind(type(a))
-            return self._number(letter, None, scalar=kind == NUMBER) if letter else a
+            return self._number(name, letter, None, scalar=kind == NUMBER) if letter else a
         if kind == FLAG:
-            return self._number("i", None, scalar=False)
+            return self._number(name, "i", None, scalar=False)
         if kind in (TENSORS, NUMBERS):
             item_kind = TENSOR if kind == TENSORS else NUMBER
-            return [self.entry(item_kind, item) for item in a]
+            return [self.entry(item_kind, item, f"{name}[{i}]") for i, item in enumerate(a)]
         return a
 
-    def _number(self, kind: str, dtype: np.dtype | None, scalar: bool) -> NumberSlot:
-        slot = NumberSlot(kind, self.numbers[kind], sum(self.numbers.values()), dtype, scalar)
-        self.numbers[kind] += 1
-        return slot
+    def _number(self, name: str, kind: str, dtype: np.dtype | None, scalar: bool) -> NumberSlot:
+        position = sum(map(len, self.numbers.values()))
+        self.numbers[kind].append(name)
+        return NumberSlot(kind, len(self.numbers[kind]) - 1, position, dtype, scalar)
 
 
 def template_of(
-    args: Sequence[Any], kinds: Sequence[int], given: int, omitted: Iterable[int] = ()
+    args: Sequence[Any],
+    kinds: Sequence[int],
+    names: Sequence[str],
+    given: int,
+    omitted: Iterable[int] = (),
 ) -> Template:
     """The template of a call.
 
     Args:
         args: all arguments.
         kinds: the kind of each.
+        names: the name of each.
         given: how many were passed. An argument left at its default is static: the key shows that it was left out.
         omitted: arguments that the lowering does not take (generators, `out=`).
     """
     slots = _Slots()
     entries = [
-        slots.entry(kind if i < given else STATIC, a)
-        for i, (kind, a) in enumerate(zip(kinds, args, strict=True))
+        slots.entry(kind if i < given else STATIC, a, name)
+        for i, (kind, a, name) in enumerate(zip(kinds, args, names, strict=True))
     ]
     left_out = set(omitted)
-    return Template([entry for i, entry in enumerate(entries) if i not in left_out])
+    taken = [entry for i, entry in enumerate(entries) if i not in left_out]
+    return Template(taken, slots.tensors, slots.numbers)

@@ -2,7 +2,8 @@
 
 These are the same programs as in eager mode, so everything that works eagerly can be captured. Three things differ:
 buffers are read through the `Trace`, which turns each into an input; a tensor that needs no gradient is a constant to
-`jax.vjp`; and a call that depends on no input runs immediately, on values.
+`jax.vjp`; and a call that depends on no input runs immediately, on values. It does not if its result is large: the mask
+of a whole batch takes a few instructions in a program, and gigabytes as a constant.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from ..base import torch_private as private
 from ..programs import tracing
 from ..programs.tracing import Trace
 from ..storage.buffer import Buffer, buffer_of
+from ..storage.hollow import hollow_tensor, is_hollow
 from . import pausing
 from .call import Call
+from .meta import call_meta
 from .numbers import check_bounds, number_constants
 from .operands import Operand
 from .running import random_key
@@ -28,6 +31,9 @@ from .running import random_key
 if TYPE_CHECKING:
     from .operation import Operation
     from .program import Program
+
+
+_LARGEST_CONSTANT = 1 << 26  # bytes
 
 
 def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
@@ -41,12 +47,20 @@ def run_traced(operation: Operation, call: Call, trace: Trace) -> object:
 
 def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     if trace.eager and not operation.lowering.random:
-        if all(map(trace.is_fresh, call.buffers)):
+        fresh = all(map(trace.is_fresh, call.buffers)) and not any(map(_is_hollow, call.buffers))
+        if fresh and not _is_large(operation, call):
             return _run_fresh(operation, call, trace)
         if operation.lowering.modeled and trace.root.creates_state:
             with tracing.outside():
-                if not any(map(_is_tracer, call.buffers)):
+                hollow = _is_hollow(call.buffers[0])
+                if not any(map(_is_tracer, call.buffers)) and not hollow:
                     return _run_fresh(operation, call, trace)
+            if not hollow and _is_tracer(call.buffers[0]):  # such as a gradient
+                hollow = any(is_hollow(constant) for _, constant in trace.root.captured)
+                if not hollow and not any(map(_is_tracer, call.buffers[1:])):
+                    return _note_made(_run_like(operation, call), call, trace)
+            if hollow:
+                return _note_made(_hollow_like(operation, call), call, trace)
     program = operation.find(call)
     if program is None:
         if operation.builder.fit_targets(call):
@@ -78,13 +92,13 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     active = (
         trace.differentiable
         and torch.is_grad_enabled()
-        and not all(map(trace.is_constant, call.tensors))
+        and not all(map(trace.active.is_constant, call.tensors))
     )
     _write(program, call, outputs, trace)
     results = _note_made(program.results.wrap(outputs, call.tensors), call, trace)
     if active:
         for t in (*_tensors(results), *(call.tensors[i] for i in program.targets)):
-            trace.add_active(t)
+            trace.active.add(t)
     return results
 
 
@@ -98,6 +112,34 @@ def _run_fresh(operation: Operation, call: Call, trace: Trace) -> object:
         if buffer.array is not array:
             _forget(buffer, trace.root)
     return _note_made(results, call, trace)
+
+
+def _is_large(operation: Operation, call: Call) -> bool:
+    """Whether a result takes more memory than a constant of a program should."""
+    op, signature = operation.op, operation.signature
+    meta = None if op is None else call_meta(op, signature, tuple(signature.complete(call.args)))
+    return any(t.nbytes > _LARGEST_CONSTANT for t in _tensors(meta))
+
+
+def _run_like(operation: Operation, call: Call) -> object:
+    """The state that an optimizer creates after a tensor without a value, run after one of zeros."""
+    like = call.tensors[0]
+    with torch.no_grad(), tracing.outside():
+        zeros = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+        return operation(zeros, *call.args[1:])
+
+
+def _hollow_like(operation: Operation, call: Call) -> torch.Tensor:
+    """The state that an optimizer creates for a hollow parameter (`zeros_like`)."""
+    op, signature = operation.op, operation.signature
+    assert op is not None
+    meta = call_meta(op, signature, tuple(signature.complete(call.args)))
+    assert meta is not None
+    return hollow_tensor(meta.shape, meta.dtype)
+
+
+def _is_hollow(buffer: Buffer) -> bool:
+    return is_hollow(buffer.array)
 
 
 def _is_tracer(buffer: Buffer) -> bool:
@@ -120,7 +162,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
         readers = [
             t for t, o in zip(call.tensors, program.operands.operand_of, strict=True) if o == i
         ]
-        if trace.differentiable and all(map(trace.is_constant, readers)):
+        if trace.differentiable and all(map(trace.active.is_constant, readers)):
             array = jax.lax.stop_gradient(array)
         operands.append(array)
     for t in call.tensors:
@@ -131,7 +173,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
                     trace.root.gradients.setdefault(id(t), (weakref.ref(t), t.grad))
                 elif private.sequence_number(node) < trace.root.first_node:
                     trace.root.outer.setdefault((node, t.output_nr), t)
-            if not trace.is_constant(t):
+            if not trace.active.is_constant(t):
                 trace.add_reader(t)
     return operands
 
@@ -150,7 +192,7 @@ def _write(program: Program, call: Call, outputs: Sequence[jax.Array], trace: Tr
 
 
 def _note_made(results: object, call: Call, trace: Trace) -> object:
-    """Tell the trace which buffers a call made; returns the results."""
+    """Report the buffers that a call made to the trace; returns the results."""
     known = {id(b) for b in call.buffers}
     for t in _tensors(results):
         buffer = buffer_of(t)

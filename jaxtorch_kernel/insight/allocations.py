@@ -4,7 +4,7 @@ While the code runs, the class of large buffers reports each that is made or fre
 to a log, because they come from every thread and in the middle of garbage collection. The log is folded into a
 timeline now and then, so that a recording of hours stays small.
 
-The intermediate values within a captured program are XLA's: they are no buffers. They are read from the program.
+Intermediate values within a captured program have no buffers of ours: their size is read from the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Held:
     """A tensor's memory at the peak.
 
     Attributes:
-        made, freed: seconds after the start; None if it was there before, or is there still.
+        made, freed: seconds after the start; None if it existed before, or still exists.
         location: the line that requested it; None if unknown.
         made_by: the operator or function that computed it; "" if unknown.
         name: its path from a variable when the code has run; None if it has none.
@@ -122,7 +122,7 @@ def recorded(run: Callable[[], object], namespace: Mapping[str, object]) -> Time
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A large buffer. When it is freed, what is known of it then stays."""
+    """A large buffer. Its data stays here when it is freed."""
 
     nbytes: int
     made: float | None
@@ -141,7 +141,7 @@ class _Freed:
 
 @dataclass
 class _Log:
-    """The reports of a recording, and what they come to.
+    """The reports of a recording, and the totals computed from them.
 
     Attributes:
         total: bytes held at the end of the folded part.
@@ -174,7 +174,7 @@ class _Log:
     def fold(self) -> None:
         """Add the reports so far to the timeline."""
         if not self._folding.acquire(blocking=False):
-            return  # another thread is at it
+            return  # another thread is doing it
         try:
             count = len(self._reports)
             reports = self._reports[:count]

@@ -25,7 +25,7 @@ from typing import Any
 
 from jax import monitoring
 
-from ..base.jax_private import LiveTrace, find_executable, lowered_jaxpr, newest_executable
+from ..base.jax_live import LiveTrace, find_executable, lowered_jaxpr, newest_executable
 from ..dispatch import executable
 from ..programs import compiling, stats
 from ..programs.compiling import Handle

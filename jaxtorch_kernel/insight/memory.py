@@ -34,7 +34,7 @@ class LiveArray:
     Attributes:
         id: unique among live arrays.
         nbytes: total over all devices.
-        shape: that of the named tensor if it is the whole array, which may lie there with other dimensions.
+        shape: that of the named tensor if it is the whole array, which may be stored with other dimensions.
         made_by: the operator or function that computed it; "" if unknown.
         location: the line that requested it; None if unknown.
         name: the path from a variable, such as "model.0.weight.grad"; None if the search finds none.
@@ -111,9 +111,14 @@ def live_arrays(namespace: Mapping[str, Any] | None = None) -> list[LiveArray]:
 
 
 def device_buffers() -> list[Buffer]:
-    """All buffers of the session."""
+    """All buffers of the session that belong to tensors.
+
+    Those that only receive a program's results (`programs/atomic.py`) have no spec. After a failed call they live as
+    long as its error does.
+    """
     buffer_types = {Buffer, *_subclasses(Buffer)}
-    return [value for value in gc.get_objects() if type(value) in buffer_types]
+    found = [value for value in gc.get_objects() if type(value) in buffer_types]
+    return [buffer for buffer in found if buffer.spec is not None]
 
 
 def _subclasses(cls: type[Buffer]) -> Iterator[type[Buffer]]:
@@ -130,14 +135,14 @@ def named_arrays(namespace: Mapping[str, Any]) -> dict[int, tuple[str, tuple[int
 
     The user's names take precedence over IPython's (`Out[3]`).
     """
-    found: dict[int, tuple[str, tuple[int, ...] | None]] = {}
+    named: dict[int, tuple[str, tuple[int, ...] | None]] = {}
     user_names = [
         name for name in namespace if not name.startswith("_") and name not in ("In", "Out")
     ]
     for name in [*user_names, *(n for n in ("Out", "_", "__", "___") if n in namespace)]:
         for array, path, shape in _walk(name, namespace[name], _DEPTH, set()):
-            found.setdefault(id(array), (path, shape))
-    return found
+            named.setdefault(id(array), (path, shape))
+    return named
 
 
 def _walk(

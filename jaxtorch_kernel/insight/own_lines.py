@@ -20,7 +20,7 @@ from .hlo.wire import fields
 
 
 def lowered(handle: Any) -> Any:
-    """What JAX lowered, again: StableHLO is not kept after use."""
+    """Lower the program again: its StableHLO is not kept after use."""
     with jax.enable_x64(True), as_if_at(handle.stack):
         return without_lowering(handle.traced).lower()  # not kept after use
 
@@ -34,7 +34,7 @@ def own_hlo(record: stats.ProgramRecord, handle: Any) -> bytes | None:
     cached = _traced_hlo.setdefault(handle.traced.jaxpr, {})
     if record not in cached:
         with phase(record.name, "XLA"):
-            cached[record] = hlo_proto(compile_with_own_lines(lowered(handle)))
+            cached[record] = hlo_proto(compile_with_own_lines(lowered(handle), handle.options))
     traced = cached[record]
     # A `jax.jit` program is lowered again from its jaxpr alone, and may differ from the running one.
     if traced is None or (

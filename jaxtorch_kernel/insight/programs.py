@@ -9,18 +9,18 @@ was kept (`keep`).
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.naming import stablehlo_of
+from ..base.jax_private import hlo_text
+from ..base.naming import hlo_with_names, stablehlo_of
 from ..programs import stats
+from ..programs.site import cell_number
 from .own_lines import lowered, own_hlo
 
-# Of the kinds of programs that are not captured code.
+# The kinds of programs other than captured code.
 _RANKS = {"engine": 0, "eager": 1, "deferred": 1, "call_jax": 2, "jax.jit": 2}
-_CELL = re.compile(r"<ipython-input-(\d+)-")
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,12 @@ class Location:
         return f"{self.file}, line {self.line}"
 
 
-# Maps the file of a cell to its execution count. The IPython extension sets it.
-cell_of_file: list[Callable[[str], int | None]] = []
-
-
 def location_of(site: stats.Site | None) -> Location | None:
     """The `Location` of a recorded line, with its cell if the line is in a cell."""
     if site is None:
         return None
     file, line = site
-    for number in cell_of_file:
-        cell = number(file)
-        if cell is not None:
-            return Location(file, line, cell)
-    named = _CELL.match(file)
-    return Location(file, line, int(named[1]) if named else None)
+    return Location(file, line, cell_number(file))
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ class ProgramInfo:
     Attributes:
         id: its number in this session, from 1.
         name: the name of the operator, function or cell.
-        title: what a reader calls it: its name; for a cell without one, its first line.
+        title: its display name; for a cell without a name, its first line.
         kind: what compiled it: "eager", "pure", "jit", "compile", "scan", "call_jax"; "jax.jit" for the user's own JAX
             code; "engine" for the small array operations that jaxtorch itself runs through JAX.
         part: "" for a whole call, "saving" for a forward pass that saves residuals, or "backward".
@@ -126,7 +117,7 @@ class ProgramInfo:
 
     @property
     def rank(self) -> int:
-        """How likely a reader means it who names no program: 3 for captured code, 0 for what the engine runs itself."""
+        """The priority as the default program to show: 3 for captured code, 0 for the engine's own programs."""
         return _RANKS.get(self.kind, 3)
 
     @property
@@ -156,6 +147,10 @@ class ProgramInfo:
         if (kept := _kept.get(self._record)) is not None:
             return kept.hlo
         return _ask_handle(self._record, lambda h: own_hlo(self._record, h))
+
+    def hlo_text(self, proto: bytes) -> str:
+        """What `hlo_proto` returned, as XLA prints it."""
+        return hlo_with_names(hlo_text(proto))
 
     def jaxpr(self) -> str | None:
         """The jaxpr, as JAX prints it; None if the program is gone."""
@@ -197,6 +192,7 @@ class _Kept:
 
 
 _kept: dict[Any, _Kept] = {}  # by record
+_MOST_NAMES = 5  # in an error
 _sources: dict[Any, int] = {}  # the numbers of the functions listed so far
 
 
@@ -217,7 +213,7 @@ def program(name_or_id: str | int) -> ProgramInfo:
     """The program with this number, or the latest one with this name.
 
     Raises:
-        LookupError: there is no such program. The message suggests the nearest name.
+        LookupError: there is no such program. The message suggests names.
     """
     compiled = programs()
     wanted = str(name_or_id).removeprefix("#")
@@ -233,13 +229,19 @@ def program(name_or_id: str | int) -> ProgramInfo:
         raise LookupError("nothing has been compiled in this session yet")
     if wanted.isdigit():
         raise LookupError(f"there is no program #{wanted}; the last is #{compiled[-1].id}")
-    names = list(dict.fromkeys(p.name for p in compiled))
-    near = max(names, key=lambda n: difflib.SequenceMatcher(None, wanted, n).ratio())
-    raise LookupError(f"no program is named {wanted!r}. The nearest is {near!r}")
+    captured = dict.fromkeys(p.name for p in compiled if p.kind not in ("eager", "engine"))
+    eager = dict.fromkeys(p.name for p in compiled if p.kind == "eager")
+    near = difflib.get_close_matches(wanted, [*captured, *eager], 1)
+    if near:
+        raise LookupError(f"no program is named {wanted!r}. The nearest is {near[0]!r}")
+    if not captured:
+        raise LookupError(f"no program is named {wanted!r}: no code has been captured yet")
+    some = ", ".join(list(captured)[-_MOST_NAMES:])
+    raise LookupError(f"no program is named {wanted!r}. The latest captured ones are {some}")
 
 
 def latest() -> ProgramInfo | None:
-    """The program that a reader means who names none: the latest of captured code, if there is one that can still run.
+    """The program to show by default: the latest of captured code that can still run.
 
     Otherwise the latest of the user's JAX code, or of an eager operator. A forward program is preferred to its backward
     program, which is compiled after it.

@@ -47,7 +47,7 @@ class FunctionInfo:
 
     Attributes:
         id: its number, `ProgramInfo.source`.
-        title: what a reader calls it: its name; for a cell without one, its first line.
+        title: its display name; for a cell without a name, its first line.
         location: where it was traced last.
         calls, hits, traces: the number of all calls, of calls that found a program, and of calls that traced. The calls
             of eager operators and of plain `jax.jit` are not counted; `calls` is then the number of program runs.

@@ -1,4 +1,4 @@
-"""The time of a piece of code: its first run, with what was compiled for it, and its later runs.
+"""The time of a piece of code: its first run, with the programs compiled for it, and its later runs.
 
 Work on the device is asynchronous, so every measurement begins and ends with `synchronize`. The later runs are measured
 as `timeit` does: in loops that are long enough for the clock, several times over. They begin when a run has compiled

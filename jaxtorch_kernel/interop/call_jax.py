@@ -3,34 +3,41 @@
 In eager mode the function is one compiled program per signature, as under `jax.jit`, and one node of torch's autograd
 graph. Globals and attributes that its Python code reads are guarded, as in captured code: if one has changed, the
 function is retraced. Inside captured code it is traced together with the code around it. Where Dynamo traces, for
-`torch.compile`, the call is one node of its graph, which calls the function when the graph runs.
+`torch.compile`, the call is one node of its graph, which calls the function when the graph runs. Transforms of torch
+see one operator with JAX's rules (`in_transforms.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
+from jax.sharding import Sharding
 from jax.tree_util import PyTreeDef
 
 from ..base.ambient import of_jax
+from ..base.naming import parameter_names, readable
 from ..base.torch_dynamo import fake_mode, node_in_graph
+from ..base.torch_private import differentiated_or_batched, records_operators, unwrap_if_dead
 from ..capture.dependencies.guards import Guards
 from ..capture.dependencies.recorder import Recorder, users_only
 from ..capture.signature import by_value
 from ..dispatch.read import contiguous_array
 from ..operators.bridge import Bridge, avals_of
-from ..programs import tracing
+from ..programs import tracing, width
 from ..programs.compiled import CompiledFunction, FlatFunction
+from ..programs.meshes import named_meshes
 from ..programs.trees import Tree, is_tensor, split_jax
 from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.dtypes import to_numpy, to_torch
+from . import in_transforms
 
 P = ParamSpec("P")
 Tensor = torch.Tensor
@@ -77,6 +84,9 @@ _caches: weakref.WeakKeyDictionary[Callable[..., object], _Cache] = weakref.Weak
 def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call a JAX function with torch tensors of the jax device, without a copy.
 
+    It computes as in JAX: `jnp.arange(3)` in it has 32 bits, unless `jax_enable_x64` is set or one of the tensors has
+    a dtype of 64 bits.
+
     Args:
         function: any JAX function of pytrees. A `jax.custom_vjp`, a Pallas kernel or a sharding constraint in it
             is preserved.
@@ -86,9 +96,11 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
 
     Returns:
         The function's result, with tensors for its arrays; gradients of any order flow through them (`jax.vjp`).
+        `torch.vmap` and the transforms of `torch.func` work as well.
 
     Raises:
-        RuntimeError: a tensor is not on the jax device.
+        RuntimeError: a tensor is not on the jax device; or in `torch.func.linearize`, which records operators of torch.
+        TypeError: the function returns something else than arrays and numbers.
 
     Example:
         >>> import torch, jaxtorch, jax.numpy as jnp
@@ -102,6 +114,14 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
         return node_in_graph(_run, function, args, kwargs)
     tensors, tree = split_jax((args, kwargs), is_tensor)
     _check_devices(tensors)
+    tensors = list(map(unwrap_if_dead, tensors))
+    if records_operators():
+        raise RuntimeError(
+            "torch.func.linearize and make_fx record operators of torch alone, and the code calls a JAX function "
+            f"({_name(function)}): use torch.func.jvp, or call the JAX function outside"
+        )
+    if differentiated_or_batched(tensors):
+        return in_transforms.call(call_jax, function, _tree_key(tree), tree, tensors)
     arrays = [contiguous_array(t) for t in tensors]
     inputs = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
     if tracing.active():
@@ -152,8 +172,15 @@ def _run(
     mode = fake_mode(tensors)
     if mode is None:
         return call_jax(function, *args, **kwargs)
+    if not all(map(mode.is_our_fake, tensors)):
+        # AOTAutograd runs the graph again, to record operators of torch: it would record none for this node.
+        raise RuntimeError(
+            "this backend of torch.compile takes operators of torch alone, and the code calls a JAX function "
+            f"({_name(function)}): use backend='jax'"
+        )
     _check_devices(tensors)
-    flat, results = _flattened(function, tree)
+    wide = _is_wide(to_numpy(t.dtype) for t in tensors)
+    flat, results = _flattened(function, _name(function), tree, wide)
     avals = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
     with jax.enable_x64(True):
         first, second = map(iter, jax.eval_shape(flat, *avals))
@@ -170,7 +197,7 @@ def _fake(aval: jax.ShapeDtypeStruct, requires_grad: bool) -> Tensor:
     tensor = torch.empty(
         aval.shape, dtype=to_torch(aval.dtype), device="jax", requires_grad=requires_grad
     )
-    return tensor.clone() if requires_grad else tensor  # the result of an operator is no leaf
+    return tensor.clone() if requires_grad else tensor  # the result of an operator is not a leaf
 
 
 def _is_cacheable(function: Callable[..., object]) -> bool:
@@ -184,17 +211,21 @@ def _is_cacheable(function: Callable[..., object]) -> bool:
 
 
 def _key(tree: Tree, arrays: list[Array]) -> Hashable:
-    statics = tuple(map(by_value, tree.statics))
     signatures = tuple((a.shape, a.dtype, a.sharding) for a in arrays)
-    return of_jax(), tree.structure, tuple(tree.indices), statics, signatures
+    return of_jax(), *_tree_key(tree), signatures
+
+
+def _tree_key(tree: Tree) -> tuple[Hashable, ...]:
+    return tree.structure, tuple(tree.indices), tuple(map(by_value, tree.statics))
 
 
 def _inlined(
     function: Callable[..., object], tree: Tree, arrays: list[Array], inputs: list[int]
 ) -> _Specialization:
-    """The function for the open trace, of which it becomes a part."""
-    flat, results = _flattened(function, tree)
-    return _Specialization(_bridge(function, flat, arrays, inputs), results)
+    """The function as a part of the open trace."""
+    wide = _is_wide(a.dtype for a in arrays)
+    flat, results = _flattened(function, _name(function), tree, wide)
+    return _Specialization(_bridge(function, flat, tree, arrays, inputs), results)
 
 
 def _traced(
@@ -202,8 +233,11 @@ def _traced(
 ) -> _Specialization:
     """The function, traced once for all of its programs, while the values that it reads are recorded."""
     recorder = Recorder(function)
-    flat, results = _flattened(lambda *args, **kwargs: recorder.run(args, kwargs), tree)
-    with jax.enable_x64(True):
+    wide = _is_wide(a.dtype for a in arrays)
+    flat, results = _flattened(
+        lambda *args, **kwargs: recorder.run(args, kwargs), _name(function), tree, wide
+    )
+    with width.of_torch(), placement.without_context_mesh():
         jaxpr = jax.make_jaxpr(flat)(*avals_of(arrays))
     count = sum(results.differentiable)
 
@@ -216,37 +250,90 @@ def _traced(
         for _, reference in recorder.tensors.values()
         if (tensor := reference()) is not None
     ]
-    bridge = _bridge(function, replay, arrays, inputs)
+    bridge = _bridge(function, replay, tree, arrays, inputs, named_meshes(jaxpr.jaxpr))
     return _Specialization(bridge, results, recorder.notes.build_guards(), read)
 
 
-def _flattened(function: Callable[..., object], tree: Tree) -> tuple[FlatFunction, _Results]:
+def _is_wide(dtypes: Iterable[np.dtype]) -> bool:
+    """Whether a JAX function computes with 64 bits: by the user's setting, or because one of its arguments has them."""
+    return width.of_user() or any(map(width.is_wide, dtypes))
+
+
+def _flattened(
+    function: Callable[..., object], name: str, tree: Tree, wide: bool
+) -> tuple[FlatFunction, _Results]:
     """The function of the arrays alone, and the description of its results, which each of its runs fills in."""
     described = _Results()
 
-    def flat(*operands: Array) -> tuple[list[Array], list[Array]]:
+    def results_of(*operands: Array) -> list[Array]:
         args, kwargs = tree.filled(operands)
-        with users_only():
+        with users_only(), placement.for_user_code():
             leaves, structure = jax.tree.flatten(function(*args, **kwargs))
-        results = [jnp.asarray(leaf) for leaf in leaves]
-        differentiable = [bool(jnp.issubdtype(r.dtype, jnp.inexact)) for r in results]
-        described.structure, described.differentiable = structure, differentiable
-        return (
-            [r for r, s in zip(results, differentiable, strict=True) if s],
-            [r for r, s in zip(results, differentiable, strict=True) if not s],
-        )
+        results = [_as_array(leaf, name) for leaf in leaves]
+        described.structure = structure
+        described.differentiable = [bool(jnp.issubdtype(r.dtype, jnp.inexact)) for r in results]
+        return results
+
+    run = results_of if wide else width.narrow(results_of)
+
+    def flat(*operands: Array) -> tuple[list[Array], list[Array]]:
+        pairs = list(zip(run(*operands), described.differentiable, strict=True))
+        return [r for r, s in pairs if s], [r for r, s in pairs if not s]
 
     return flat, described
 
 
+def _as_array(leaf: object, name: str) -> Array:
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"the JAX function {name} returns a value of type {type(leaf).__name__}, but its results must be arrays "
+            "or numbers, in pytrees: return other values from the code that calls it"
+        ) from None
+
+
 def _bridge(
-    function: Callable[..., object], flat: FlatFunction, arrays: list[Array], inputs: list[int]
+    function: Callable[..., object],
+    flat: FlatFunction,
+    tree: Tree,
+    arrays: list[Array],
+    inputs: list[int],
+    meshes: Sequence[Sharding] = (),
 ) -> Bridge:
-    name = getattr(function, "__name__", type(function).__name__)
     where = placement.current()
     if arrays and not isinstance(arrays[0], jax.core.Tracer):
         where = arrays[0].sharding
-    return Bridge(CompiledFunction(flat, avals_of(arrays), inputs, name=name), where)
+    compiled = CompiledFunction(
+        flat,
+        avals_of(arrays),
+        inputs,
+        name=_name(function),
+        input_names=_input_names(function, tree, arrays),
+        meshes=meshes,
+    )
+    return Bridge(compiled, where)
+
+
+def _input_names(function: Callable[..., object], tree: Tree, arrays: Sequence[Array]) -> list[str]:
+    """Names of the arrays for views: the function's parameters, with the path of each array within its parameter."""
+    args, kwargs = tree.filled(arrays)
+    named = [*zip(parameter_names(function, len(args)), args, strict=True), *sorted(kwargs.items())]
+    paths = [
+        readable(f"{name}{jax.tree_util.keystr(path)}")
+        for name, value in named
+        for path, _ in jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_none)[0]
+    ]
+    return [paths[i] for i in tree.indices]
+
+
+def _name(function: Callable[..., object]) -> str:
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
+
+
+def _is_none(leaf: object) -> bool:  # a leaf for `split_jax`, too
+    return leaf is None
 
 
 def _rebuild(call: _Specialization, outputs: Sequence[Tensor], others: Sequence[Array]) -> object:

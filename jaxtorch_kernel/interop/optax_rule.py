@@ -22,7 +22,7 @@ from ..dispatch.read import contiguous_array
 from ..operators.borrow import borrowed
 from ..operators.bridge import avals_of
 from ..operators.sharing import tensor_of
-from ..programs import tracing
+from ..programs import tracing, width
 from ..programs.compiled import build
 from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
@@ -74,7 +74,7 @@ class Rule:
         """The state before the first step: a tensor for each leaf, by name."""
         # optax computes in 32 bits unless a parameter has 64, as it does outside jaxtorch. Captured code is traced with
         # 64-bit dtypes enabled.
-        self._wide = any(p.dtype.to_real().itemsize > 4 for p in params)
+        self._wide = any(width.is_wide(to_numpy(p.dtype)) for p in params)
         with torch.no_grad():
             detached = [p.detach() for p in params]
             arrays = [

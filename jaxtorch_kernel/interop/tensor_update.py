@@ -25,6 +25,7 @@ from ..programs.compiled import build
 from ..programs.compiling import Executable
 from ..programs.errors import explain
 from ..programs.stats import FunctionRecord, TraceRecord
+from ..storage import placement
 from ..storage.buffer import Buffer, buffer_of, spec_of, wrap
 from ..storage.layout import plan
 
@@ -99,7 +100,7 @@ class TensorUpdate:
         donated_arrays = {id(operands[i]) for i in donated}
         for i in {*range(len(operands))} - {*donated}:
             if id(operands[i]) in donated_arrays:  # such as a gradient that is its parameter
-                operands[i] = operands[i].copy()
+                operands[i] = placement.copied(operands[i])
         signature = (key, tuple((a.shape, a.dtype, a.sharding) for a in operands), tuple(donated))
         execute = self._programs.get(signature)
         if execute is None:
@@ -137,7 +138,7 @@ def assign(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
             if tensor.device.type == "jax":
                 buffers.append(buffer_of(tensor))
                 with jax.enable_x64(True):
-                    array = jax.device_put(contiguous_array(value), buffers[-1].spec.placement)
+                    array = placement.moved(contiguous_array(value), buffers[-1].spec.placement)
                 arrays.append(array)
         store(buffers, arrays)
         for tensor, value in zip(tensors, converted, strict=True):

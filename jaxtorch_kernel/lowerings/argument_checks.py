@@ -19,7 +19,7 @@ _ALWAYS = """
     bucketize cummax cummin elu_backward histc histogram index_add index_copy index_fill index_reduce
     index_select leaky_relu_backward masked_scatter multi_margin_loss multilabel_margin_loss_forward
     nll_loss2d_forward nll_loss_forward put renorm rrelu_with_noise
-    rrelu_with_noise_backward searchsorted soft_margin_loss take
+    rrelu_with_noise_backward searchsorted smooth_l1_loss soft_margin_loss take
 """
 
 # Checked only if the dtypes of the operands differ, because these kernels are slow.

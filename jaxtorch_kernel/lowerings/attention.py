@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .matmul import product
 from .promote import cast, widen
 from .registry import lower
 from .types import Array, Operand, Pair, Scalar
@@ -55,7 +56,7 @@ def attend(
     key, value = _for_heads_of(query, key), _for_heads_of(query, value)
     wide = widen(query)[0].dtype
     scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
-    logits = jnp.matmul(query, key.swapaxes(-1, -2), preferred_element_type=wide)
+    logits = product(query, key.swapaxes(-1, -2))
     logits = logits * cast(scale, wide)
     if is_causal:
         rows, columns = logits.shape[-2:]
@@ -67,7 +68,7 @@ def attend(
         logits = logits + bias.astype(wide)
     powers, total = _softmax_parts(logits)
     # Divide last: half types then round the weights before the division, where rounding loses the least.
-    sums = jnp.matmul(powers.astype(value.dtype), value, preferred_element_type=wide)
+    sums = product(powers.astype(value.dtype), value)
     return (sums / total).astype(query.dtype)
 
 

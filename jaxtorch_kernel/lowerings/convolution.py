@@ -87,6 +87,8 @@ def _check(
 
 def _exchange_channels(weight: Array, groups: int) -> Array:
     """Reorder (in, out / groups, ...) to (out, in / groups, ...)."""
+    if groups == 1:
+        return weight.swapaxes(0, 1)
     into, out, *window = weight.shape
     parts = weight.reshape(groups, into // groups, out, *window).swapaxes(1, 2)
     return parts.reshape(groups * out, into // groups, *window)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -64,9 +65,51 @@ def geqrf(self: Array) -> Pair:
     return transposed.mT, tau
 
 
+def _reflected(x: Array, reflectors: Array, tau: Array, adjoint: bool = False) -> Array:
+    """The product of Householder reflectors, or its adjoint, times `x`, one reflector after the other.
+
+    Args:
+        x: (..., m, c).
+        reflectors: (..., m, n), whose column i has the part below the diagonal of reflector i, and is 1 on it.
+        tau: (..., k), with k <= n.
+    """
+    count = tau.shape[-1]
+    columns = jnp.tril(reflectors[..., :count], -1)
+    columns = columns + jnp.eye(columns.shape[-2], count, dtype=x.dtype)
+
+    def step(x: Array, reflector: Pair) -> tuple[Array, None]:
+        column, scale = reflector
+        along = (column.conj()[..., None] * x).sum(-2, keepdims=True)
+        return x - scale[..., None, None] * column[..., None] * along, None
+
+    scales = jnp.moveaxis(tau.conj() if adjoint else tau, -1, 0)
+    return jax.lax.scan(step, x, (jnp.moveaxis(columns, -1, 0), scales), reverse=not adjoint)[0]
+
+
+def _derivative_of(
+    function: Callable[..., Array], plain: Callable[..., Array]
+) -> Callable[..., Array]:
+    """A function whose derivative JAX lacks, with that of another of equal values."""
+    ruled = jax.custom_jvp(function)
+
+    @ruled.defjvp
+    def derivative(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> Pair:
+        return ruled(*primals), jax.jvp(plain, primals, tangents)[1]
+
+    return ruled
+
+
+def _product_of_reflectors(reflectors: Array, tau: Array) -> Array:
+    start = jnp.eye(reflectors.shape[-2], reflectors.shape[-1], dtype=reflectors.dtype)
+    return _reflected(jnp.broadcast_to(start, reflectors.shape), reflectors, tau)
+
+
+_householder_product = _derivative_of(linalg.householder_product, _product_of_reflectors)
+
+
 @lower("linalg_householder_product")
 def householder_product(input: Array, tau: Array) -> Array:
-    return linalg.householder_product(input, tau)
+    return _householder_product(input, tau)
 
 
 if hasattr(linalg, "ormqr"):  # new in jax 0.10; without it, the operator runs on the CPU
@@ -75,7 +118,15 @@ if hasattr(linalg, "ormqr"):  # new in jax 0.10; without it, the operator runs o
     def ormqr(
         self: Array, input2: Array, input3: Array, left: bool = True, transpose: bool = False
     ) -> Array:
-        return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
+        def multiplied(self: Array, input2: Array, input3: Array) -> Array:
+            return linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
+
+        def by_reflectors(self: Array, input2: Array, input3: Array) -> Array:
+            if left:
+                return _reflected(input3, self, input2, transpose)
+            return _reflected(input3.mT.conj(), self, input2, not transpose).mT.conj()
+
+        return _derivative_of(multiplied, by_reflectors)(self, input2, input3)
 
 
 @lower("_linalg_eigh")

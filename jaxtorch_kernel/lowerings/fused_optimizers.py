@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .promote import cast, widen
 from .registry import lower
-from .types import Array, Operand, Scalar
+from .types import Array, Number, Operand, Scalar
 
 Arrays = list[Array]
-# (index of the parameter, parameter, gradient, states...) -> (new parameter, new states...)
+# (parameter, gradient, states..., values that are only read...) -> (new parameter, new states...)
 Rule = Callable[..., tuple[Array, ...]]
 
 
@@ -26,19 +28,28 @@ def _step(
     maximize: bool,
     grad_scale: Operand | None,
     found_inf: Operand | None,
+    read: tuple[Arrays, ...] = (),
 ) -> list[Arrays]:
-    """The new contents of `lists`: parameters, gradients, then states. Empty lists are skipped."""
-    columns = []
-    for i, old in enumerate(zip(*(items for items in lists if items), strict=True)):
+    """The new contents of `lists`: parameters, gradients, then states. Empty lists are skipped.
+
+    The rule is an inner function, so it is traced and lowered once for all parameters of a shape.
+    """
+    lists = tuple(items for items in lists if items)
+
+    @jax.jit
+    def step(*values: Array) -> list[Array]:
+        old, given = values[: len(lists)], values[len(lists) :]
         param, grad, *states = widen(*old)
         if grad_scale is not None:
             grad = grad / cast(grad_scale, grad.dtype)
-        param, *states = rule(i, param, -grad if maximize else grad, *states)
+        param, *states = rule(param, -grad if maximize else grad, *states, *given)
         new = [n.astype(o.dtype) for n, o in zip((param, grad, *states), old, strict=True)]
         if found_inf is not None:
             skip = cast(found_inf, jnp.float32) != 0
             new = [jnp.where(skip, o, n) for n, o in zip(new, old, strict=True)]
-        columns.append(new)
+        return new
+
+    columns = [step(*values) for values in zip(*lists, *read, strict=True)]
     return [list(items) for items in zip(*columns, strict=True)]
 
 
@@ -60,40 +71,57 @@ def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
         grad_scale: Operand | None = None,
         found_inf: Operand | None = None,
     ) -> list[Arrays]:
-        def correction(beta: Scalar, i: int) -> Array:
-            # In float64, as in torch: 1 - 0.999 ** 1 has only three correct digits in float32.
-            return 1 - cast(beta, jnp.float64) ** state_steps[i].astype(jnp.float64)
-
         def rule(
-            i: int, param: Array, grad: Array, average: Array, square: Array, *maxima: Array
+            param: Array, grad: Array, average: Array, square: Array, *others: Array
         ) -> tuple[Array, ...]:
+            *maxima, count = others
             dtype = param.dtype
-            decay, rate = cast(weight_decay, dtype), cast(lr, dtype)
+            rate = cast(lr, dtype)
             if decoupled:
-                param = param - rate * decay * param
+                param = param * (1 - rate * cast(weight_decay, dtype))
             else:
-                grad = grad + decay * param
+                grad = _decayed(grad, weight_decay, param)
             average = average + (1 - cast(beta1, dtype)) * (grad - average)
             decay_of_square = cast(beta2, dtype)
             square = decay_of_square * square + (1 - decay_of_square) * grad * grad
-            maxima = tuple(jnp.maximum(m, square) for m in maxima)
-            size = rate / correction(beta1, i).astype(dtype)
-            scale = jnp.sqrt(correction(beta2, i)).astype(dtype)
+            maxima = [jnp.maximum(m, square) for m in maxima]
+            size = rate / _correction(beta1, count, dtype)
+            scale = jnp.sqrt(_correction(beta2, count, dtype))
             deviation = jnp.sqrt(maxima[0] if amsgrad else square) / scale
             param = param - size * average / (deviation + cast(eps, dtype))
             return param, average, square, *maxima
 
         lists = (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
-        return _step(rule, lists, maximize, grad_scale, found_inf)
+        return _step(rule, lists, maximize, grad_scale, found_inf, (state_steps,))
 
     return adam
+
+
+def _decayed(grad: Array, weight_decay: Scalar, param: Array) -> Array:
+    """The gradient with decay; without it, the same to the last bit: 0 * inf is nan, and -0 + 0 is 0."""
+    decay = cast(weight_decay, grad.dtype)
+    return jnp.where(decay != 0, grad + decay * param, grad)
+
+
+def _correction(beta: Scalar, count: Array, dtype: np.dtype) -> Array:
+    """`1 - beta**count`, correct to the last digits: in float32, `1 - 0.999**1` has only three.
+
+    torch computes it in float64. So does an eager program, where `beta` is an operand. In captured code `beta` is
+    known, and nothing needs 64 bits, which TPUs do not have.
+    """
+    value = beta.value if isinstance(beta, Number) else beta
+    if isinstance(value, jax.core.Tracer):
+        return (1 - cast(beta, jnp.float64) ** count.astype(jnp.float64)).astype(dtype)
+    with np.errstate(divide="ignore"):  # of 0 it is -inf
+        logarithm = np.log(np.asarray(value, np.float64))
+    return -jnp.expm1(count.astype(dtype) * logarithm.astype(dtype))
 
 
 lower("_fused_adam", "_fused_adam.tensor_lr", meta=False, by_position=True)(_adam(decoupled=False))
 lower("_fused_adamw", "_fused_adamw.tensor_lr", meta=False, by_position=True)(_adam(decoupled=True))
 
 
-# The first step is no program of its own, which would be compiled for that step alone.
+# The first step has no separate program, which would be compiled for that step only.
 @lower("_fused_sgd", "_fused_sgd.tensor_lr", flags=["is_first_step"], meta=False, by_position=True)
 def sgd(
     self: Arrays,
@@ -109,9 +137,9 @@ def sgd(
     grad_scale: Operand | None = None,
     found_inf: Operand | None = None,
 ) -> list[Arrays]:
-    def rule(i: int, param: Array, grad: Array, *buffer: Array) -> tuple[Array, ...]:
+    def rule(param: Array, grad: Array, *buffer: Array) -> tuple[Array, ...]:
         dtype = param.dtype
-        grad = grad + cast(weight_decay, dtype) * param
+        grad = _decayed(grad, weight_decay, param)
         if buffer:
             factor = cast(momentum, dtype)
             updated = factor * buffer[0] + (1 - cast(dampening, dtype)) * grad
@@ -136,14 +164,15 @@ def adagrad(
     grad_scale: Operand | None = None,
     found_inf: Operand | None = None,
 ) -> list[Arrays]:
-    def rule(i: int, param: Array, grad: Array, total: Array) -> tuple[Array, Array]:
+    def rule(param: Array, grad: Array, total: Array, count: Array) -> tuple[Array, Array]:
         dtype = param.dtype
-        grad = grad + cast(weight_decay, dtype) * param
+        grad = _decayed(grad, weight_decay, param)
         total = total + grad * grad
-        rate = cast(lr, dtype) / (1 + (state_steps[i] - 1) * cast(lr_decay, dtype))
+        rate = cast(lr, dtype) / (1 + (count - 1) * cast(lr_decay, dtype))
         return param - rate.astype(dtype) * grad / (jnp.sqrt(total) + cast(eps, dtype)), total
 
-    return _step(rule, (self, grads, state_sums), maximize, grad_scale, found_inf)
+    lists = (self, grads, state_sums)
+    return _step(rule, lists, maximize, grad_scale, found_inf, (state_steps,))
 
 
 @lower("_fused_adagrad", meta=False, by_position=True)

@@ -41,15 +41,24 @@ def _grouped(self: Array, mat2: Array, ends: Array) -> Array:
     # Accumulated in the operands' dtype: on the CPU, XLA has no grouped product of half types with float32 sums.
     sizes = jnp.diff(ends, prepend=np.zeros(1, ends.dtype)).astype(np.int32)
     if self.ndim == 2 and mat2.ndim == 3:
-        return lax.ragged_dot(self, mat2, sizes)
+        return _ragged_dot(self, mat2, sizes)
     if self.ndim == 3:
-        return lax.ragged_dot(mat2.T, self.mT, sizes).T
+        return _ragged_dot(mat2.T, self.mT, sizes).T
     return _along_the_sum(self, mat2, sizes)
+
+
+def _ragged_dot(a: Array, b: Array, sizes: Array) -> Array:
+    return lax.ragged_dot(a, b, sizes, precision=_precision(a))
+
+
+def _precision(a: Array) -> lax.Precision | None:
+    """The default for numbers of 16 bits and fewer, which need no other; libtpu compiles no other for them."""
+    return lax.Precision.DEFAULT if a.dtype.itemsize <= 2 else None
 
 
 @jax.custom_vjp
 def _along_the_sum(a: Array, b: Array, sizes: Array) -> Array:
-    return lax.ragged_dot_general(a, b, sizes, _ALONG_THE_SUM)
+    return lax.ragged_dot_general(a, b, sizes, _ALONG_THE_SUM, precision=_precision(a))
 
 
 def _forward(a: Array, b: Array, sizes: Array) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -59,7 +68,7 @@ def _forward(a: Array, b: Array, sizes: Array) -> tuple[Array, tuple[Array, Arra
 def _backward(saved: tuple[Array, Array, Array], grad: Array) -> tuple[Array, Array, None]:
     """The gradient of a product with groups along the sum, which JAX does not have."""
     a, b, sizes = saved
-    return lax.ragged_dot(b, grad.mT, sizes).T, lax.ragged_dot(a.T, grad, sizes), None
+    return _ragged_dot(b, grad.mT, sizes).T, _ragged_dot(a.T, grad, sizes), None
 
 
 _along_the_sum.defvjp(_forward, _backward)

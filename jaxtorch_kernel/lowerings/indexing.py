@@ -17,7 +17,7 @@ from typing import TypedDict
 import jax.numpy as jnp
 import numpy as np
 
-from .promote import cast
+from .promote import cast, kind_of
 from .registry import lower
 from .types import Array, Operand, Scalar, Subscript
 
@@ -40,6 +40,13 @@ def narrow(index: Array) -> Array:
     return index.astype(np.int32)
 
 
+def added(x: Array, subscript: Subscript, values: Array, mode: IndexMode) -> Array:
+    """`x.at[subscript].add(values, **mode)`; the sum of booleans is their logical or, as in torch."""
+    elements = x.at[subscript]
+    write = elements.max if x.dtype == np.bool_ else elements.add
+    return write(values, **mode)
+
+
 def _subscript(indices: Sequence[Array | None]) -> Subscript:
     return tuple(slice(None) if i is None else narrow(i) for i in indices)
 
@@ -60,21 +67,23 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> Array:
-    if self.dtype != values.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, "
-            f"got {self.dtype} for the destination and {values.dtype} for the source."
-        )
     masks = [(d, i) for d, i in enumerate(indices) if i is not None and i.dtype == np.bool_]
+    if masks and values.size == 1 and not accumulate and kind_of(values.dtype) != "c":
+        values = cast(
+            values, self.dtype
+        )  # torch runs `masked_fill`, which takes a number of any dtype
+    if self.dtype != values.dtype:
+        raise TypeError(
+            "dtypes differ"
+        )  # torch's error is raised for it, of the shapes or the dtypes
     if masks:
         ((d, mask),) = masks
         new = self + values if accumulate else values
         # The mask covers dimensions d, d + 1, ...; the value covers the dimensions after them.
         return jnp.where(mask.reshape(mask.shape + (1,) * (self.ndim - d - mask.ndim)), new, self)
-    elements = self.at[_subscript(indices)]
-    if not accumulate:
-        return elements.set(values, mode=IN_BOUNDS)
-    return elements.add(values, mode=IN_BOUNDS)
+    if accumulate:
+        return added(self, _subscript(indices), values, {"mode": IN_BOUNDS})
+    return self.at[_subscript(indices)].set(values, mode=IN_BOUNDS)
 
 
 def _clamped(self: Array, indices: Sequence[Array | None]) -> Subscript:
@@ -120,7 +129,7 @@ def index_select(self: Array, dim: int, index: Array) -> Array:
 def index_add(self: Array, dim: int, index: Array, source: Array, alpha: Scalar = 1) -> Array:
     rows, subscript = along(self, dim, index)
     source = _source(source, rows, dim, index) * cast(alpha, self.dtype)
-    return rows.at[subscript].add(source, **EXACT).reshape(self.shape)
+    return added(rows, subscript, source, EXACT).reshape(self.shape)
 
 
 @lower("index_copy")
@@ -152,9 +161,10 @@ def take(self: Array, index: Array) -> Array:
 
 @lower("put")
 def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
-    elements = self.reshape(-1).at[narrow(index).reshape(-1)]
-    write = elements.add if accumulate else elements.set
-    return write(source.reshape(-1), mode=IN_BOUNDS).reshape(self.shape)
+    flat, at = self.reshape(-1), narrow(index).reshape(-1)
+    if accumulate:
+        return added(flat, (at,), source.reshape(-1), {"mode": IN_BOUNDS}).reshape(self.shape)
+    return flat.at[at].set(source.reshape(-1), mode=IN_BOUNDS).reshape(self.shape)
 
 
 def _rank(mask: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from .nondifferentiable import with_derivatives
@@ -219,8 +220,9 @@ def nll_loss_backward(
         grad_output = grad_output / total_weight
     weights = _class_weights(target, weight, ignore_index, self.dtype)
     grads = jnp.where(target == ignore_index, 0, -weights * grad_output)
-    classes = jax.lax.broadcasted_iota(target.dtype, self.shape, axis)
-    chosen = classes == jnp.expand_dims(target, axis)
+    # 32 bits hold a class. A TPU would compare 64 of them for each class of each element, in halves.
+    classes = jax.lax.broadcasted_iota(np.int32, self.shape, axis)
+    chosen = classes == jnp.expand_dims(target.astype(np.int32), axis)
     return jnp.where(chosen, jnp.expand_dims(grads, axis), 0)
 
 

@@ -7,11 +7,13 @@ the dispatch rounds a result only once, after the scaled sum of `addmm`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 
 from ..storage.dtypes import row_of
@@ -27,7 +29,42 @@ def product(a: Array, b: Array, dtype: DTypeLike | None = None) -> Array:
         # torch's kernels raise this error, its Meta kernels do not.
         names = " != ".join(row.c_name for x in (a, b) if (row := row_of(x.dtype)) is not None)
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {names}")
-    return jnp.matmul(a, b, preferred_element_type=dtype or opmath(a.dtype))
+    if dtype is not None:
+        return jnp.matmul(a, b, preferred_element_type=dtype)
+    return contracted(jnp.matmul, a, b)
+
+
+def contracted(contract: Callable[..., Array], *factors: Array) -> Array:
+    """A contraction, accumulated and returned in the opmath dtype of its factors.
+
+    Its gradients are contractions of factors' dtypes, too. JAX would multiply a gradient in float32 with a half type:
+    on a TPU that takes several passes, and a copy in float32 of each gradient.
+
+    Args:
+        contract: a function of the factors that is linear in each, with `preferred_element_type`, such as `jnp.matmul`.
+    """
+    dtype = factors[0].dtype
+    wide = opmath(dtype)
+    if wide == dtype or any(f.dtype != dtype for f in factors):
+        return contract(*factors, preferred_element_type=wide)
+
+    @jax.custom_jvp
+    def of_halves(*factors: Array) -> Array:
+        return contract(*factors, preferred_element_type=wide)
+
+    def tangent_of(
+        primals: Sequence[Array], tangents: Sequence[Array | SymbolicZero]
+    ) -> tuple[Array, Array]:
+        result = of_halves(*primals)
+        total = jnp.zeros_like(result)
+        for i, tangent in enumerate(tangents):
+            if not isinstance(tangent, SymbolicZero):
+                own = (*primals[:i], tangent, *primals[i + 1 :])
+                total += contract(*own, preferred_element_type=dtype).astype(wide)
+        return result, total
+
+    of_halves.defjvp(tangent_of, symbolic_zeros=True)
+    return of_halves(*factors)
 
 
 def _scaled(x: Array, factor: Operand) -> Array:
@@ -132,8 +169,7 @@ def addmm_dtype(
 
 @lower("addbmm")
 def addbmm(self: Array, batch1: Array, batch2: Array, beta: Scalar = 1, alpha: Scalar = 1) -> Array:
-    dtype = opmath(batch1.dtype)
-    total = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=dtype)
+    total = contracted(partial(jnp.einsum, "bij,bjk->ik"), batch1, batch2)
     return accumulate(self, total, beta, alpha)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .indexing import EXACT, IndexMode
 from .types import Array, Arrays, Subscript
@@ -15,6 +16,8 @@ def multiply_at(x: Array, subscript: Subscript, rows: Array, mode: IndexMode = E
     Args:
         subscript: slices and integer arrays; `x[subscript]` and `rows` have the same shape.
     """
+    if x.dtype == np.bool_:  # their product is the logical and
+        return x.at[subscript].min(rows, **mode)
     indices = [i for i in subscript if not isinstance(i, slice)]
 
     def with_indices(indices: Arrays) -> Subscript:

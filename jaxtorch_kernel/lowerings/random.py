@@ -185,7 +185,7 @@ def bernoulli_with(draws: Draws, self: Array, p: Operand = 0.5) -> Array:
 def _flips(draws: Draws, shape: Sequence[int], p: Operand) -> Array:
     dtype = _float_for(p.dtype) if isinstance(p, Array) else np.dtype(np.float32)
     if kind_of(dtype) == "c":
-        raise TypeError("a complex number is no probability")
+        raise TypeError("a complex number is not a probability")
     return draws.uniform(shape, dtype) < cast(p, dtype)
 
 

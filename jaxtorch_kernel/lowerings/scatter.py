@@ -1,15 +1,20 @@
 """`gather`, `scatter` and their reductions: one index per element, along one dimension.
 
 The index may be smaller than the other tensors; only the part within its extent is used.
+
+Along each other dimension in which the index has the size of the tensor, they are one `vmap` (`_by_rows`). XLA then
+knows that no row needs another one: rows on several devices are not gathered.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .indexing import EXACT, along, narrow
+from .indexing import EXACT, added, along, narrow
 from .products import multiply_at
 from .promote import cast, kind_of, opmath
 from .registry import lower
@@ -24,6 +29,8 @@ _METHODS = {
     "amin": "min",
     "amax": "max",
 }
+# Of booleans, the sum is the logical or, and the product the logical and.
+_OF_BOOLEANS = {"add": "max", "multiply": "min"}
 
 
 def _coordinates(dim: int, index: Array) -> Subscript:
@@ -37,13 +44,40 @@ def _extent(x: Array, index: Array) -> Array:
     return jnp.atleast_1d(x)[tuple(slice(n) for n in index.shape)]
 
 
+def _by_rows(
+    function: Callable[..., Array], self: Array, dim: int, index: Array, *others: Array
+) -> Array:
+    """`function(self, dim, index, *others)`, mapped over the dimensions that only enumerate rows.
+
+    Args:
+        function: treats each row alone.
+        dim: that along which the index selects.
+        index: with as many dimensions as `self`, and at least one.
+        others: of the shape of the index, or scalars.
+    """
+    dim %= index.ndim
+    rows = [d for d in range(index.ndim) if d != dim and index.shape[d] == self.shape[d]]
+
+    def inner(*arrays: Array) -> Array:
+        x, indices, *rest = arrays
+        return function(x, dim - sum(d < dim for d in rows), indices, *rest)
+
+    for i in reversed(range(len(rows))):  # i dimensions were taken by the maps around this one
+        axis = rows[i] - i
+        inner = jax.vmap(inner, [axis if x.ndim else None for x in (self, index, *others)], axis)
+    return inner(self, index, *others)
+
+
 @lower("gather")
 def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Array:
     shape, index = index.shape, jnp.atleast_1d(index)
     if not index.size:
         return jnp.zeros(shape, self.dtype)
-    subscript = _coordinates(dim, index)
-    return jnp.atleast_1d(self).at[subscript].get(**EXACT).reshape(shape)
+    return _by_rows(_gathered, jnp.atleast_1d(self), dim, index).reshape(shape)
+
+
+def _gathered(self: Array, dim: int, index: Array) -> Array:
+    return self.at[_coordinates(dim, index)].get(**EXACT)
 
 
 @lower("scatter.src")
@@ -75,9 +109,17 @@ def _scattered(self: Array, dim: int, index: Array, src: Array, method: str) -> 
     index = jnp.atleast_1d(index)
     if not index.size:
         return self
+    src = jnp.asarray(src)
     src = _extent(src, index) if src.ndim else src
-    elements = jnp.atleast_1d(self).at[_coordinates(dim, index)]
-    return getattr(elements, method)(src, **EXACT).reshape(self.shape)
+    if self.dtype == np.bool_:
+        method = _OF_BOOLEANS.get(method, method)
+
+    def scattered(self: Array, dim: int, index: Array, src: Array) -> Array:
+        elements = self.at[_coordinates(dim, index)]
+        result: Array = getattr(elements, method)(src, **EXACT)
+        return result
+
+    return _by_rows(scattered, jnp.atleast_1d(self), dim, index, src).reshape(self.shape)
 
 
 def _identity(reduce: str, dtype: np.dtype) -> float:
@@ -106,9 +148,9 @@ def _reduced(
         self = jnp.where(_selected(self, subscript), np.array(_identity(reduce, wide), wide), self)
     if reduce == "prod":
         return multiply_at(self, subscript, src)
-    total = self.at[subscript].add(src, **EXACT)
-    if reduce != "mean":
-        return total
+    if reduce == "sum":
+        return added(self, subscript, src, EXACT)
+    total = self.at[subscript].add(src, **EXACT)  # of booleans refused, as by torch
     counts = jnp.full(self.shape, int(include_self), np.int32)
     counts = jnp.maximum(counts.at[subscript].add(1, **EXACT), 1).astype(wide)
     return total // counts if kind_of(wide) == "i" else total / counts
@@ -167,11 +209,13 @@ def scatter_reduce(
     index = jnp.atleast_1d(index)
     if not index.size:
         return self
-    target = jnp.atleast_1d(self)
-    subscript = _coordinates(dim, index)
     wide = opmath(self.dtype)
-    result = _reduced(target, subscript, _extent(src, index), reduce, include_self, wide)
-    return result.reshape(self.shape)
+
+    def reduced(self: Array, dim: int, index: Array, src: Array) -> Array:
+        return _reduced(self, _coordinates(dim, index), src, reduce, include_self, wide)
+
+    target, src = jnp.atleast_1d(self), _extent(src, index)
+    return _by_rows(reduced, target, dim, index, src).reshape(self.shape)
 
 
 @lower("index_reduce")

@@ -77,7 +77,7 @@ def repeat(self: Array, repeats: Sequence[int]) -> Array:
 
 @lower("flip")
 def flip(self: Array, dims: Sequence[int]) -> Array:
-    return jnp.flip(self, tuple(dims)) if dims else self
+    return jnp.flip(self, tuple(dims)) if dims and self.ndim else self
 
 
 @lower("roll")

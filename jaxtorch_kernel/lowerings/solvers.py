@@ -93,6 +93,44 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
     return cholesky_solve(identity, self, upper)
 
 
+def _used(s: Array, cutoff: Array) -> Array:
+    """Which singular values count."""
+    return s > cutoff * s.max(-1, keepdims=True, initial=0)
+
+
+def _inverted(a: Array, cutoff: Array) -> tuple[Array, Array, Array, Array]:
+    """The factors of A, with the inverses of the singular values that count between them, and all singular values."""
+    u, s, vh = factors(a, False)
+    used = _used(s, cutoff)
+    return u, jnp.where(used, 1 / jnp.where(used, s, 1), 0).astype(a.dtype), vh, s
+
+
+@jax.custom_jvp
+def _least_norm(a: Array, b: Array, cutoff: Array) -> Pair:
+    """The least-norm solution by singular values, and the singular values.
+
+    The derivative is that of the pseudoinverse P of constant rank (Golub and Pereyra, 1973):
+    dP = -P dA P + P P* dA* (1 - A P) + (1 - P A) dA* P* P. Through the derivatives of singular vectors, singular values
+    that are close to each other would cost most digits.
+    """
+    u, inverse, vh, s = _inverted(a, cutoff)
+    return vh.mT.conj() @ (inverse[..., None] * (u.mT.conj() @ b)), s
+
+
+@_least_norm.defjvp
+def _least_norm_derivative(
+    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Pair, Pair]:
+    (a, b, cutoff), (da, db, _) = primals, tangents
+    x, s = _least_norm(a, b, cutoff)
+    u, inverse, vh, _ = _inverted(a, cutoff)
+    p = vh.mT.conj() @ (inverse[..., None] * u.mT.conj())
+    across = da.mT.conj()
+    outside = across @ (p.mT.conj() @ x)
+    dx = p @ (db - da @ x + p.mT.conj() @ (across @ (b - a @ x))) + outside - p @ (a @ outside)
+    return (x, s), (dx, jnp.zeros_like(s))
+
+
 def least_squares(a: Array, b: Array, rcond: Operand, driver: str) -> tuple[Array, ...]:
     """The least-norm solution, squared residuals, rank and singular values.
 
@@ -109,13 +147,10 @@ def least_squares(a: Array, b: Array, rcond: Operand, driver: str) -> tuple[Arra
             x = q @ solve_triangular(r, b, upper=True, adjoint=True)
         rank, s = jnp.full(a.shape[:-2], min(m, n)), jnp.zeros((*a.shape[:-2], min(m, n)), real)
     else:
-        u, s, vh = factors(a, False)
         cutoff = cast(rcond, real) if isinstance(rcond, Number) else None
         if cutoff is None:
             cutoff = jnp.asarray(jnp.finfo(a.dtype).eps * max(m, n), real)
-        used = s > cutoff * s.max(-1, keepdims=True, initial=0)
-        inverse = jnp.where(used, 1 / jnp.where(used, s, 1), 0).astype(a.dtype)
-        x = vh.mT.conj() @ (inverse[..., None] * (u.mT.conj() @ b))
-        rank = used.sum(-1, dtype=np.int64)
+        x, s = _least_norm(a, b, cutoff)
+        rank = _used(s, cutoff).sum(-1, dtype=np.int64)
     residual = b - a @ x
     return x, jnp.square(jnp.abs(residual)).sum(-2), rank.astype(np.int64), s

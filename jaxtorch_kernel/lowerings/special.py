@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import lax
@@ -46,20 +47,25 @@ def _digamma(self: Array) -> Array:
 
 @with_derivatives(None, lambda tangent, _, x, q: tangent * -x * _zeta(x + 1, q))
 def _zeta(self: Array, other: Array) -> Array:
-    """Hurwitz's zeta function. JAX's is right only for positive `other`, so negative ones are first raised by 1 until
-    they are positive."""
     self, other = jnp.broadcast_arrays(self, other)
+    return _hurwitz(self, other, lambda q: q**-self)
 
-    def negative(q: Array) -> Array:
-        return (q < 0) & (q != jnp.floor(q))
+
+def _hurwitz(self: Array, other: Array, power: Callable[[Array], Array]) -> Array:
+    """Hurwitz's zeta function by JAX's, which is right for arguments above 0 and exact to the last digits from 1 on.
+
+    So smaller ones are first raised by 1 until they are not. Each step adds a term of the sum, which is `power` of q.
+    """
+
+    def below(q: Array) -> Array:
+        return (q < 1) & ((q > 0) | (q != jnp.floor(q)))
 
     def move(state: tuple[Array, Array]) -> tuple[Array, Array]:
         q, total = state
-        below = negative(q)
-        return jnp.where(below, q + 1, q), total + jnp.where(below, q**-self, 0)
+        return jnp.where(below(q), q + 1, q), total + jnp.where(below(q), power(q), 0)
 
     start = (other, jnp.zeros_like(other))
-    q, total = lax.while_loop(lambda state: jnp.any(negative(state[0])), move, start)
+    q, total = lax.while_loop(lambda state: jnp.any(below(state[0])), move, start)
     pole = (other <= 0) & (other == jnp.floor(other)) & (self > 1)
     value = jnp.where(pole, jnp.inf, total + special.zeta(self, q))
     return jnp.where(self < 1, jnp.nan, value)
@@ -131,10 +137,11 @@ if hasattr(special, "erfcx"):  # new in jax 0.10.1; without it, the operator run
 
 @with_derivatives(lambda tangent, _, x: tangent * _polygamma(2, x))
 def _trigamma(x: Array) -> Array:
-    """The trigamma function, by reflection below 1/2 as in torch: near the poles, the digits depend on the method."""
+    """The trigamma function, by reflection below 1/2. The distance of x to its nearest integer is exact: the sine of it
+    keeps the last digits near the poles."""
     low = x < 0.5
     upper = special.zeta(jnp.full_like(x, 2), jnp.where(low, 1 - x, x))
-    return jnp.where(low, (jnp.pi / jnp.sin(jnp.pi * x)) ** 2 - upper, upper)
+    return jnp.where(low, (jnp.pi / jnp.sin(jnp.pi * (x - jnp.round(x)))) ** 2 - upper, upper)
 
 
 @lower("polygamma")
@@ -152,7 +159,11 @@ def _polygamma(n: int, x: Array) -> Array:
     def higher(x: Array) -> Array:
         order = jnp.asarray(n + 1, x.dtype)
         sign = 1 if n % 2 else -1
-        return sign * jnp.exp(lax.lgamma(order)) * _zeta(order, x)
+        # A power with an integer exponent: near a pole, where one term is all of the sum, it keeps the last digits.
+        zeta = _hurwitz(jnp.full_like(x, n + 1), x, lambda q: lax.integer_pow(q, -(n + 1)))
+        return (
+            sign * math.factorial(n) * zeta if n < 30 else sign * jnp.exp(lax.lgamma(order)) * zeta
+        )
 
     return higher(x)
 

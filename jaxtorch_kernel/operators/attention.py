@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -14,7 +15,7 @@ from ..lowerings.attention import attend, attend_backward
 from ..lowerings.registry import Lowering
 
 Tensor = torch.Tensor
-
+Size = tuple[int, ...]
 
 _forward = Operation(None, Lowering(attend), name="scaled_dot_product_attention")
 
@@ -76,6 +77,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """The composite, as one operator where that is possible."""
     _validate(query, key, value, attn_mask, is_causal)
+    mask_size = None if attn_mask is None else tuple(attn_mask.shape)
+    _check_sizes(tuple(query.shape), tuple(key.shape), tuple(value.shape), mask_size, enable_gqa)
     # The decomposition raises torch's errors for integers and complex numbers.
     fused = query.is_floating_point() and private.fused_attention_enabled()
     if fused and not dropout_p:
@@ -118,6 +121,47 @@ def _validate(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, ca
         )
     if mask is not None and causal:
         raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
+
+
+@lru_cache(4096)
+def _check_sizes(query: Size, key: Size, value: Size, mask: Size | None, enable_gqa: bool) -> None:
+    """Raise for sizes that do not fit together. The lowering repeats heads of keys, also without `enable_gqa`."""
+    if query[-1] != key[-1]:
+        raise _mismatch("query and key", "last", query, key)
+    if key[-2] != value[-2]:
+        raise _mismatch("key and value", "second last", key, value)
+    if enable_gqa:
+        if min(map(len, (query, key, value))) < 3:
+            raise IndexError("enable_gqa=True needs a dimension of heads, the third last")
+        if any(not heads or query[-3] % heads for heads in (key[-3], value[-3])):
+            raise RuntimeError(
+                "Number of heads in key and value must divide the number of heads in query, but got "
+                f"{query[-3]}, {key[-3]} and {value[-3]} for query, key and value."
+            )
+        key, value = ((*x[:-3], query[-3], *x[-2:]) for x in (key, value))
+    weights = (*_broadcast("query and key", query[:-2], key[:-2]), query[-2], key[-2])
+    if mask is not None and _broadcast("scores and attn_mask", weights, mask) != weights:
+        raise RuntimeError(
+            f"attn_mask of shape {[*mask]} has more dimensions than the scores, {[*weights]}"
+        )
+    _broadcast("query and value", weights[:-2], value[:-2])
+
+
+def _broadcast(names: str, a: Size, b: Size) -> Size:
+    """The size that both have together; torch's error if there is none."""
+    for i, (m, n) in enumerate(zip(reversed(a), reversed(b), strict=False), 1):
+        if m != n and 1 not in (m, n):
+            raise RuntimeError(
+                f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension "
+                f"{max(len(a), len(b)) - i} ({names} of scaled_dot_product_attention)"
+            )
+    return tuple(torch.broadcast_shapes(a, b))
+
+
+def _mismatch(names: str, which: str, a: Size, b: Size) -> Exception:
+    return RuntimeError(
+        f"scaled_dot_product_attention: {names} must have the same {which} size, but have the shapes {[*a]} and {[*b]}"
+    )
 
 
 @kernel("_nested_tensor_from_mask_left_aligned")

@@ -23,6 +23,7 @@ from ..dispatch.results import Fresh, wrap_result
 from ..programs import tracing, watching
 from ..programs.compiled import CompiledFunction
 from ..programs.errors import explain
+from ..storage import placement
 from ..storage.buffer import buffer_of, spec_of
 from ..storage.dtypes import to_torch
 from ..storage.layout import is_array
@@ -84,7 +85,8 @@ class Bridge:
             None if flow is None or all(f.issuperset(everything) for f in flow) else list(flow)
         )
         self.name = compiled.name
-        self.sharding = sharding
+        # That of an input, on a mesh of one device, has its rank; the outputs have others.
+        self.sharding = placement.replicated(sharding)
         self.leaves: list[Fresh] = []
         self.other_leaves: dict[int, Fresh] = {}
         self._pullback: Bridge | None = None
@@ -128,7 +130,7 @@ class Bridge:
     # -- tensors over outputs --------------------------------------------------------------------------------------
 
     def _leaf(self, array: jax.Array) -> Fresh:
-        """The layout of a tensor over one output. On a mesh, XLA chose how it lies; a traced output lies nowhere."""
+        """The layout of a tensor over one output. On a mesh, XLA chose its sharding; a traced output has none."""
         chosen = self.compiled.on_mesh and not isinstance(array, jax.core.Tracer)
         return result_leaf(array, array.sharding if chosen else self.sharding)
 
@@ -195,7 +197,7 @@ class Bridge:
         return self.wrap_all(outputs[:count]), outputs[count:]
 
     def _save(self, ctx: _Context) -> None:
-        """Let torch save what the backward needs, so that it reaches `saved_tensors_hooks`."""
+        """Let torch save the values for the backward pass, so that they reach `saved_tensors_hooks`."""
         arrays, ctx.saved = jax.tree.flatten((ctx.residuals, ctx.pullback))
         ctx.residuals = ctx.pullback = None
         ctx.save_for_backward(*map(self.wrap, arrays))
@@ -238,7 +240,10 @@ class Bridge:
     def _pulled_back(self, ctx: _Context, cotangents: Sequence[jax.Array]) -> list[jax.Array]:
         residuals, pullback = self._saved(ctx)
         if residuals is not None:
-            return self.compiled.pull_back(residuals, cotangents)
+            try:
+                return self.compiled.pull_back(residuals, cotangents)
+            except jax.errors.JaxRuntimeError as error:
+                raise explain(error, self.name) from None
         return _pulled_back(pullback or _forward(self.compiled, _unfreed(ctx))[1], cotangents)
 
     def _second(self) -> Bridge:
@@ -256,8 +261,9 @@ class Bridge:
                 *(jax.ShapeDtypeStruct(x.size, x.spec.dtype) for x in self.leaves),
             ]
             inputs = [*first.inputs, *range(count, count + len(self.leaves))]
+            name = f"{self.name} (pullback)"
             second = CompiledFunction(
-                function, avals, inputs, name=f"{self.name} (pullback)", cause=first.cause
+                function, avals, inputs, name=name, cause=first.cause, meshes=first.meshes
             )
             self._pullback = Bridge(second, self.sharding, self.layouts)
         return self._pullback
@@ -283,7 +289,7 @@ def _pulled_back(pullback: Pullback, cotangents: Sequence[jax.Array]) -> list[ja
 
 
 def _free(ctx: _Context) -> None:
-    """Let go of what the backward pass needed, as torch frees saved tensors.
+    """Free the values that the backward pass needed, as torch frees saved tensors.
 
     The result of a call outlives its backward pass: a loss that is kept would keep every residual, and an optimizer
     that updates a parameter in place would have to copy it first, since this node also refers to its array.
@@ -311,7 +317,7 @@ def _or_zeros(cotangent: Tensor | None, leaf: Fresh) -> Tensor:
 
 
 def layouts(tensors: Sequence[Tensor]) -> Layouts:
-    """Size and stride of the tensors that are not their buffer's array as it is: transposed, channels last."""
+    """Size and stride of the tensors that differ from their buffer's array: transposed, channels last."""
     return {i: (t.shape, t.stride()) for i, t in enumerate(tensors) if not is_array(t)}
 
 

@@ -22,6 +22,7 @@ from ..programs import tracing
 from ..storage import transfer
 from ..storage.buffer import buffer_of, spec_of, wrap_sized
 from ..storage.dtypes import to_torch
+from ..storage.placement import copied
 
 Tensor = torch.Tensor
 
@@ -112,4 +113,4 @@ def row_major(array: jax.Array) -> jax.Array:
     layout = array.format.layout  # type: ignore[attr-defined]  # not in JAX's stubs
     if layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim)):
         return array
-    return array.copy()
+    return copied(array)

@@ -18,7 +18,7 @@ from ..base import torch_views
 from ..dispatch.operation import Operation
 from ..dispatch.read import host_array
 from ..dispatch.registry import kernel
-from ..dispatch.targets import write_out
+from ..dispatch.targets import type_name, write_out
 from ..lowerings.registry import Lowering
 from ..programs.site import printing
 from ..storage.layout import contiguous_strides
@@ -69,7 +69,14 @@ def kernel_with_out(name: str, out_name: str) -> Callable[[TensorKernel], Tensor
 
     def register(function: TensorKernel) -> TensorKernel:
         def with_out(*args: object, out: Tensor, **kwargs: object) -> Tensor:
-            return write_out(out, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            if out.dtype != result.dtype:
+                wanted, given = type_name(result.dtype), type_name(out.dtype)
+                raise RuntimeError(
+                    f"{name.split('.')[0]}: Expected out tensor to have scalar type {wanted} "
+                    f"but got scalar type {given}"
+                )
+            return write_out(out, result)
 
         kernel(name)(function)
         kernel(out_name)(with_out)

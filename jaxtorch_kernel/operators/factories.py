@@ -25,7 +25,7 @@ from ..storage.checks import check_index, check_layout
 from ..storage.dtypes import to_numpy, to_torch
 from ..storage.layout import contiguous_strides, is_row_major
 from ..storage.transfer import zeros
-from .storages import adopt, storage_over
+from .storages import adopt, sized
 
 Tensor = torch.Tensor
 
@@ -192,15 +192,9 @@ def _grow(tensor: Tensor, count: int) -> None:
 def set_geometry(
     tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
 ) -> None:
-    """Set size, stride and offset in place, over the same buffer.
-
-    If its Storage is too small, the tensor gets a new one that holds the same Buffer. torch cannot resize a Storage of
-    a Python device, and tensors are aliases here if they share a Buffer.
-    """
-    buffer = buffer_of(tensor)
-    storage = tensor.untyped_storage()
-    if private.reported_bytes(storage) < buffer.spec.nbytes:
-        storage = storage_over(buffer)
+    """Set size, stride and offset in place, over the same buffer."""
+    buffer_of(tensor)
+    storage = sized(tensor.untyped_storage())
     private.put_on_storage(tensor, storage, int(offset), size, stride)
     moves.note()
 
@@ -269,8 +263,7 @@ def _set(
     stride: Sequence[int],
 ) -> Tensor:
     buffer = attached(storage)
-    if buffer is not None and private.reported_bytes(storage) < buffer.spec.nbytes:
-        storage = storage_over(buffer)
+    storage = sized(storage)
     if buffer is not None and not offset and is_row_major(tuple(size), tuple(stride)):
         adopt(buffer, self.dtype, size)
     private.put_on_storage(self, storage, int(offset), size, stride)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..base import torch_changes
 from ..base import torch_private as private
 from ..programs import rng, tracing
 from ..storage import placement
@@ -110,7 +111,7 @@ class JaxGenerator(private.CpuGenerator):
         return f"<torch.Generator of the jax device, seed {self.initial_seed()}>"
 
 
-private.not_opaque(JaxGenerator)
+torch_changes.not_opaque(JaxGenerator)
 
 
 def _restored(state: torch.Tensor) -> JaxGenerator:

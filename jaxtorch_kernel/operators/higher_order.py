@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..base import torch_private as private
+from ..base import torch_changes
 from ..dispatch.schema import Kernel
 from ..programs import tracing
 
@@ -25,9 +25,9 @@ _OPERATORS = {
 def install() -> None:
     """Register the device's kernels of these operators."""
     for operator, (module, function) in _OPERATORS.items():
-        private.implement_higher_order(operator, _late(module, function))
-    private.call_higher_order_directly()
-    private.checkpoint_by(_late("capture.checkpoint", "checkpoint"), tracing.active)
+        torch_changes.implement_higher_order(operator, _late(module, function))
+    torch_changes.call_higher_order_directly()
+    torch_changes.checkpoint_by(_late("capture.checkpoint", "checkpoint"), tracing.active)
 
 
 def _late(module: str, name: str) -> Kernel:

@@ -8,13 +8,14 @@ import torch
 
 from ..base.torch_private import OpOverload, overload
 from ..dispatch.registry import kernel
+from ..programs.site import warn
 from .choice import operation_of
 
 Tensor = torch.Tensor
 
 
 _MASKS = (torch.bool, torch.uint8)
-
+_UINT8 = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 
 _INDICES = (torch.int64, torch.int32)
 
@@ -28,6 +29,8 @@ def _expanded(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | N
     result: list[Tensor | None] = []
     for position, i in enumerate(indices):
         if i is not None and i.dtype in _MASKS:
+            if i.dtype == torch.uint8:
+                warn(_UINT8)
             d = len(result)
             if i.shape != self.shape[d : d + i.dim()]:
                 raise IndexError(

@@ -4,6 +4,8 @@
   `x.numpy()`, which promises shared memory, still raises torch's error, which advises to call `.cpu()` first.
 * `jnp.stack([x, y])` and `jnp.ones(3) + x` use a tensor's array, through JAX's protocol `__jax_array__`. JAX calls it
   when a function converts its arguments, but not when the whole function is under `jax.jit` (`jnp.sin`).
+* `repr(x)` of a tensor over several processes reads a full copy in this process, or shows no values: torch would run
+  operators on it, which every process would have to call.
 * `__dlpack__` and `__dlpack_device__` export the device's array: torch's versions would export an invalid pointer.
 
 `.data = ` across devices needs no method, nor does `module.to("jax")`, whose parameters remain the same objects: torch
@@ -20,13 +22,16 @@ import torch
 import torch.utils.dlpack
 from torch.overrides import has_torch_function_unary
 
-from ..storage import moves
+from ..programs import tracing
+from ..storage import moves, placement
+from ..storage.buffer import attached
 from .dlpack import device_of, export
 from .sharing import array_of
 
 Tensor = torch.Tensor
 
 _array = Tensor.__array__
+_repr = Tensor.__repr__
 _dlpack = Tensor.__dlpack__
 _dlpack_device = Tensor.__dlpack_device__
 
@@ -54,6 +59,22 @@ def __jax_array__(self: Tensor) -> jax.Array:
     array = array_of(self, None if self.device.type == "jax" else True)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     return array if array.dtype == dtype else array.astype(dtype)
+
+
+def __repr__(self: Tensor, *, tensor_contents: str | None = None) -> str:
+    if not placement.any_mesh or not _is_jax(self) or tensor_contents is not None:
+        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # torch has it
+    buffer = attached(self.untyped_storage())
+    if buffer is None or buffer.spec.placement.is_fully_addressable or tracing.active():
+        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # torch has it
+    if placement.is_readable(buffer.spec.placement):
+        copy = self.detach().cpu().to(self.device).requires_grad_(self.requires_grad)
+        return _repr(copy)
+    spec = getattr(buffer.spec.placement, "spec", buffer.spec.placement)
+    return (
+        f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype}, sharding={spec}: "
+        "this process holds one part; call jaxtorch.gather(x) in every process to read all of it)"
+    )
 
 
 def __dlpack__(self: Tensor, **options: Any) -> object:
@@ -87,6 +108,7 @@ def install() -> None:
     library.impl("record_stream", _record_stream, "PrivateUse1")
     for method, original in (
         (__array__, _array),
+        (__repr__, _repr),
         (__dlpack__, _dlpack),
         (__dlpack_device__, _dlpack_device),
     ):

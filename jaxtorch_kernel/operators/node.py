@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 class Context(Protocol):
-    """What torch offers of a node. The functions add attributes."""
+    """torch's interface of a node. The functions add attributes."""
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
@@ -27,7 +27,7 @@ class Context(Protocol):
         """Whether missing cotangents are zeros rather than None."""
 
     def mark_non_differentiable(self, *results: Tensor) -> None:
-        """Say which results have no gradient."""
+        """Declare the results without a gradient."""
 
 
 C = TypeVar("C", bound=Context, contravariant=True)

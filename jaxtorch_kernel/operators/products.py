@@ -1,10 +1,10 @@
 """`linear`, `matmul`, `einsum` and `tensordot` as one operator each, forward and backward.
 
-torch composes them of other operators, which reshape tensors of more than two dimensions to matrices. A reshape costs a
-call, and XLA gathers a tensor that is sharded over an inner dimension to reshape it.
+torch composes them of other operators, which reshape tensors of more than two dimensions to matrices. Each reshape is a
+call, and to reshape a tensor that is sharded over an inner dimension, XLA gathers it.
 
-For `linear` and `matmul` torch also has gradient formulas (`LinearBackward0`), for devices with a kernel of their own.
-The device has one (`lowerings/matmul.py`), and the functions here, which torch calls above autograd, choose:
+For `linear` and `matmul` torch also has gradient formulas (`LinearBackward0`), for devices with their own kernels. This
+device has them (`lowerings/matmul.py`), and the functions here, which torch calls above autograd, choose:
 
 * no gradient is recorded: the kernel;
 * torch's formula applies: autograd's node, then the kernel;
@@ -17,6 +17,7 @@ The backward operators are composed of their parts for a second derivative too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ import torch
 
 from ..base import torch_private as private
 from ..dispatch.registry import above_autograd, kernel
-from ..lowerings.promote import opmath
+from ..lowerings.matmul import contracted
 from .choice import operation_of
 from .composite import Composite
 
@@ -72,7 +73,7 @@ def linear_backward(
     self: Tensor, grad_output: Tensor | None, weight: Tensor, output_mask: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `linear`'s input, weight and bias that are wanted."""
-    if grad_output is None:  # an undefined gradient stands for zeros
+    if grad_output is None:  # an undefined gradient means zeros
         return None, None, None
     tensors = (self, grad_output, weight)
     if not (private.interposed(tensors) or _recorded(tensors)):
@@ -121,16 +122,13 @@ def _of_factors(
 def _einsum(
     equation: str, tensors: Sequence[jax.Array], path: Sequence[int] | None = None
 ) -> jax.Array:
-    dtype = opmath(tensors[0].dtype)
-    result: jax.Array = jnp.einsum(equation, *tensors, preferred_element_type=dtype)
-    return result
+    return contracted(partial(jnp.einsum, equation), *tensors)
 
 
 def _tensordot(
     self: jax.Array, other: jax.Array, dims_self: Sequence[int], dims_other: Sequence[int]
 ) -> jax.Array:
-    dims = (dims_self, dims_other)
-    return jnp.tensordot(self, other, dims, preferred_element_type=opmath(self.dtype))
+    return contracted(partial(jnp.tensordot, axes=(dims_self, dims_other)), self, other)
 
 
 _contraction = Composite(_einsum, aten.einsum.default)
@@ -141,7 +139,7 @@ _dot = Composite(_tensordot, aten.tensordot.default)
 def einsum(
     equation: str, tensors: Sequence[Tensor], *, path: Sequence[int] | None = None
 ) -> Tensor:
-    """The sum of products, as one contraction for each pair of operands. The path is XLA's business."""
+    """The sum of products, as one contraction for each pair of operands; `path` is left to XLA."""
     if len(tensors) < 2 or not _are_factors(tensors):  # of one operand, it may be a view
         return aten.einsum.default.decompose(equation, tensors, path=path)
     return _contraction(equation, list(tensors))

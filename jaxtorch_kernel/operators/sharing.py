@@ -23,6 +23,7 @@ from ..storage import placement
 from ..storage.buffer import buffer_of
 from ..storage.checks import check_index
 from ..storage.dtypes import to_numpy, to_torch
+from ..storage.placement import copied
 from ..storage.transfer import as_numpy, host_values, put, to_host
 from .dlpack import array_over, from_dlpack, platform_of, row_major, single_device, tensor_over
 
@@ -82,7 +83,7 @@ def _array_under(tensor: Tensor, copy: bool | None) -> jax.Array:
         array, "converted to a JAX array (jaxtorch.call_jax calls a JAX function with it)"
     )
     if copy:
-        return array.copy() if array is memory else array
+        return copied(array) if array is memory else array
     if copy is False and array is not memory:
         raise _cannot_share("it is a view, and reading it from its buffer makes a copy")
     return array
@@ -176,7 +177,7 @@ def _on_the_device(array: jax.Array, target: torch.device, copy: bool | None) ->
     if copy is False and rows is not array:
         raise _cannot_share("its elements are not stored in row-major order")
     torch.jax.init()  # type: ignore[attr-defined]  # the device may not have been used before
-    return from_dlpack(array.copy() if copy and rows is array else rows)
+    return from_dlpack(copied(array) if copy and rows is array else rows)
 
 
 def _on_auto_axes(array: jax.Array) -> jax.Array:

@@ -53,6 +53,17 @@ def storage_over(buffer: Buffer) -> UntypedStorage:
     return attach(private.make_storage(buffer.spec.nbytes), buffer)
 
 
+def sized(storage: UntypedStorage) -> UntypedStorage:
+    """This Storage, or if it reports fewer bytes than it has (`storage.buffer.wrap`), one of the true size.
+
+    torch cannot resize a Storage of a Python device, and tensors are aliases here if they share a Buffer.
+    """
+    buffer = attached(storage)
+    if buffer is not None and private.reported_bytes(storage) < buffer.spec.nbytes:
+        return storage_over(buffer)
+    return storage
+
+
 def _nbytes(self: UntypedStorage) -> int:
     # The C++ object of a result reports 0 bytes (`storage.buffer.wrap`). The size of a fake tensor is symbolic and must
     # stay so: an `int` here would make Dynamo recompile for each size.

@@ -63,17 +63,21 @@ def _unique(
     return_counts: bool,
     name: str,
 ) -> Triple:
-    count = max(self.dim(), 1)
+    count = self.dim()
+    if dim is not None and not count:
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     if dim is not None and not -count <= dim < count:
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})"
         )
-    dim = None if dim is None or not self.dim() else dim % self.dim()
+    dim = None if dim is None else dim % count
     along = self.shape if dim is None else self.shape[dim : dim + 1]
     none = torch.empty(0, dtype=torch.int64, device="jax")
     if not self.numel():
         if dim is not None and self.shape[dim]:
-            raise RuntimeError("There are 0 sized dimensions, and they aren't selected")
+            raise RuntimeError(
+                "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+            )
         inverse = torch.empty(along, dtype=torch.int64, device="jax") if return_inverse else none
         shape = (0,) if dim is None else self.shape
         return torch.empty(shape, dtype=self.dtype, device="jax"), inverse, none

@@ -69,11 +69,11 @@ def view(
 
 
 def _noted(source: Tensor, views: Views) -> Views:
-    """Tell an open trace about views; returns them."""
+    """Report views to an open trace; returns them."""
     if tracing.depth:
         trace = tracing.current()
-        if trace is not None:
-            trace.add_views(source, views)
+        if trace is not None and trace.differentiable:
+            trace.active.add_views(source, views)
     return views
 
 
@@ -122,6 +122,12 @@ for _name in VIEWS:
 
 def _same(self: Tensor) -> Tensor:
     return _noted(self, torch_views.alias_at(self, self.shape, self.stride(), 0))
+
+
+@kernel("alias_copy")
+def alias_copy(self: Tensor) -> Tensor:
+    """A copy. Torch's kernel copies an `alias`, and a trace would not know that a gradient flows to the alias."""
+    return self.clone(memory_format=torch.contiguous_format)
 
 
 @kernel("_conj")

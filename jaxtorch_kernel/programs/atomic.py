@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from ..storage.buffer import Buffer
+from ..storage.placement import copied
 
 _set_array = vars(Buffer)["array"].__set__
 # A program with its operands. Calling it by `_launch` runs no Python.
@@ -111,7 +112,7 @@ def ensure_unshared(buffer: Buffer) -> None:
     # The buffer, the local name, and getrefcount's own argument.
     if sys.getrefcount(array) > 3 and not isinstance(array, jax.core.Tracer):
         try:
-            buffer.array = array.copy()
+            buffer.array = copied(array)
         except DONATED_ERRORS:
             if not was_replaced([buffer], [array]):
                 raise

@@ -21,7 +21,7 @@ from ..base.jax_private import respect_checkpoints_within
 from ..base.naming import name_inputs
 from . import watching
 from .compiling import Executable, finish, phase
-from .meshes import avals_on_mesh, with_inputs_laid_out
+from .meshes import avals_on_mesh, with_resharded_inputs
 from .packing import Packing
 from .stats import ProgramRecord, TraceRecord, trace_here
 
@@ -98,6 +98,7 @@ class CompiledFunction:
         name: the name of the programs in profiles and messages.
         cause: the trace that the programs are recorded under; by default the open one.
         input_names: what views call the inputs.
+        meshes: those that the function names (`meshes.py`).
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class CompiledFunction:
         name: str = "jax",
         cause: TraceRecord | None = None,
         input_names: Sequence[str] = (),
+        meshes: Sequence[Sharding] = (),
     ):
-        on_mesh = avals_on_mesh(avals, name)
+        self.meshes = meshes
+        on_mesh = avals_on_mesh(avals, name, meshes)
         self.on_mesh = on_mesh is not None
         self.function, self.avals, self.name = function, on_mesh or list(avals), name
         self.input_names = list(input_names)
@@ -170,7 +173,7 @@ class CompiledFunction:
 
         Args:
             cotangents: of the outputs.
-            saved: what the forward program saved. On a mesh, XLA chose how it lies.
+            saved: what the forward program saved. On a mesh, XLA chose its sharding.
         """
         with self._lock:
             if self.backward is None:
@@ -179,8 +182,8 @@ class CompiledFunction:
                 if self.on_mesh:
                     arrays = (*saved, *cotangents)
                     given = [Aval(a.shape, a.dtype, sharding=a.sharding) for a in arrays]
-                    # With the inputs, because nothing else may lie on the mesh.
-                    together = avals_on_mesh([*self.avals, *given], self.name)
+                    # With the inputs, because they may be the only arrays on the mesh.
+                    together = avals_on_mesh([*self.avals, *given], self.name, self.meshes)
                     assert together is not None
                     avals = together[len(self.avals) :]
                 names = self._names_of_backward(len(cotangents))
@@ -200,7 +203,7 @@ class CompiledFunction:
             function, avals, donated, self.name, cause=self.cause, part=part, input_names=names
         )
         self.records[part] = built.record
-        return with_inputs_laid_out(built.call, avals) if self.on_mesh else built.call
+        return with_resharded_inputs(built.call, avals) if self.on_mesh else built.call
 
     def _names_of_backward(self, cotangents: int) -> list[str]:
         if not self.input_names:
@@ -252,7 +255,9 @@ class CompiledFunction:
         gradients = [g.conj() for g in pullback([c.conj() for c in operands[count:]])]
         if not self.on_mesh:
             return gradients
-        where = [self.avals[i].sharding for i in self.inputs]  # a gradient lies like its input
+        where = [
+            self.avals[i].sharding for i in self.inputs
+        ]  # a gradient has the sharding of its input
         return list(map(jax.lax.with_sharding_constraint, gradients, where))
 
     def of_inputs(self, arrays: Sequence[jax.Array]) -> FlatFunction:

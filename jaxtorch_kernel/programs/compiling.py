@@ -24,9 +24,13 @@ from contextlib import contextmanager
 import jax
 from jax.extend.core import Jaxpr
 
-from ..base.jax_private import LiveTrace, fast_call, stack, step_of, without_lowering
+from ..base.jax_live import LiveTrace, step_of
+from ..base.jax_private import CompilerOptions, fast_call, stack, without_lowering
 from ..storage.buffer import Origin
+from ..storage.placement import without_context_mesh
 from . import stats
+from .fusion import compiler_options
+from .jaxprs import jaxprs
 from .site import origin, site_of
 from .stats import TraceRecord
 
@@ -38,7 +42,8 @@ class Phase:
     """The step that a thread is performing on a program.
 
     Attributes:
-        step: "trace", "lowering" or "XLA".
+        step: "trace", "lowering" or "XLA"; "TPU" for waiting for the compiler of another chip; "profile" or
+            "checkpoint" for other work that takes long.
         cached: whether the executable came from the persistent cache; None while this is unknown.
         failed: it ended with an error or an interrupt.
     """
@@ -54,11 +59,13 @@ class Phase:
 
 phases: dict[int, list[Phase]] = {}  # by thread: its open phases, the innermost last
 on_phase: Callable[[], None] | None = None  # called when a thread opens its first phase
+# Called with the record of each program of captured code once it is compiled; must not raise.
+on_compiled: Callable[[stats.ProgramRecord], None] | None = None
 
 
 @contextmanager
 def phase(name: str, step: str = "trace") -> Iterator[Phase]:
-    """Report a program as being traced or compiled in the block."""
+    """Report a program as being traced or compiled in the block, where JAX has no context mesh."""
     thread = threading.get_ident()
     current = Phase(name, step)
     stack = phases.setdefault(thread, [])
@@ -66,7 +73,8 @@ def phase(name: str, step: str = "trace") -> Iterator[Phase]:
     if on_phase is not None and len(stack) == 1:
         on_phase()
     try:
-        yield current
+        with without_context_mesh():
+            yield current
     except BaseException:
         current.failed = True
         raise
@@ -149,26 +157,28 @@ def side_by_side(jobs: Sequence[Callable[[], object]]) -> None:
 
 
 class Handle:
-    """The data for inspecting a program: its executable, the trace that it was compiled from, and the Python stack.
+    """The data for inspecting a program: its executable, and what it was compiled from: trace, Python stack, options.
 
     JAX derives the source lines of a program from the stack at its lowering.
     """
 
-    __slots__ = ("__weakref__", "executable", "stack", "traced")
+    __slots__ = ("__weakref__", "executable", "options", "stack", "traced")
 
     def __init__(
         self,
         executable: jax.stages.Compiled,
         traced: jax.stages.Traced | LiveTrace | None,
         stack: object = None,
+        options: CompilerOptions | None = None,
     ):
         self.executable, self.traced, self.stack = executable, traced, stack
+        self.options = options
 
 
 _MOST_BYTES = 2**63 - 1
 
 
-def _check_sizes(jaxpr: Jaxpr, seen: set[int]) -> None:
+def _check_sizes(program: Jaxpr) -> None:
     """Refuse a program with an array whose size in bytes overflows: XLA would end the process.
 
     XLA multiplies the sizes in this order, so a later size of zero does not prevent its overflow.
@@ -176,25 +186,17 @@ def _check_sizes(jaxpr: Jaxpr, seen: set[int]) -> None:
     Raises:
         RuntimeError: with torch's message.
     """
-    if id(jaxpr) in seen:
-        return
-    seen.add(id(jaxpr))
-    for variables in (jaxpr.invars, *(equation.outvars for equation in jaxpr.eqns)):
-        for aval in [v.aval for v in variables]:
-            nbytes = getattr(getattr(aval, "dtype", None), "itemsize", 1)
-            shape = getattr(aval, "shape", ())
-            for n in shape:
-                nbytes *= n
-                if nbytes > _MOST_BYTES:
-                    raise RuntimeError(
-                        f"Storage size calculation overflowed with sizes={list(shape)}"
-                    )
-    for equation in jaxpr.eqns:
-        for inner in equation.params.values():
-            for part in inner if isinstance(inner, list | tuple) else (inner,):
-                part = getattr(part, "jaxpr", part)
-                if isinstance(part, Jaxpr):
-                    _check_sizes(part, seen)
+    for jaxpr in jaxprs(program):
+        for variables in (jaxpr.invars, *(equation.outvars for equation in jaxpr.eqns)):
+            for aval in [v.aval for v in variables]:
+                nbytes = getattr(getattr(aval, "dtype", None), "itemsize", 1)
+                shape = getattr(aval, "shape", ())
+                for n in shape:
+                    nbytes *= n
+                    if nbytes > _MOST_BYTES:
+                        raise RuntimeError(
+                            f"Storage size calculation overflowed with sizes={list(shape)}"
+                        )
 
 
 def finish(
@@ -207,18 +209,19 @@ def finish(
 ) -> tuple[Executable, stats.ProgramRecord]:
     """Compile a trace; returns its executable and its record."""
     started = time.perf_counter()
-    _check_sizes(traced.jaxpr.jaxpr, set())
+    _check_sizes(traced.jaxpr.jaxpr)
     with phase(name, "lowering") as current, jax.enable_x64(True):
         lowered = traced.lower()
         middle = time.perf_counter()
         current.step = "XLA"
-        executable = lowered.compile()
+        options = compiler_options(traced.jaxpr.jaxpr, avals)
+        executable = lowered.compile(options)
     done = time.perf_counter()
     call = fast_call(executable)
     if isinstance(call, jax.stages.Compiled):  # it takes no attributes
         call = functools.partial(call)
     frames = _behalf.frames or stack()
-    handle = call.program = Handle(executable, without_lowering(traced), frames)  # type: ignore[attr-defined]  # JAX's callable takes attributes
+    handle = call.program = Handle(executable, without_lowering(traced), frames, options)  # type: ignore[attr-defined]  # JAX's callable takes attributes
     caller = None if cause.site else _behalf.caller or origin(None)
     record = stats.ProgramRecord(
         name,
@@ -234,4 +237,6 @@ def finish(
     )
     cause.seconds = 0.0
     stats.compiled.append(record)
+    if on_compiled is not None and cause.function.captured:
+        on_compiled(record)
     return call, record

@@ -9,22 +9,26 @@ import torch
 
 from ..storage.buffer import Buffer
 from ..storage.transfer import has_failed
+from . import tracing
 from .site import describe, user_line
 
 
 def explain(error: Exception, name: str, where: str | None = None) -> Exception:
-    """The exception that torch users expect for an error of the XLA runtime in operator `name`.
+    """The exception that torch users expect for an error of the XLA runtime.
 
-    `where` is the line that launched the operator; by default the current line.
+    Args:
+        name: the operator or captured function that ran; "" if unknown, as in a backward pass.
+        where: the line that launched it; by default the current line.
     """
     text = str(error)
+    what = f" in `{name.removesuffix('.default')}`" if name else ""
     where = user_line() if where is None else where
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(
-            f"JAX ran out of device memory in aten::{name}{where}. `torch.jax.memory_summary()` shows how much "
+            f"JAX ran out of device memory{what}{where}. `torch.jax.memory_summary()` shows how much "
             f"is held; `del` unneeded tensors, or use smaller batches. XLA reports: {text}"
         )
-    return RuntimeError(f"XLA failed in aten::{name}{where}: {text}")
+    return RuntimeError(f"XLA failed{what}{where}: {text}")
 
 
 def explain_call(error: Exception, name: str, operands: Iterable[Buffer]) -> Exception:
@@ -46,14 +50,20 @@ def explain_buffer(error: Exception, buffer: Buffer) -> Exception:
     buffer.failed()
     origin = buffer.origin
     if origin is None:
-        return explain(error, "(a backward pass)", "")
+        return explain(error, "", "")
     program, code, instruction = origin
     return explain(error, "" if program is None else program.name, describe(code, instruction))
 
 
 def mixed_devices(name: str, other: torch.device) -> Exception:
     """torch's error for operands on several devices."""
+    advice = "Move one of them: `.to('jax')` or `.cpu()`."
+    if tracing.active():
+        advice = (
+            "Captured code takes its arguments to the jax device, and reads modules and other tensors where they are: "
+            "move them with `.to('jax')`."
+        )
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
-        f"jax:0 and {other}! (in {name}) Move one of them: `.to('jax')` or `.cpu()`."
+        f"jax:0 and {other}! (in {name}) {advice}"
     )

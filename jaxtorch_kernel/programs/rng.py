@@ -182,7 +182,7 @@ def _following(where: Sharding) -> Callable[[jax.Array], Sequence[jax.Array]]:
     def next_key(key: jax.Array) -> tuple[jax.Array]:
         return (split_key(key)[0],)
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), placement.without_context_mesh():
         aval = jax.ShapeDtypeStruct((2,), np.uint32, sharding=where)
         return fast_call(jax.jit(next_key).lower(aval).compile())
 
@@ -299,7 +299,7 @@ def fresh_seed() -> int:
     """A seed from the operating system.
 
     Raises:
-        Untraceable: in captured code, every run of which would have the same seed.
+        Untraceable: in captured code, because every run would have the same seed.
     """
     if _trace() is not None:
         from .tracing import Untraceable

@@ -6,6 +6,8 @@ import os
 import re
 import sys
 import sysconfig
+import warnings
+from collections.abc import Callable
 from types import CodeType, FrameType
 
 from ..storage.buffer import Named, Origin
@@ -113,18 +115,62 @@ def site_of(caller: Origin) -> tuple[str, int]:
     return code.co_filename, line_of(code, instruction)
 
 
+# Each maps the file of a notebook's cell to the cell's execution count. The IPython extension sets it.
+cell_of_file: list[Callable[[str], int | None]] = []
+_CELL = re.compile(r"<ipython-input-(\d+)-")
+
+
+def cell_number(file: str) -> int | None:
+    """The execution count of the notebook cell with this file name; None if the file is not a cell."""
+    for number in cell_of_file:
+        cell = number(file)
+        if cell is not None:
+            return cell
+    named = _CELL.match(file)
+    return int(named[1]) if named else None
+
+
+def place(file: str, line: int) -> str:
+    """A line of code in a message: as IPython writes it if the file is a cell.
+
+    Example:
+        >>> place("/home/me/train.py", 3)
+        '/home/me/train.py, line 3'
+        >>> place("<ipython-input-7-9853dc070f12>", 3)
+        'Cell In[7], line 3'
+    """
+    cell = cell_number(file)
+    return f"{file if cell is None else f'Cell In[{cell}]'}, line {line}"
+
+
 def describe(code: CodeType, instruction: int) -> str:
-    """ " (called in this cell, line n)"."""
-    name = code.co_filename
-    if "ipykernel_" in name or name.startswith("<ipython-input"):
-        name = "this cell"
-    return f" (called in {name}, line {line_of(code, instruction)})"
+    """ " (called in Cell In[3], line n)"."""
+    return f" (called in {place(code.co_filename, line_of(code, instruction))})"
 
 
 def user_line() -> str:
-    """ " (called in this cell, line n)" of the call that is running, or nothing without user code on the stack."""
+    """ " (called in Cell In[3], line n)" of the call that is running, or nothing without user code on the stack."""
     caller = origin(None)
     return "" if caller is None else describe(*caller[1:])
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of user code, whose file and line are shown; `stacklevel` would count our frames."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:  # in a backward pass, whose thread has no Python frames
+        warnings.warn(message, category, stacklevel=2)
+        return
+    names = frame.f_globals
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        names.get("__name__", "<unknown>"),
+        names.setdefault("__warningregistry__", {}),  # once for each line, as `warnings.warn`
+    )
 
 
 def printing() -> bool:

@@ -58,8 +58,8 @@ class Stacks:
     def names(self, names: Sequence[str]) -> list[str]:
         """The names of its inputs, made from those of the original."""
         columns = (column for group in self.groups for column in zip(*group, strict=True))
-        own = [names[i] for i in self.unstacked]
-        return [*own, *(stacked([names[i] for i in column]) for column in columns)]
+        unchanged = [names[i] for i in self.unstacked]
+        return [*unchanged, *(stacked([names[i] for i in column]) for column in columns)]
 
     def unpack(self, gradients: Sequence[Array]) -> dict[int, Array]:
         """The gradients of the original's inputs, by index, from the gradients of `inputs`."""
@@ -90,8 +90,9 @@ class StackedFunction(CompiledFunction):
         name: str,
         stacks: Stacks,
         names: Sequence[str],
+        meshes: Sequence[Sharding] = (),
     ):
-        super().__init__(function, avals, inputs, donated, name, input_names=names)
+        super().__init__(function, avals, inputs, donated, name, input_names=names, meshes=meshes)
         donated_here = [stacks.unstacked.index(i) for i in donated]
         self._stacks = stacks
         self._inner = CompiledFunction(
@@ -101,6 +102,7 @@ class StackedFunction(CompiledFunction):
             donated_here,
             name,
             input_names=stacks.names(names),
+            meshes=meshes,
         )
         self.records = self._inner.records
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import jax
@@ -28,6 +28,9 @@ class ProgramHolder(Protocol):
 
     def clear_cache(self) -> None:
         """Drop the programs."""
+
+
+_NOT_CAPTURED = ("engine", "eager", "deferred", "call_jax", "jax.jit")
 
 
 @dataclass(eq=False)  # hashed by identity
@@ -53,6 +56,11 @@ class FunctionRecord:
     title: str = ""
     caches: weakref.WeakSet[ProgramHolder] = field(default_factory=weakref.WeakSet, repr=False)
 
+    @property
+    def captured(self) -> bool:
+        """Whether it is captured code: not an eager operator, nor code that is JAX's already."""
+        return self.kind not in _NOT_CAPTURED
+
 
 @dataclass(eq=False)
 class TraceRecord:
@@ -63,6 +71,7 @@ class TraceRecord:
         state: the values that the program depends on at the time of the trace, by path (`capture/retraces.py`).
         reasons: why the function was retraced: what changed, and how to avoid it.
         seconds: run time of the traced code, counted once, for the first program compiled from the trace.
+        roles: what the inputs are to the training of a model, by their names (`capture/dependencies/labels.py`).
     """
 
     function: FunctionRecord
@@ -70,6 +79,7 @@ class TraceRecord:
     state: dict[str, object] | None = field(default=None, repr=False)
     reasons: list[Reason] = field(default_factory=list)
     seconds: float = 0.0
+    roles: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 class Reason(NamedTuple):

@@ -1,11 +1,11 @@
-"""Tracebacks as torch's own would be: the frames of the user and of the libraries that they call, none of jaxtorch's.
+"""Short tracebacks, like torch's own: the frames of the user and of the libraries that they call, without jaxtorch's.
 
 An operator on the CPU runs in C++ and has no frames. Here it runs in Python, some twenty frames deep, through torch
-again (Meta kernels) and through JAX. What is *shown* of an error leaves these frames out. The error itself keeps them:
-`jaxtorch.config(tracebacks="full")` shows them, also of an error that is past (`%tb`), and a debugger stops in them.
+again (Meta kernels) and through JAX. The *displayed* traceback omits these frames. The error itself keeps them:
+`jaxtorch.config(tracebacks="full")` shows them, also for an earlier error (`%tb`), and a debugger can stop in them.
 
-Nothing is done where errors are raised, so that calls cost nothing more. Whoever shows an error asks for `shortened`:
-the extension for a notebook (`jaxtorch.magics.tracebacks`), `sys.excepthook` for a script (`device/uncaught.py`).
+Nothing happens where errors are raised, so calls have no overhead. The code that displays an error uses `shortened`:
+the extension in a notebook (`jaxtorch.magics.tracebacks`), `sys.excepthook` in a script (`device/uncaught.py`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from typing import NamedTuple
 from ..base.options import config
 from .site import is_engine_file, is_user_file, package_of
 
-# Functions of torch that only pass a call on: what is called has a frame of its own. None: all functions of the file.
+# Functions that only pass a call on: what is called has a frame of its own. None: all functions of the file.
 _PASSING_ON: dict[str, tuple[str, ...] | None] = {
-    os.path.join("torch", *path.split("/")): names
+    os.path.join(*path.split("/")): names
     for path, names in {
-        "nn/modules/module.py": ("_wrapped_call_impl", "_call_impl", "inner"),
-        "autograd/graph.py": ("_engine_run_backward",),
-        "overrides.py": ("handle_torch_function",),
-        "utils/_contextlib.py": ("decorate_context",),
-        "utils/_device.py": ("__torch_function__",),
-        "_tensor_str.py": None,
+        "jaxtorch/operators/methods.py": ("__repr__",),  # calls torch's
+        "torch/nn/modules/module.py": ("_wrapped_call_impl", "_call_impl", "inner"),
+        "torch/autograd/graph.py": ("_engine_run_backward",),
+        "torch/overrides.py": ("handle_torch_function",),
+        "torch/utils/_contextlib.py": ("decorate_context",),
+        "torch/utils/_device.py": ("__torch_function__",),
+        "torch/_tensor_str.py": None,
     }.items()
 }
+# The user's own line names what it calls of JAX. JAX hides these frames too, but IPython would count them.
+_JAX = ("jax", "jaxlib")
 _PRINTING = os.sep + os.path.join("torch", "_tensor_str.py")
-# jaxtorch runs on these packages: what it calls in them is hidden with it, unless it is code that users call.
+# jaxtorch calls these packages: their frames are hidden with it, unless a user calls them directly.
 _BELOW = ("torch", "jax", "jaxlib", "numpy")
+# torch's compiler reads a compiled function some fifty frames deep; none of these frames is the user's code.
+_COMPILER = os.sep + os.path.join("torch", "_dynamo", "")
 _FOR_USERS = tuple(
     os.sep + os.path.join("torch", name, "") for name in ("nn", "optim", "distributions")
 )
@@ -49,7 +54,7 @@ class Links(NamedTuple):
 
 
 def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool:
-    """Whether an error, or one that it followed, passed through jaxtorch or one of these packages."""
+    """Whether an error, or one in its chain, passed through jaxtorch or one of these packages."""
     return any(
         is_engine_file(frame.f_code.co_filename)
         or (packages and package_of(frame.f_code.co_filename) in packages)
@@ -59,7 +64,7 @@ def is_ours(error: BaseException | None, packages: tuple[str, ...] = ()) -> bool
 
 
 def release_guards(error: BaseException | None) -> None:
-    """Enable `torch.func` again, if an error came up while torch printed a tensor.
+    """Enable `torch.func` again after an error while torch printed a tensor.
 
     torch disables it while it prints, until a local variable of its function dies. The error's frames would keep that
     variable as long as the error itself, which a notebook keeps until the next one.
@@ -73,10 +78,10 @@ def release_guards(error: BaseException | None) -> None:
 
 @contextmanager
 def shortened(error: BaseException | None) -> Iterator[None]:
-    """A scope in which an error, and those that it followed, have only the frames that concern the user.
+    """A scope in which an error and the errors in its chain have only the frames that concern the user.
 
-    An error that jaxtorch caught itself is not one of those: "During handling of the above exception" names none.
-    With `config(tracebacks="full")` nothing changes.
+    Errors that jaxtorch caught itself are removed from the chain, so that "During handling of the above exception"
+    never refers to one. With `config(tracebacks="full")` nothing changes.
     """
     chain = [] if config.tracebacks == "full" else _chain(error)
     before = [_links(each) for each in chain]
@@ -114,21 +119,21 @@ def shown_part(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _only_calls(file: str) -> bool:
-    """Whether a frame's file says nothing of who called: it is Python's or the shell's, which run hooks of ours."""
+    """Whether a frame's file does not tell who the caller is: Python and the shell also run our hooks."""
     return package_of(file) in (None, "IPython", "ipykernel") and not is_user_file(file)
 
 
 def _hidden(traceback: TracebackType | None) -> set[FrameType]:
-    """The frames that are not shown: ours and what they call of `_BELOW`, and `_PASSING_ON`."""
+    """The hidden frames: jaxtorch's, the compiler's and those of `_BELOW` that they call, JAX's, and `_PASSING_ON`."""
     hidden = set()
-    inside = False  # whether the frame is jaxtorch's, or called by it
+    inside = False  # whether the frame is jaxtorch's or the compiler's, or called by it
     for frame in _frames(traceback):
         file = frame.f_code.co_filename
-        if is_engine_file(file):
-            inside = True
+        if _is_internal(file):
+            inside = inside or _COMPILER in file or not passes_on(file, frame.f_code.co_name)
         elif inside:
             inside = not _is_for_users(frame)
-        if inside or _passes_on(frame):
+        if inside or package_of(file) in _JAX or passes_on(file, frame.f_code.co_name):
             hidden.add(frame)
     return hidden
 
@@ -143,10 +148,10 @@ def _is_for_users(frame: FrameType) -> bool:
     return (package is not None and package not in _BELOW) or any(f in file for f in _FOR_USERS)
 
 
-def _passes_on(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return any(
-        file.endswith(os.sep + end) and (names is None or frame.f_code.co_name in names)
+def passes_on(file: str, function: str) -> bool:
+    """Whether a function only passes a call on to another that has a frame of its own."""
+    return _COMPILER in file or any(
+        file.endswith(os.sep + end) and (names is None or function in names)
         for end, names in _PASSING_ON.items()
     )
 
@@ -156,7 +161,11 @@ def _was_internal(error: BaseException, hidden: set[FrameType]) -> bool:
     if error.__traceback__ is None:
         return False
     frame = error.__traceback__.tb_frame
-    return frame in hidden or is_engine_file(frame.f_code.co_filename)
+    return frame in hidden or _is_internal(frame.f_code.co_filename)
+
+
+def _is_internal(file: str) -> bool:
+    return is_engine_file(file) or _COMPILER in file
 
 
 def _has_user(error: BaseException) -> bool:
@@ -174,7 +183,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[FrameType]:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error and all that it followed, directly or not."""
+    """An error and all errors in its chain."""
     chain: list[BaseException] = []
     waiting = [error]
     while waiting:

@@ -36,7 +36,9 @@ import torch
 from ..base import torch_private as private
 from ..storage import pending
 from ..storage.buffer import Buffer, Spec, buffer_of
+from ..storage.placement import copied
 from . import traced_buffer
+from .active_tensors import ActiveTensors
 from .site import line_of, origin
 from .traced_buffer import TracedBuffer
 from .trees import is_device_tensor
@@ -67,6 +69,8 @@ class Trace:
         self.differentiable = differentiable
         self.eager = eager
         self.parent: Trace | None = None
+        # Called when the trace closes, the last first: they put back what an error left in place.
+        self.at_end: list[Callable[[], None]] = []
         # Errors about code that cannot be captured; the code may have caught them (outermost only).
         self.refusals: list[BaseException] = []
         # By the id of a buffer that this trace touched: its value here.
@@ -85,10 +89,7 @@ class Trace:
         self.creates_state = (
             False  # whether an optimizer steps: tensors of zeros are state (outermost only)
         )
-        # id of a buffer -> the tensor computed into it from inputs with a gradient. Held strongly, because autograd
-        # sets the tensor's `requires_grad` only after its kernel has returned.
-        self.active: dict[int, Tensor] = {}
-        self.views: dict[int, Tensor] = {}  # id of a tensor -> itself: views of active tensors
+        self.active = ActiveTensors()  # of a differentiable trace
         # Named scopes of the code, a `Scopes` of `capture/scopes.py` (outermost only).
         self.scopes: Any = None
         # Leaves from outside that a gradient may flow to (weak), each with its `.grad` before (outermost only).
@@ -145,7 +146,7 @@ class Trace:
         if index is None or self.captured[index][0]() is not buffer:
             array = buffer.array
             if id(array) in self.constants:  # two buffers over one array need separate constants
-                array = array.copy()
+                array = copied(array)
             self.constants.add(id(array))
             index = self.constant_index[id(buffer)] = len(self.captured)
             self.captured.append((weakref.ref(buffer), array))
@@ -240,41 +241,11 @@ class Trace:
             tensor = tensor if base is None else base
             self.readers[id(tensor)] = tensor
 
-    def is_constant(self, tensor: Tensor) -> bool:
-        """Whether no gradient flows to a tensor of this (differentiable) trace.
-
-        Within a kernel that calls other operators no tensor requires a gradient, because autograd sees the kernel as
-        one operator. What was computed there is not a constant. Elsewhere, a tensor that requires no gradient is one.
-        """
-        if tensor.requires_grad:
-            return _ends_nowhere(tensor)
-        if id(tensor) in self.views:
-            return False
-        computed = self.active.get(id(tensor.untyped_storage().buffer))  # type: ignore[attr-defined]
-        return computed is None or computed.requires_grad
-
-    def add_active(self, tensor: Tensor) -> None:
-        """Note a tensor that was computed from inputs with a gradient."""
-        if tensor.is_floating_point() or tensor.is_complex():
-            self.active[id(tensor.untyped_storage().buffer)] = tensor  # type: ignore[attr-defined]
-
-    def add_views(self, base: Tensor, views: Tensor | Collection[Tensor]) -> None:
-        """Note views, by any operator except `detach`, of a tensor that may be active."""
-        if self.differentiable and torch.is_grad_enabled() and not self.is_constant(base):
-            for view in (views,) if isinstance(views, Tensor) else views:
-                self.views[id(view)] = view
-
-    def detach(self, tensor: Tensor) -> None:
-        """Forget that the tensor is active: it was detached in place."""
-        self.views.pop(id(tensor), None)
-        self.active.pop(id(tensor.untyped_storage().buffer), None)  # type: ignore[attr-defined]
-
     # -- the end --------------------------------------------------------------------------------------------------
 
     def written(self) -> list[Buffer]:
         """At the end: the buffers whose value differs from what was read, in the order of their first touch."""
-        self.active.clear()  # tensors that only these tables hold have no effect
-        self.views.clear()
+        self.active.clear()  # tensors that it alone holds have no effect
         return [
             buffer
             for local in self.locals.values()
@@ -316,20 +287,6 @@ def tracer_of(constant: jax.Array) -> jax.Array:
     )
 
 
-def _ends_nowhere(tensor: Tensor) -> bool:
-    """Whether a tensor is a view taken under `no_grad`, or a view of such a view.
-
-    Its `requires_grad` is that of its base, but no gradient flows through it.
-    """
-    base = tensor._base
-    if not tensor._is_view() or base is None or not base.requires_grad:
-        return False
-    node = tensor.grad_fn
-    while node is not None and len(node.next_functions) == 1:
-        node = node.next_functions[0][0]
-    return node is None
-
-
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
     """Open a trace and its contexts for a block of torch code."""
@@ -345,10 +302,14 @@ def tracing(trace: Trace) -> Iterator[Trace]:
                 stack.enter_context(context)
             yield trace
     finally:
-        trace.close()
-        _thread.trace = trace.parent
-        with _lock:
-            depth -= 1
+        try:
+            while trace.at_end:
+                trace.at_end.pop()()
+        finally:
+            trace.close()
+            _thread.trace = trace.parent
+            with _lock:
+                depth -= 1
 
 
 def linger(trace: Trace) -> None:

@@ -1,12 +1,13 @@
-"""Profiler hooks, called before each launch with the program, and after it with its results.
+"""Profiler hooks: called before each launch with its program, and after it with its results.
 
 XLA's own trace of a call records the line that compiled its program, not the line that calls it now. While a profiler
 is active, every eager call leaves the hot path (`tracing.depth` is raised, as while code is traced), and the general
 path calls the hooks; so do the programs of captured code. Otherwise the hot path is unchanged and checks nothing here.
+`insight/events.py` is separate: it observes compilations and counts calls for a whole session, on the hot path.
 
 Results are reported so that the profiler can wait for them. XLA computes a result to the end even if every reference
-to it was dropped, and offers no way to wait for that. So the watcher holds the result's buffer until it is done, but
-not the array, whose memory a later program may reuse if nothing else holds it.
+to it was dropped, and offers no way to wait for that. So the watcher holds the result's buffer until it is computed,
+but not the array, whose memory a later program may reuse if nothing else holds it.
 """
 
 from __future__ import annotations

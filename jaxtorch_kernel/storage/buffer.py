@@ -162,23 +162,23 @@ class _Counted(Buffer):
         self.counted = 0
 
 
-class Watcher(Protocol):
-    """Is told of large buffers while `watch` is in force, in the thread that makes or frees them."""
+class BufferWatcher(Protocol):
+    """Called for each large buffer while `watch` is active, in the thread that makes or frees it."""
 
     def made(self, buffer: Buffer) -> None:
-        """A large buffer was made."""
+        """Called after a large buffer was made."""
 
     def freed(self, buffer: Buffer) -> None:
-        """A large buffer is about to go."""
+        """Called before a large buffer is freed."""
 
 
 _init, _del = _Counted.__init__, _Counted.__del__
 
 
-def watch(watcher: Watcher | None) -> None:
-    """Tell a watcher of all large buffers that are made and freed; None ends this.
+def watch(watcher: BufferWatcher | None) -> None:
+    """Call a watcher for every large buffer that is made or freed; None stops it.
 
-    While nobody watches, it costs nothing: the methods that also tell replace those of the class.
+    Without a watcher this has no cost: the methods that call it replace those of the class only while it is set.
     """
     if watcher is None:
         _Counted.__init__, _Counted.__del__ = _init, _del  # type: ignore[method-assign]  # see above

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 
-class Row(NamedTuple):
+class DtypeRow(NamedTuple):
     """One dtype.
 
     Attributes:
@@ -27,9 +27,9 @@ class Row(NamedTuple):
     c_name: str
 
 
-def _row(dtype: torch.dtype, scalar: type, name: str, c_name: str | None = None) -> Row:
+def _row(dtype: torch.dtype, scalar: type, name: str, c_name: str | None = None) -> DtypeRow:
     """A row; `c_name` may be left out for types that torch defines itself."""
-    return Row(dtype, np.dtype(scalar), name, c_name or f"c10::{name}")
+    return DtypeRow(dtype, np.dtype(scalar), name, c_name or f"c10::{name}")
 
 
 TABLE = (
@@ -59,7 +59,7 @@ _OF_TORCH = {row.torch: row for row in TABLE}
 _OF_NUMPY = {row.numpy: row for row in TABLE}
 
 
-def row_of(dtype: torch.dtype | np.dtype) -> Row | None:
+def row_of(dtype: torch.dtype | np.dtype) -> DtypeRow | None:
     """The row of a torch or NumPy dtype, or None if the table does not have it."""
     return _OF_TORCH.get(dtype) if isinstance(dtype, torch.dtype) else _OF_NUMPY.get(dtype)
 

@@ -116,14 +116,14 @@ def as_dtype(flat: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.bitcast_convert_type(flat, dtype).reshape(-1)
 
 
-class Plan:
+class ViewPlan:
     """How to read and write views of one geometry over buffers of one Spec.
 
     `starts(offset)` gives the run-time operands (int32), or None if the plan does not apply to that offset; the plan
     `fallback` then does.
     """
 
-    fallback: Plan
+    fallback: ViewPlan
 
     def __init__(self, spec: Spec, dtype: np.dtype, size: Shape, stride: Shape):
         self.spec, self.dtype, self.size, self.stride = spec, dtype, size, stride
@@ -157,7 +157,7 @@ class Plan:
         return elements.reshape(self.spec.shape)
 
 
-class Gather(Plan):
+class Gather(ViewPlan):
     """Any geometry, element by element."""
 
     count = 1
@@ -184,7 +184,7 @@ class Gather(Plan):
         return self._restore(flat.at[self._indices(starts)].set(value, mode="promise_in_bounds"))
 
 
-class Box(Plan):
+class Box(ViewPlan):
     """A slice of the levels, regrouped: most views are of this kind."""
 
     def __init__(
@@ -299,7 +299,7 @@ def _cover(
 
 
 @lru_cache(maxsize=65536)
-def plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape) -> Plan | None:
+def plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape) -> ViewPlan | None:
     """The plan for views of this geometry, or None if the buffer's array has the tensor's values as it is.
 
     Args:
@@ -330,7 +330,7 @@ def plan(spec: Spec, dtype: torch.dtype, size: Shape, stride: Shape) -> Plan | N
     return gather
 
 
-class Empty(Plan):
+class Empty(ViewPlan):
     """A view without elements."""
 
     def starts(self, offset: int) -> Shape | None:

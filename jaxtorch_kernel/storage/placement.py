@@ -1,4 +1,4 @@
-"""Placement of arrays: on which JAX devices they lie, and where an operator runs.
+"""Placement of arrays: which JAX devices hold them, and where an operator runs.
 
 torch sees one device, `jax:0`. Which JAX devices hold an array is its sharding, which is part of the buffer's Spec. So
 a program compiled for one chip is never called with the arrays of another. New arrays are put on one device, which
@@ -11,7 +11,9 @@ of them. XLA chooses the sharding of the results; what the operator writes keeps
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +22,7 @@ Device = int | str | torch.device | None  # what `torch.cuda`'s functions take, 
 
 if TYPE_CHECKING:  # `torch.manual_seed` imports this module, and must not import jax
     import jax
+    import numpy as np
     from jax.sharding import AbstractMesh, Mesh, Sharding
 
     AnyMesh = Mesh | AbstractMesh
@@ -72,7 +75,7 @@ def current() -> Sharding:
 
 
 def on_mesh(sharding: Sharding) -> bool:
-    """Whether an array with this sharding lies on more than one device."""
+    """Whether an array with this sharding is on more than one device."""
     return len(sharding.device_set) > 1
 
 
@@ -80,7 +83,7 @@ any_mesh = False  # whether any array of this process has ever been on a mesh
 
 
 def note_sharding(sharding: Sharding) -> None:
-    """Note where an array lies."""
+    """Note the sharding of an array."""
     global any_mesh
     any_mesh = any_mesh or on_mesh(sharding)
 
@@ -118,16 +121,73 @@ def _auto(mesh: AnyMesh) -> AnyMesh:
     import jax
 
     types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
-    if mesh.axis_types == types or not isinstance(mesh, jax.sharding.Mesh):
-        return mesh
-    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=types)
+    return mesh if mesh.axis_types == types else mesh.update(axis_types=types)
+
+
+class _Hidden(threading.local):
+    """The context mesh that `without_context_mesh` hides in a thread."""
+
+    mesh: AnyMesh | None = None
+
+
+_hidden = _Hidden()
+
+
+def context_mesh() -> AnyMesh | None:
+    """The mesh of the user's `jax.set_mesh` or `with mesh:`, for constraints without a mesh; None if there is none."""
+    from ..base import jax_meshes
+
+    return _hidden.mesh or jax_meshes.context_mesh()
+
+
+@contextmanager
+def without_context_mesh() -> Iterator[None]:
+    """Hide the user's context mesh from JAX in the block.
+
+    Our programs are traced and compiled in such a block: they run where their inputs lie. JAX would compile each for
+    the context mesh, and for the types of its axes.
+    """
+    from ..base import jax_meshes
+
+    mesh = jax_meshes.context_mesh()
+    if mesh is None:
+        yield
+        return
+    before, _hidden.mesh = _hidden.mesh, mesh
+    try:
+        with jax_meshes.in_context(None):
+            yield
+    finally:
+        _hidden.mesh = before
+
+
+@contextmanager
+def for_user_code() -> Iterator[None]:
+    """Show the user's context mesh to JAX code of the user in a block of `without_context_mesh`.
+
+    Its axes have the type Auto, as those of our arrays.
+    """
+    from ..base import jax_meshes
+
+    mesh = context_mesh()
+    if mesh is None:
+        yield
+        return
+    with jax_meshes.in_context(_auto(mesh)):
+        yield
+
+
+def copied(array: jax.Array) -> jax.Array:
+    """A copy of an array in row-major order, with the same sharding."""
+    with without_context_mesh():
+        return array.copy()
 
 
 def common(shardings: Iterable[Sharding], operator: str) -> Sharding | None:
-    """Where an operator runs: on the mesh of those of its inputs that lie on one, else where the first lies.
+    """The sharding on which an operator runs: on the mesh of its inputs if any is on one, else that of the first.
 
     Raises:
-        RuntimeError: the inputs lie on two meshes.
+        RuntimeError: the inputs are on two meshes.
     """
     first = mesh = None
     for sharding in shardings:
@@ -136,11 +196,11 @@ def common(shardings: Iterable[Sharding], operator: str) -> Sharding | None:
             continue
         if mesh is not None and sharding._device_assignment != mesh._device_assignment:
             raise RuntimeError(
-                f"{operator}: the inputs lie on two meshes, {_devices(mesh)} and {_devices(sharding)}. "
-                "Move one of them: jax.device_put(x, sharding), then jaxtorch.to_torch."
+                f"{operator}: the inputs are on two meshes, {_devices(mesh)} and {_devices(sharding)}. "
+                "Move one of them: jaxtorch.shard(x, spec, mesh)."
             )
         mesh = mesh or sharding
-    return first if mesh is None else replicated(mesh)
+    return None if first is None else replicated(mesh or first)
 
 
 def _devices(sharding: Sharding) -> str:
@@ -149,6 +209,53 @@ def _devices(sharding: Sharding) -> str:
     mesh = getattr(sharding, "mesh", None)
     shape = f"{dict(mesh.shape)} of " if mesh is not None else ""
     return f"{shape}devices {numbers}"
+
+
+def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
+    """An array on another sharding.
+
+    If the sharding spans several processes and the array is in this one alone, each process takes its part of its own
+    copy: the copies are equal, because every process runs the same program.
+    """
+    import jax
+
+    from . import in_flight  # which imports jax
+
+    if on_mesh(sharding):  # from one mesh to another it is a program
+        in_flight.before_launch(sharding)
+    elsewhere = isinstance(array, jax.Array) and not array.is_fully_addressable
+    if sharding.is_fully_addressable or elsewhere:
+        return jax.device_put(array, sharding)
+    with jax.enable_x64(True):
+        parts = [
+            jax.device_put(array if sharding.is_fully_replicated else array[index], device)
+            for device, index in sharding.addressable_devices_indices_map(array.shape).items()
+        ]
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+
+
+def is_readable(sharding: Sharding) -> bool:
+    """Whether this process alone can read an array: its devices hold all of it, or a full copy."""
+    return sharding.is_fully_addressable or sharding.is_fully_replicated
+
+
+def require_readable(sharding: Sharding, what: str) -> None:
+    """Refuse to read an array in this process if others hold parts of it.
+
+    Reading it would be a program that every process has to call; if one alone did, it would wait forever.
+
+    Raises:
+        RuntimeError: other processes hold parts of it; `what` describes the array.
+    """
+    if is_readable(sharding):
+        return
+    devices: set[jax.Device] = sharding.device_set
+    processes = {device.process_index for device in devices}
+    spec = getattr(sharding, "spec", sharding)
+    raise RuntimeError(
+        f"this tensor ({what}, sharded as {spec}) spans {len(processes)} processes, and each can read only its own "
+        "part: call jaxtorch.gather(x) in every process for a full copy on the CPU."
+    )
 
 
 def index_of(device: Device = None) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax.sharding import Sharding
 
+from . import placement
 from .arrays import in_host_memory, placed
 from .buffer import Spec, spec_of, wrap_sized
 from .dtypes import TABLE, to_numpy, to_torch
@@ -46,7 +47,12 @@ def host_values(array: jax.Array) -> np.ndarray:
 
     NumPy would read the memory directly, which ends the process if XLA could not allocate it. Waiting first raises
     XLA's error instead.
+
+    Raises:
+        RuntimeError: other processes hold a part of the array.
     """
+    if placement.any_mesh:
+        placement.require_readable(array.sharding, f"{array.dtype}{list(array.shape)}")
     wait(array)
     return np.asarray(array)
 

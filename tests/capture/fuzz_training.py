@@ -52,7 +52,7 @@ class Differs(AssertionError):
 
 
 def run(given: Program, shorten: bool = True) -> Outcome:
-    """Run a program on both sides. A wrong one is shortened first, unless told otherwise."""
+    """Run a program on both sides. A wrong one is shortened first, unless `shorten` is off."""
     try:
         compare(given)
     except CaptureError as error:
@@ -69,7 +69,7 @@ def run(given: Program, shorten: bool = True) -> Outcome:
 
 def compare(given: Program) -> None:
     """Run a program on both sides; raises `Differs` at the first difference."""
-    expected = _records(given, "cpu", len(given.events))
+    expected = records(given, "cpu", len(given.events))
     seen = 0
 
     def check(record: Record) -> None:
@@ -89,7 +89,7 @@ def compare(given: Program) -> None:
 def is_unstable(given: Program, found: Differs) -> bool:
     """Whether rounding decides: the CPU itself has what the device has if its first weights differ by 1e-15 of them.
 
-    Rprop takes the sign of a gradient, and some gradients are zero but for rounding: behind a batch norm, the gradient
+    Rprop takes the sign of a gradient, and some are zero except for rounding: after a batch norm, the gradient
     of a scale is the sum of normalized values, where the loss is linear. Every value after the event must be the
     device's in one of the perturbed runs.
     """
@@ -97,9 +97,9 @@ def is_unstable(given: Program, found: Differs) -> bool:
         return False
     open_entries = set(range(len(found.record)))
     for seed in range(24):
-        records = _records(given, "cpu", len(given.events), noise=seed + 1)
+        noisy = records(given, "cpu", len(given.events), noise=seed + 1)
         for i in list(open_entries):
-            (_, ours), (_, theirs) = found.record[i], records[found.event][i]
+            (_, ours), (_, theirs) = found.record[i], noisy[found.event][i]
             if (ours is None) != (theirs is None):
                 continue
             try:
@@ -112,11 +112,12 @@ def is_unstable(given: Program, found: Differs) -> bool:
     return False
 
 
-def _records(given: Program, device: str, count: int, noise: int = 0) -> list[Record]:
-    records: list[Record] = []
-    _execute(given, device, records.append, noise)
-    assert len(records) == count
-    return records
+def records(given: Program, device: str, count: int, noise: int = 0) -> list[Record]:
+    """What a device has after each event."""
+    found: list[Record] = []
+    _execute(given, device, found.append, noise)
+    assert len(found) == count
+    return found
 
 
 def _execute(given: Program, device: str, check: Callable[[Record], None], noise: int = 0) -> None:
@@ -196,7 +197,7 @@ def _shortened(given: Program) -> Program:
 
 def _runs_on_the_cpu(given: Program) -> bool:
     try:
-        _records(given, "cpu", len(given.events))
+        records(given, "cpu", len(given.events))
     except Exception:
         return False
     return True

@@ -1,4 +1,4 @@
-"""torch's control-flow operators and checkpointing, against the Python code that they stand for."""
+"""torch's control-flow operators and checkpointing, compared with the equivalent Python code."""
 
 from __future__ import annotations
 

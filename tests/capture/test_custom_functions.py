@@ -64,7 +64,7 @@ class Keeps(Function):
 
 
 class Odd(Function):
-    """Outputs that are no tensors; a gradient wider than its input; fewer inputs that need one."""
+    """Outputs other than tensors; a gradient wider than its input; fewer inputs that need one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
@@ -236,3 +236,48 @@ def test_under_torch_func_inside(name: str) -> None:
         return y.detach().cpu(), x.grad.cpu()
 
     torch.testing.assert_close(run("jax", jaxtorch.pure), run("cpu", _plain))
+
+
+class Double(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class SquareByDouble(Double):
+    """Its backward calls another Function, with a saved tensor."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        doubled: Tensor = Double.apply(x)
+        return doubled * gradient
+
+
+@pytest.mark.parametrize("capture", [lambda f: f, jaxtorch.pure, jaxtorch.jit])
+def test_a_backward_that_runs_after_its_transform_has_ended(capture: Any) -> None:
+    def f(x: Tensor) -> Tensor:
+        _, pullback = torch.func.vjp(SquareByDouble.apply, x)
+        (gradient,) = pullback(x)
+        return gradient
+
+    x = torch.arange(3.0, device="jax", requires_grad=True)
+    assert capture(f)(x).tolist() == [0.0, 2.0, 8.0]

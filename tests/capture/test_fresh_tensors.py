@@ -65,7 +65,7 @@ def test_each_read_has_the_value_of_its_time(name: str, capture: Any) -> None:
 
 
 def test_one_that_stays() -> None:
-    """Kept outside, it is state: each call writes it anew."""
+    """Kept outside, it is state: each call writes it again."""
     kept: dict[str, Tensor] = {}
 
     @jaxtorch.jit

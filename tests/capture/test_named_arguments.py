@@ -36,7 +36,7 @@ def test_a_static_number_is_part_of_the_program(compiler: Any) -> None:
     assert f.cache_info().misses == 6  # each number once by place and once by name
     for scale in (2.0, 3.0, 4.0, 5.0):
         assert torch.equal(f(x, 2, scale), x**2 * scale)
-    assert f.cache_info().currsize <= 6 + 2  # scale is no part of it, from its second value on
+    assert f.cache_info().currsize <= 6 + 2  # scale is not a part of it from its second value on
 
 
 @COMPILERS

@@ -176,6 +176,18 @@ def test_what_the_code_names_is_guarded() -> None:
     assert torch.allclose(f(x), model.bias * 3)
 
 
+@pytest.mark.parametrize("capture", [jaxtorch.pure, jaxtorch.jit])
+@pytest.mark.parametrize("device", ["cpu", "jax"])
+def test_a_module_on_the_cpu_is_an_error_that_says_what_to_move(capture: Any, device: str) -> None:
+    """An argument on the CPU is taken to the device, so `jax:0 and cpu` alone would name no tensor of the user's."""
+    model = nn.Linear(3, 2, device="cpu")
+    x = torch.ones(4, 3, device=device)
+    with pytest.raises(RuntimeError, match=r"modules and other tensors where they are: move them"):
+        capture(lambda x: model(x))(x)
+    with pytest.raises(RuntimeError, match=r"jax:0 and cpu! .* Move one of them"):
+        model(x.to("jax"))
+
+
 def test_cpu_tensors_are_borrowed_and_results_are_on_the_cpu() -> None:
     x = torch.randn(3, requires_grad=True)
     y = jaxtorch.pure(lambda x: x.sin())(x)

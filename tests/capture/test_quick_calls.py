@@ -167,3 +167,9 @@ def test_a_captured_function_is_freed_when_nobody_refers_to_it() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_call_that_needs_none_of_its_arguments() -> None:
+    f = jaxtorch.pure(lambda x: x.new_ones(2))
+    for _ in range(3):
+        assert f(torch.zeros(3, device="jax")).tolist() == [1, 1]

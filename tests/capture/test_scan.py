@@ -1,4 +1,4 @@
-"""`jaxtorch.scan` against the Python loop it stands for: values, gradients, random numbers, and what it refuses."""
+"""`jaxtorch.scan` compared with the equivalent Python loop: values, gradients, random numbers, and errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,28 @@ from jaxtorch.capture.errors import CaptureError
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
+class State(NamedTuple):
+    """A carry whose parts have names."""
+
+    hidden: torch.Tensor
+    cell: torch.Tensor
+
+    def plus(self, x: torch.Tensor) -> State:
+        return self._replace(hidden=self.hidden + x)
+
+
+class Box:
+    """An object that holds a tensor of the body."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def twice(self) -> torch.Tensor:
+        return self.value * 2
+
+
 def loop(function: Step, init: Any, xs: Any) -> tuple[Any, Any]:
-    """What a scan stands for."""
+    """The Python loop that a scan replaces."""
     carry, ys = init, []
     for x in xs:
         carry, y = function(carry, x)
@@ -425,3 +445,35 @@ def test_lengths() -> None:
         jaxtorch.scan(lambda c, x: (c, x), 0.0, [data(3), data(4)])
     with pytest.raises(ValueError, match="pass xs, or length"):
         jaxtorch.scan(lambda c, x: (c, x), 0.0)
+
+
+def _boxed(carry: State, x: torch.Tensor) -> tuple[State, torch.Tensor]:
+    box = Box(carry.hidden + x)
+    call = box.twice
+    return State(call().tanh(), box.value), Box(x).twice()
+
+
+NAMED: dict[str, Step] = {
+    "made again": lambda c, x: (State(c.hidden.tanh() + x, c.cell), c.cell),
+    "replaced": lambda c, x: (c._replace(cell=c.cell * x), c.hidden),
+    "returned as it is": lambda c, x: (c, x),
+    "by a method": lambda c, x: (c.plus(x), c.hidden),
+    "unpacked": lambda c, x: (State(*(part + x for part in c)), x),
+    "as the result": lambda c, x: (c, State(x, c.cell)),
+    "objects with methods": _boxed,
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_tuples_and_objects_of_the_body(name: str) -> None:
+    step = NAMED[name]
+    torch.manual_seed(0)
+    xs, start = torch.randn(3, 4, device="jax"), torch.randn(2, 4, device="jax")
+    captured = jaxtorch.jit(lambda init, xs: jaxtorch.scan(step, init, xs))
+    expected = carry = State(*start)
+    for x in xs:
+        expected, _ = step(expected, x)
+    for last, ys in (jaxtorch.scan(step, carry, xs), captured(carry, xs)):
+        assert type(last) is State
+        assert isinstance(ys, State) is (name == "as the result")
+        torch.testing.assert_close(torch.stack(last), torch.stack(expected))

@@ -51,7 +51,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return build(executable)
 
     monkeypatch.setattr(compiling, "fast_call", seen)
-    # Names are no part of the persistent cache's key, unless told.
+    # Names are not a part of the persistent cache's key, unless requested.
     before = jax.config.jax_compilation_cache_include_metadata_in_key
     jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     yield found

@@ -24,7 +24,7 @@ def random(*size: int) -> torch.Tensor:
 def instructions(
     function: Callable[..., Any], *args: torch.Tensor, gradients: bool = False
 ) -> Counter[str]:
-    """How often each StableHLO operation stands in the program of a call."""
+    """How often each StableHLO operation occurs in the program of a call."""
     text = jaxtorch.pure(function).lower(*args, gradients=gradients).stablehlo
     return Counter(re.findall(r"stablehlo\.(\w+)", text))
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from .fuzz_training import Differs, compare, is_unstable, run
+from .fuzz_training import Differs, is_unstable, records, run
 from .training_programs import program
 
 COUNT = int(os.environ.get("JAXTORCH_TRAINING_PROGRAMS", "25"))
@@ -31,7 +31,7 @@ def test_training_programs(capsys: pytest.CaptureFixture[str]) -> None:
         elif outcome.kind == "unstable":
             unstable.append(seed)
         elif outcome.kind == "refused":
-            refused[re.sub(r"\(line \d+ of [^)]*\)", "", outcome.message)] += 1
+            refused[re.sub(r"\([^)]*, line \d+\)", "", outcome.message)] += 1
     with capsys.disabled():
         print(
             f"\n{COUNT} training programs from seed {SEED}: {len(wrong)} wrong, {refused.total()} refused, "
@@ -46,10 +46,11 @@ def test_training_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_real_difference_is_not_taken_for_rounding() -> None:
     given = program(292)
-    with pytest.raises(Differs) as raised:
-        compare(given)
-    assert is_unstable(given, raised.value)
-    for name, value in raised.value.record:
+    last = len(given.events) - 1
+    # What a device has that rounds otherwise; `is_unstable` tries other noise than this.
+    record = records(given, "cpu", len(given.events), noise=100)[last]
+    assert is_unstable(given, Differs("rounded", last, record))
+    for name, value in record:
         if name == "0.bias" and value is not None:
             value *= 1.001
-    assert not is_unstable(given, raised.value)
+    assert not is_unstable(given, Differs("wrong", last, record))

@@ -115,7 +115,7 @@ print(x.grad.tolist())
         (
             "del torch._higher_order_ops.utils._hop_compile_and_call",
             "print(bool(x.sum() > 0))",
-            "Dynamo compiles `torch.cond` and its like first",
+            "Dynamo compiles `torch.cond` and similar functions first",
         ),
         (
             "del torch.compiler._is_compiling_flag",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src import compiler
 
-from jaxtorch.base import jax_private
+from jaxtorch.base import jax_live, jax_private
 
 
 def test_the_fast_call_of_a_compiled_program_takes_flat_arrays() -> None:
@@ -119,10 +119,10 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
         return x * 3
 
     found_again(jnp.ones((2, 5)))
-    fingerprint, (aval,) = jax_private.newest_executable("found_again") or (None, [None])
+    fingerprint, (aval,) = jax_live.newest_executable("found_again") or (None, [None])
     assert aval is not None
     assert (aval.shape, aval.dtype) == ((2, 5), jnp.float32)
-    executable = jax_private.find_executable(fingerprint)
+    executable = jax_live.find_executable(fingerprint)
     assert executable is not None
     assert executable.memory_analysis().argument_size_in_bytes == 40
     assert executable.cost_analysis()["flops"] == 10
@@ -132,9 +132,9 @@ def test_the_newest_executable_is_found_again_while_it_lives() -> None:
         function.__name__ = name
         jitted = jax.jit(function)
         jitted(jnp.ones((2, 5)))
-        assert jax_private.newest_executable(name) is not None, name
-    assert jax_private.newest_executable("no_such_function") is None
-    assert jax_private.find_executable(b"none") is None
+        assert jax_live.newest_executable(name) is not None, name
+    assert jax_live.newest_executable("no_such_function") is None
+    assert jax_live.find_executable(b"none") is None
 
 
 def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered_again() -> None:
@@ -145,7 +145,7 @@ def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered
             event.endswith("jaxpr_to_mlir_module_duration")
             and "lowered_here" in details["fun_name"]
         ):
-            jaxprs.append(jax_private.lowered_jaxpr())
+            jaxprs.append(jax_live.lowered_jaxpr())
 
     @jax.jit
     def lowered_here(x: jax.Array) -> jax.Array:
@@ -159,8 +159,8 @@ def test_a_listener_finds_the_jaxpr_that_is_lowered_and_its_trace_can_be_lowered
     (jaxpr,) = jaxprs
     assert [e.primitive.name for e in jaxpr.eqns] == ["tanh", "mul"]
     assert weakref.ref(jaxpr)() is jaxpr, "insight/ keeps no more than that"
-    assert jax_private.lowered_jaxpr() is None
-    text = jax_private.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
+    assert jax_live.lowered_jaxpr() is None
+    text = jax_live.LiveTrace(jaxpr, "lowered_here").lower().as_text(debug_info=True)
     expected = lowered_here.lower(jnp.ones((3, 2))).as_text()
     assert text.count("stablehlo.tanh") == expected.count("stablehlo.tanh") == 1
     assert "@jit_lowered_here" in text
@@ -172,7 +172,7 @@ def test_a_stack_says_what_jax_does_to_a_program() -> None:
 
     def listen(event: str, _: float, **details: Any) -> None:
         if event.endswith("jaxpr_to_mlir_module_duration"):
-            steps.append(jax_private.step_of(sys._getframe()))
+            steps.append(jax_live.step_of(sys._getframe()))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
@@ -180,7 +180,7 @@ def test_a_stack_says_what_jax_does_to_a_program() -> None:
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert "lowering" in steps
-    assert jax_private.step_of(sys._getframe()) is None
+    assert jax_live.step_of(sys._getframe()) is None
     assert callable(compiler.compile_or_get_cached), "by this name a stack says that XLA compiles"
 
 

@@ -15,9 +15,9 @@ Tensor = torch.Tensor
 Call = Callable[..., Any]
 
 
-def _error(call: Call, *args: Any) -> tuple[type, str] | None:
+def _error(call: Call, *args: Any, **kwargs: Any) -> tuple[type, str] | None:
     try:
-        call(*args)
+        call(*args, **kwargs)
     except Exception as error:
         return type(error), str(error).partition("\n")[0]
     return None
@@ -104,6 +104,7 @@ MISTAKES: dict[str, Call] = {
     "put_": lambda d: _x(d).put_(_index(d, 0, 1), torch.zeros(3, device=d)),
     "put_ of another dtype": lambda d: _x(d).put_(_index(d, 0), _x(d).double()[0, :1]),
     "bucketize": lambda d: torch.bucketize(_x(d), _x(d)),
+    "smooth_l1_loss": lambda d: F.smooth_l1_loss(_x(d), _x(d), beta=-1.0),
     "searchsorted": lambda d: torch.searchsorted(_x(d)[0], _x(d), side="wrong"),
     "addmm": lambda d: torch.addmm(torch.zeros(1, 3, 3, device=d), _x(d), _x(d).T),
     "addmm of dtypes": lambda d: torch.addmm(torch.zeros(3, 3, device=d).long(), _x(d), _x(d).T),
@@ -212,3 +213,51 @@ def test_whether_views_overlap_is_asked_for_each_offset() -> None:
     with pytest.raises(RuntimeError, match="single memory location"):
         x[0:4].add_(x[2:6])
     x[4:8].add_(x[8:12])
+
+
+def _attention(device: str, *sizes: tuple[int, ...], **options: Any) -> Tensor:
+    query, key, value, *mask = (torch.zeros(size, device=device) for size in sizes)
+    return F.scaled_dot_product_attention(query, key, value, *mask, **options)
+
+
+GROUPED = {"enable_gqa": True}
+# Sizes of query, key, value and mask that do not fit together.
+UNFIT: dict[str, tuple[list[tuple[int, ...]], dict[str, bool]]] = {
+    "query and key": ([(2, 3, 4), (2, 3, 5), (2, 3, 5)], {}),
+    "key and value": ([(2, 3, 4), (2, 5, 4), (2, 6, 4)], {}),
+    "batch": ([(2, 3, 4), (3, 3, 4), (3, 3, 4)], {}),
+    "batch of values": ([(2, 3, 4), (2, 3, 4), (3, 3, 4)], {}),
+    "mask": ([(2, 3, 4), (2, 3, 4), (2, 3, 4), (7, 7)], {}),
+    "mask of more dimensions": ([(2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 2, 3, 3)], {}),
+    "fewer heads without enable_gqa": ([(2, 6, 3, 4), (2, 2, 3, 4), (2, 2, 3, 4)], {}),
+    "heads that do not divide": ([(2, 6, 3, 4), (2, 4, 3, 4), (2, 4, 3, 4)], GROUPED),
+    "batch of groups": ([(2, 4, 3, 4), (3, 2, 3, 4), (3, 2, 3, 4)], GROUPED),
+    "no heads": ([(3, 4), (3, 4), (3, 4)], GROUPED),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_sizes_of_attention_that_do_not_fit(name: str) -> None:
+    sizes, options = UNFIT[name]
+    expected, found = (_error(_attention, device, *sizes, **options) for device in ("cpu", "jax"))
+    assert expected is not None
+    assert found is not None
+    assert found[0] is expected[0]
+
+
+FIT: list[tuple[list[tuple[int, ...]], dict[str, bool]]] = [
+    ([(2, 3, 4), (3, 4), (3, 4)], {}),
+    ([(2, 2, 3, 4), (2, 1, 5, 4), (2, 1, 5, 6)], {}),
+    ([(2, 2, 3, 4), (2, 2, 3, 4), (2, 1, 3, 4), (2, 1, 1, 3)], {}),
+    ([(2, 4, 3, 4), (2, 2, 3, 4), (2, 1, 3, 4)], GROUPED),
+    ([(2, 4, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)], GROUPED),
+    ([(4, 3, 4), (2, 3, 4), (2, 3, 4), (3,)], GROUPED),
+]
+
+
+@pytest.mark.parametrize(("sizes", "options"), FIT)
+def test_sizes_of_attention_that_fit(
+    sizes: list[tuple[int, ...]], options: dict[str, bool]
+) -> None:
+    expected = _attention("cpu", *sizes, **options)
+    assert _attention("jax", *sizes, **options).shape == expected.shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -62,3 +64,37 @@ def test_one_compilation_a_signature() -> None:
 def test_a_tensor_elsewhere_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"\.jax\(\)"):
         jaxtorch.call_jax(jnp.sin, torch.ones(3))
+
+
+class Pair(NamedTuple):
+    """A pytree whose second part may be missing."""
+
+    first: object
+    second: object = None
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        lambda x: {"a": None, "b": x},
+        lambda x: [None, x, None],
+        lambda x: (x, {"n": None, "m": [x]}),
+        lambda x: Pair(x),
+        lambda x: Pair(None, Pair(x, "a name")),
+        lambda x: {"t": (), "u": x},
+    ],
+    ids=["dict", "list", "nested", "named tuple", "strings", "empty"],
+)
+@pytest.mark.parametrize(
+    "front", [lambda f: f, jaxtorch.pure, jaxtorch.jit], ids=["eager", "pure", "jit"]
+)
+def test_a_pytree_may_have_places_without_arrays(tree: Any, front: Any) -> None:
+    def total(tree: object, scale: object = None, more: object = None) -> jax.Array:
+        arrays = [leaf for leaf in jax.tree.leaves((tree, scale)) if not isinstance(leaf, str)]
+        assert more is None
+        return sum((jnp.sin(a).sum() for a in arrays), jnp.float32(0))
+
+    x = torch.randn(3, device="jax")
+    call = front(lambda x: jaxtorch.call_jax(total, tree(x), scale=x, more=None))
+    count = 1 + sum(leaf is x for leaf in jax.tree.leaves(tree(x)))
+    torch.testing.assert_close(call(x), count * x.sin().sum())

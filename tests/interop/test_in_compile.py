@@ -207,6 +207,16 @@ def test_a_tensor_elsewhere_is_refused(backend: str) -> None:
         f(torch.ones(3))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_backend_that_records_operators_of_torch_says_so(backend: str, grad: bool) -> None:
+    """It would record none for the call, and give tensors that nothing has filled."""
+    x = torch.ones(3, device="jax", requires_grad=grad)
+    f = torch.compile(lambda x: jaxtorch.call_jax(silu, x).sum(), backend=backend)
+    with pytest.raises(RuntimeError, match=r"JAX function \(silu\): use backend='jax'"):
+        f(x)
+
+
 def test_one_program_with_the_code_around_it(x: Tensor) -> None:
     f = torch.compile(of_pallas, backend="jax", fullgraph=True)
     with torch.no_grad():

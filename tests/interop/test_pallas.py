@@ -6,6 +6,8 @@ true one, so that whatever differentiates the kernel instead of using it is foun
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,9 @@ import torch
 from jax.experimental import pallas as pl
 
 import jaxtorch
+from tests.libtpu import needs_libtpu
+
+_NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def _silu_kernel(x_ref: Any, o_ref: Any) -> None:
@@ -104,7 +109,7 @@ def test_a_step_of_training_in_jit(x: torch.Tensor) -> None:
 
 
 def test_the_kernel_is_whole_in_the_captured_program(x: torch.Tensor) -> None:
-    """`pallas_call` stands in the jaxpr of what is captured, forward and backward: nothing has taken it apart."""
+    """`pallas_call` is in the jaxpr of captured code, forward and backward: it was not decomposed."""
     view = jaxtorch.jax_view(loss_of)
     array = jnp.asarray(np.asarray(x.detach().cpu()))
     assert str(jax.make_jaxpr(view)(array)).count("pallas_call[") == 1
@@ -137,3 +142,23 @@ def test_in_scan(x: torch.Tensor) -> None:
         loss = loss + own
     (unrolled,) = torch.autograd.grad(loss + carry.sum(), x)
     torch.testing.assert_close(gradient, unrolled)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("shape", [(64, 32), (4, 16), (1, 32)])
+def test_mosaic_compiles_the_kernel_of_the_notebook(
+    shape: tuple[int, int], gradients: bool
+) -> None:
+    notebook = json.loads((_NOTEBOOKS / "04_jax_inside_torch.ipynb").read_text())
+    (cell,) = (c for c in notebook["cells"] if "def silu_kernel" in "".join(c["source"]))
+    source = "".join(cell["source"])
+    assert "interpret=True" in source
+    names: dict[str, Any] = {"jax": jax, "jnp": jnp, "pl": pl}
+    exec(source.replace("interpret=True", "interpret=False"), names)
+    function = jaxtorch.pure(lambda x: jaxtorch.call_jax(names["silu"], x))
+    with torch.device("meta"):
+        x = torch.empty(shape, requires_grad=True)
+    compiled = function.lower(x, target="v5e:1x1", gradients=gradients).compile()
+    kernels = compiled.as_text().count('custom_call_target="tpu_custom_call"')
+    assert kernels == 1 + gradients

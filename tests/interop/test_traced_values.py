@@ -142,7 +142,7 @@ def test_other_threads_and_later_functions_are_not_traced() -> None:
         (lambda t: t.sum().item(), Exception, "no value yet|jit"),
         (lambda t: t.cpu(), Exception, "no value yet"),
         (lambda t: F.dropout(t), CaptureError, "random numbers without a key.*rng=True"),
-        (lambda t: NET[0].weight.data.add_(t[0]), CaptureError, "was there before.*copy"),
+        (lambda t: NET[0].weight.data.add_(t[0]), CaptureError, "existed before.*copy"),
         (lambda t: t + torch.ones(3, device="cpu"), Exception, "device"),
     ],
 )

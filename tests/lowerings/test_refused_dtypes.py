@@ -10,7 +10,8 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from jaxtorch.lowerings.refused import REFUSED
 
-from ..conformance.checks import call, entries, on
+from ..conformance.checks import call
+from ..conformance.database import entries, on
 
 DTYPES = (torch.int64, torch.bool, torch.complex64)
 
@@ -55,7 +56,7 @@ def test_the_table_names_operators() -> None:
 
 
 def test_what_the_cpu_accepts_of_a_listed_kind_is_computed() -> None:
-    """A listed kind is asked about, not refused: uint8 is no other integer, and a promoted bool is a float."""
+    """A listed kind is asked about, not refused: uint8 differs from other integers, and a promoted bool is a float."""
     image = torch.arange(16, dtype=torch.uint8).reshape(1, 1, 4, 4)
     mask = torch.tensor([True, False])
     for device in ("cpu", "jax"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jaxtorch.storage.dtypes import DTYPES, TABLE, Row, to_numpy, to_torch
+from jaxtorch.storage.dtypes import DTYPES, TABLE, DtypeRow, to_numpy, to_torch
 
 FLOATS = [d for d in DTYPES if d.is_floating_point]
 FLOAT8 = [d for d in FLOATS if d.itemsize == 1]
@@ -55,7 +55,7 @@ def message(call: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_names_are_torchs(row: Row) -> None:
+def test_names_are_torchs(row: DtypeRow) -> None:
     assert torch.empty(0, dtype=row.torch).type() == f"torch.{row.name}Tensor"
     other = torch.float64 if row.torch == torch.float32 else torch.float32
     mixed = message(lambda: torch.mm(torch.ones(1, 1).to(row.torch), torch.ones(1, 1).to(other)))

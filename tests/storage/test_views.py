@@ -253,7 +253,7 @@ def test_data_assignment_keeps_identity() -> None:
 
 
 def test_aliases_that_torch_makes_by_itself() -> None:
-    """`matmul` folds its batch and unfolds the result in C++, without a call of ours: the next reader must see it."""
+    """`matmul` folds its batch and unfolds the result in C++, without our kernels: the next reader must see it."""
     x, v = torch.randn(5, 4, 10), torch.randn(10)
     y = x.to("jax") @ v.to("jax")
     assert y.shape == (5, 4)

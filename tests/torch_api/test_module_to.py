@@ -74,7 +74,7 @@ def test_gradients_move_with_their_parameters():
     grad = model.weight.grad.clone()
     model.jax()
     assert model.weight.grad.is_jax
-    # A backward on the other device adds to it: the accumulator was made anew.
+    # A backward on the other device adds to it: the accumulator was created again.
     model(torch.ones(1, 3, device="jax")).sum().backward()
     assert torch.equal(model.weight.grad.cpu(), 2 * grad)
     model.cpu()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cpu")
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
 import jaxtorch
+from jaxtorch import CaptureError
 from jaxtorch.base.options import config
 
 STEPS = 3
@@ -56,7 +57,11 @@ def _model(info: OptimizerInfo) -> torch.nn.Module:
 
 
 def _trained(
-    info: OptimizerInfo, model: torch.nn.Module, device: str, keywords: dict[str, Any]
+    info: OptimizerInfo,
+    model: torch.nn.Module,
+    device: str,
+    keywords: dict[str, Any],
+    captured: bool = False,
 ) -> list[torch.Tensor]:
     """The parameters after some steps."""
     generator = torch.Generator().manual_seed(1)
@@ -73,13 +78,26 @@ def _trained(
         loss.backward()
         return loss
 
-    for _ in range(STEPS):
+    def step() -> None:
         if info.step_requires_closure:
             optimizer.step(closure)
         else:
             closure()
             optimizer.step()
+
+    step = jaxtorch.jit(step) if captured else step
+    for _ in range(STEPS):
+        step()
     return [p.detach().cpu() for p in model.parameters()]
+
+
+def _assert_as_expected(
+    info: OptimizerInfo, actual: list[torch.Tensor], expected: list[torch.Tensor]
+) -> None:
+    # Muon orthogonalizes in bfloat16.
+    rtol, atol = (2e-2, 1e-3) if info.name == "Muon" else (1e-4, 1e-5)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize(("info", "keywords", "implementation"), list(_cases()))
@@ -90,12 +108,27 @@ def test_steps_as_on_the_cpu(
     expected = _trained(info, model, "cpu", keywords)
     with config(fallback="error"):
         actual = _trained(info, model, "jax", keywords | implementation)
-    # Muon orthogonalizes in bfloat16.
-    tolerance = (
-        {"rtol": 2e-2, "atol": 1e-3} if info.name == "Muon" else {"rtol": 1e-4, "atol": 1e-5}
-    )
-    for a, e in zip(actual, expected, strict=True):
-        torch.testing.assert_close(a, e, **tolerance)
+    _assert_as_expected(info, actual, expected)
+
+
+def _default_cases() -> Iterator[Any]:
+    """Those with torch's default implementation, for optimizers that step once per gradient."""
+    for case in _cases():
+        info, _, implementation = case.values
+        if not implementation and not info.step_requires_closure:
+            yield pytest.param(*case.values[:2], id=case.id)
+
+
+@pytest.mark.parametrize(("info", "keywords"), list(_default_cases()))
+def test_captured_steps_as_on_the_cpu(info: OptimizerInfo, keywords: dict[str, Any]) -> None:
+    model = _model(info)
+    if info.name == "Adafactor":  # torch reads the parameters' norms as Python numbers in each step
+        with pytest.raises(CaptureError, match="cannot be read as a Python number"):
+            _trained(info, model, "jax", keywords, captured=True)
+        return
+    expected = _trained(info, model, "cpu", keywords)
+    actual = _trained(info, model, "jax", keywords, captured=True)
+    _assert_as_expected(info, actual, expected)
 
 
 @pytest.mark.parametrize("keywords", [{}, {"fused": True}])
@@ -178,6 +211,28 @@ def test_the_default_is_fused(name: str) -> None:
     assert not _is_fused(FUSED[name](_parameters("jax"), foreach=True).step)
     assert not _is_fused(FUSED[name](_parameters("jax"), foreach=False).step)
     assert not _is_fused(FUSED[name](_parameters("cpu")).step)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", FUSED)
+def test_special_values(name: str, weight_decay: float, captured: bool) -> None:
+    """Without decay, an infinite parameter must not make its gradient nan, nor a zero change its sign."""
+    values = torch.tensor([0.0, -0.0, 1.5, -2.0, float("inf"), float("-inf"), float("nan"), 1e-30])
+    results = []
+    for device in ("cpu", "jax"):
+        p = values.repeat(8).to(device).requires_grad_()
+        p.grad = values.repeat_interleave(8).to(device)
+        optimizer = FUSED[name]([p], weight_decay=weight_decay)
+        step = jaxtorch.jit(optimizer.step) if captured and device == "jax" else optimizer.step
+        for _ in range(2):
+            step()
+        state = [v.cpu() for v in optimizer.state[p].values() if v.dim()]
+        results.append([p.detach().cpu(), *state])
+    for a, e in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(a, e, equal_nan=True)
+        numbers = ~e.isnan()
+        assert torch.equal(torch.signbit(a)[numbers], torch.signbit(e)[numbers])
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -291,3 +346,32 @@ def test_eager_and_captured_steps_of_one_optimizer(name: str) -> None:
         step()
         reference.step()
     _assert_same(actual, expected)
+
+
+def _step_with_closure(
+    optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
+) -> Callable[[], object]:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([p.square().sum() for p in parameters]).sum()
+        loss.backward()
+        return loss
+
+    return lambda: optimizer.step(closure)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_captured_closures_whose_gradients_come_later(name: str) -> None:
+    """The second parameter gets its first gradient, and so its state, after the first."""
+    both = []
+    for device in ("cpu", "jax"):
+        parameters = _parameters(device)[:2]
+        both.append(parameters)
+        optimizer = FUSED[name](parameters)
+        optimizer.zero_grad()
+        steps = [_step_with_closure(optimizer, parameters[:count]) for count in (1, 2)]
+        if device == "jax":
+            steps = [jaxtorch.jit(step) for step in steps]
+        for i in (0, 0, 1, 1, 0, 1):
+            steps[i]()
+    _assert_same(both[1], both[0])

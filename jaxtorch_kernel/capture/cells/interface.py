@@ -7,7 +7,7 @@ from typing import NamedTuple
 UNNAMED = "cell"  # the name of the program of a cell that was given none
 
 
-class Options(NamedTuple):
+class CellOptions(NamedTuple):
     """The options on the magic's line, except those for its report."""
 
     effects: bool  # %%jit
@@ -18,7 +18,7 @@ class Options(NamedTuple):
     precision: str | None
 
 
-class Outcome(NamedTuple):
+class CellOutcome(NamedTuple):
     """The outcome of a run, for its report.
 
     Attributes:

@@ -34,14 +34,14 @@ from ..modes import Modes
 from ..pure import Pure, pure
 from ..reach import Reach
 from .code import LAST_VALUE, CellCode
-from .interface import UNNAMED, Options, Outcome
+from .interface import UNNAMED, CellOptions, CellOutcome
 from .namespace import Snapshot, remove, run_to_completion
 
 Tensor = torch.Tensor
 _WARNING_REGISTRY = "__warningregistry__"  # Python records in it which warnings it has shown
 
 
-class Static:
+class StaticTensor:
     """A tensor whose value is compiled into the program."""
 
     def __init__(self, name: str, tensor: Tensor):
@@ -53,7 +53,7 @@ class Static:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self._key == other._key
+        return isinstance(other, StaticTensor) and self._key == other._key
 
     def __repr__(self) -> str:
         return f"the value of {self.name}"
@@ -76,7 +76,7 @@ class CellProgram:
         traces, seconds: how often the cell was traced, and how long the last trace took.
     """
 
-    def __init__(self, namespace: dict[str, object], options: Options):
+    def __init__(self, namespace: dict[str, object], options: CellOptions):
         self.namespace = namespace
         self.options = options
         self.code: CellCode
@@ -88,7 +88,7 @@ class CellProgram:
         self._before: Snapshot  # of the state before it
         self._reads_cpu = False  # whether inputs are on the CPU
 
-    def run(self, code: CellCode) -> Outcome:
+    def run(self, code: CellCode) -> CellOutcome:
         """Run the cell. Either its names are set in the namespace, or nothing changes."""
         self.code = code
         self._compiled.source.title = "" if self.options.name != UNNAMED else code.title
@@ -98,7 +98,7 @@ class CellProgram:
             for name in ("_reach", "_before"):  # so that they keep no tensors alive
                 vars(self).pop(name, None)  # Ctrl-C may have come before they were set
 
-    def _run_or_restore(self) -> Outcome:
+    def _run_or_restore(self) -> CellOutcome:
         while True:
             reach = self._reach = self._find_inputs()
             before = self._before = Snapshot(self.namespace, reach, self.options.effects)
@@ -129,12 +129,12 @@ class CellProgram:
         reach.leave_filled(code.code)
         return reach
 
-    def _statics(self) -> tuple[Static, ...]:
+    def _statics(self) -> tuple[StaticTensor, ...]:
         """The tensors that are compared by value, so that the code may read their values."""
         values = {name: self.namespace.get(name) for name in self.options.static}
-        return tuple(Static(n, v) for n, v in values.items() if isinstance(v, Tensor))
+        return tuple(StaticTensor(n, v) for n, v in values.items() if isinstance(v, Tensor))
 
-    def _run(self, reach: Reach) -> Outcome:
+    def _run(self, reach: Reach) -> CellOutcome:
         options, program = self.options, self._compiled
         statics = self._statics()
         names = {*reach.hidden, *reach.inputs, *(static.name for static in statics)}
@@ -161,7 +161,7 @@ class CellProgram:
             if replay.captured.jaxpr.effects:  # what it prints belongs to this cell
                 torch.jax.synchronize()  # type: ignore[attr-defined]  # the device's module
         traced = self.traces > traces
-        return Outcome(
+        return CellOutcome(
             shown,
             sum(
                 "." not in p and "[" not in p
@@ -184,7 +184,7 @@ class CellProgram:
                 scope.enter_context(config(matmul_precision=self.options.precision))
             yield
 
-    def _run_plain(self, error: MakesParameters) -> Outcome:
+    def _run_plain(self, error: MakesParameters) -> CellOutcome:
         """Run the cell as plain Python: it creates parameters that the program of the next run reads."""
         namespace = self.namespace
         self.traces -= 1
@@ -195,7 +195,7 @@ class CellProgram:
         if self.options.effects:
             values = pytree.tree_map_only(Tensor, without_history, values)
             namespace.update(values)
-        return Outcome(shown, 0, len(values), False, self.traces, [error.what], 0.0, 0.0, True)
+        return CellOutcome(shown, 0, len(values), False, self.traces, [error.what], 0.0, 0.0, True)
 
     def _has_cpu_inputs(self, reach: Reach) -> bool:
         """Whether inputs are on the CPU; refuses those that a step would write to there."""
@@ -215,8 +215,10 @@ class CellProgram:
 
     def _new_program(self) -> Pure | Jit:
         def cell(**given: object) -> object:
-            statics = [value for value in given.values() if isinstance(value, Static)]
-            return self._trace(statics, {n: v for n, v in given.items() if type(v) is not Static})
+            statics = [value for value in given.values() if isinstance(value, StaticTensor)]
+            return self._trace(
+                statics, {n: v for n, v in given.items() if type(v) is not StaticTensor}
+            )
 
         vars(cell)["reached"] = self._reached  # the objects that may get gradients
         vars(cell)["site"] = lambda: (self.code.file, self.code.first_line)
@@ -231,7 +233,7 @@ class CellProgram:
     # -- in the trace -----------------------------------------------------------------------------------------
 
     def _trace(
-        self, statics: Sequence[Static], given: dict[str, object]
+        self, statics: Sequence[StaticTensor], given: dict[str, object]
     ) -> tuple[dict[str, object], list[str], object]:
         """Run the cell's code on the traced inputs.
 

@@ -115,7 +115,8 @@ class Chains:
 
     def _is_new(self, frame: types.FrameType, reads: Reads, variables: Variables) -> bool:
         """Whether the function was not entered yet with these objects from outside."""
-        roots = {(c.name, c.root) for c in (*reads.chains, *reads.stores) if c.root is not GLOBAL}
+        chains = (*reads.chains, *reads.stores, *(i.target for i in reads.increments))
+        roots = {(c.name, c.root) for c in chains if c.root is not GLOBAL}
         ids = []
         for name, root in sorted(roots):
             value = variables.get(name)

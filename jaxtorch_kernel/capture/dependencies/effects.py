@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from ...base import torch_private as private
+from ...operators.storages import sized
 from ...storage import moves
 from .fetch import Fetch, fetched, strong
 from .reads import ITEM
@@ -30,7 +31,7 @@ from .trees import previous_tree
 
 Tensor = torch.Tensor
 
-# A line of user code, as far as it is known: file and line.
+# A line of user code: file and line, if known.
 Line: TypeAlias = tuple[str | None, int | None]
 Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int | torch.SymInt, torch.dtype]
 
@@ -45,7 +46,7 @@ class Assignment:
         line, file: of the assignment.
         increments: how many statements increment it, and `step`: by how much they do so together.
         replaced: whether `before` was a container and has been dropped, because another value replaced it.
-        was_inferred: found by comparing snapshots, so that what the code read there may have no guard.
+        was_inferred: found without its name in the code, so that what the code read there may have no guard.
         is_preexisting: whether the current value is older than the code's run.
     """
 
@@ -61,6 +62,11 @@ class Assignment:
         self.replaced = False
         self.was_inferred = False
         self.is_preexisting = False
+
+    @property
+    def needs_previous(self) -> bool:
+        """Whether the new value may depend on the previous one, which may have no guard."""
+        return self.was_inferred or (self.increments > 0 and self.stored)
 
 
 class ReachedContainer(NamedTuple):
@@ -131,8 +137,9 @@ class ReachedTensor:
         tensor = self.if_moved()
         if tensor is not None and self._storage is not None:
             size, stride, offset, _ = self._layout
+            storage = sized(self._storage)
             with torch.no_grad():  # it may be a leaf
-                private.put_on_storage(tensor, self._storage, int(offset), size, stride)
+                private.put_on_storage(tensor, storage, int(offset), size, stride)
             moves.note()
 
     def restore(self) -> None:
@@ -198,6 +205,18 @@ class Effects:
         assignment = self._of(slot)
         assignment.stored = True
         assignment.line, assignment.file = line, file
+
+    def store_unnamed(self, slot: Slot) -> None:
+        """Note that the code assigns to the slot, which it may not name (`for m in layers: m.n = 1`, `setattr`)."""
+        is_new = slot.identity not in self.assignments
+        assignment = self._of(slot)
+        assignment.stored = True
+        assignment.was_inferred |= is_new
+
+    def is_counter(self, slot: Slot) -> bool:
+        """Whether code that names the slot increments it."""
+        known = self.assignments.get(slot.identity)
+        return known is not None and known.increments > 0
 
     def increment(self, slot: Slot, by: int | float) -> None:
         """Note that the code is about to increment the slot."""

@@ -1,4 +1,4 @@
-"""What traced code reads without depending on it."""
+"""Values that traced code reads without depending on them."""
 
 from __future__ import annotations
 

@@ -48,6 +48,8 @@ _NOT_FOLLOWED = frozenset(
         "jaxlib",
         "numpy",
         "torchgen",
+        "sympy",  # torch's sizes of unknown value run on it; it fills caches when it is first used
+        "mpmath",
         "IPython",
         "ipykernel",
         "_pytest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from ...programs.site import is_user_file
+from .reads import ATTRIBUTE, reads_of
 
 
 def user_frame(frame: types.FrameType | None) -> types.FrameType | None:
@@ -22,6 +24,14 @@ def user_line(frame: types.FrameType) -> tuple[str | None, int | None]:
     """File and line of user code, for an error."""
     caller = user_frame(frame)
     return (None, None) if caller is None else (caller.f_code.co_filename, caller.f_lineno)
+
+
+def increments(frame: types.FrameType | None, name: str) -> bool:
+    """Whether a frame is at the assignment of a statement, in code that increments an attribute of this name."""
+    if frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]] != "STORE_ATTR":
+        return False
+    steps = [increment.target.steps[-1:] for increment in reads_of(frame.f_code).increments]
+    return ((ATTRIBUTE, name),) in steps
 
 
 def _code(function: Callable[..., object]) -> types.CodeType:

@@ -218,7 +218,7 @@ class Check:
         self.path, self.what, self.holds = path, what, holds
 
 
-class Table:
+class TensorTable:
     """A module's table of parameters or buffers, guarded as a whole.
 
     It holds the table strongly, which keeps the tensors alive until the module dies (`Guards.release`).

@@ -29,7 +29,7 @@ from .guard import (
     Group,
     Guard,
     Hooks,
-    Table,
+    TensorTable,
     attribute_or_missing,
     contents,
     contents_changes,
@@ -68,7 +68,7 @@ class Guards:
         self,
         groups: list[Group],
         checks: list[Check],
-        tables: list[Table],
+        tables: list[TensorTable],
         empty_hooks: list[tuple[str, Hooks]],
         class_forwards: list[tuple[str, dict[str, object]]],
         absent: list[tuple[dict[str, object], set[str]]],
@@ -329,7 +329,7 @@ def _quick_check(groups: list[Group]) -> QuickCheck:
 
 
 def _table_of(group: Group) -> tuple[int, str] | None:
-    """Which table of which module its owner is; None if it is no such table."""
+    """Which table of which module its owner is; None if it is not such a table."""
     fetch = group.fetch
     # All weak references to a module are one object. The module itself may be gone and then has no hash.
     return (id(fetch.module), fetch.table) if isinstance(fetch, ModuleTable) else None

@@ -1,21 +1,22 @@
-"""What the inputs of a captured program are called: `x`, `model.0.weight`, `adam.exp_avg[3]`.
+"""Names of the inputs of a captured program: `x`, `model.0.weight`, `adam.exp_avg[3]`.
 
-An argument has the name of its parameter, and its place in it. A parameter or buffer of a module has the path of the
-module by which the code first reached it, any other tensor the path by which the code read it. The state of an
-optimizer is numbered by its parameters, through all groups. Names are only shown: nothing depends on them.
+An argument has the name of its parameter, and its path within the argument. A parameter or buffer of a module has the
+path by which the code first reached the module, any other tensor the path by which the code read it. The state of an
+optimizer is numbered by its parameters, through all groups. Names are only displayed: nothing depends on them.
+
+An input also has a role: what it is to the training of a model.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 from weakref import ref
 
 import torch
 from torch.optim import Optimizer
 
-from ...base.naming import RANDOM_KEY, readable
+from ...base.naming import RANDOM_KEY, parameter_names, readable
 from ...base.torch_private import pytree
 from ...programs.rng import RandomKey
 from ...storage.buffer import Buffer, buffer_of
@@ -25,6 +26,18 @@ Tensor = torch.Tensor
 _FUNCTION = "the function"  # the recorder's path of what is captured
 _PREFIXES = ("an argument.", "self.", f"{_FUNCTION}.")
 _MODULE = "model"  # the name of a module that is captured itself
+
+# "hyperparameter": a learning rate and the like; "tensor": any other that the code read by name.
+Role = Literal[
+    "parameter",
+    "buffer",
+    "optimizer state",
+    "hyperparameter",
+    "gradient",
+    "argument",
+    "random key",
+    "tensor",
+]
 
 
 class Labels:
@@ -37,7 +50,7 @@ class Labels:
         gradients: leaves, with their `.grad` before.
 
     Attributes:
-        names: by the identity of a buffer.
+        names, roles: by the identity of a buffer.
         optimizers: by the identity of an optimizer.
     """
 
@@ -49,26 +62,31 @@ class Labels:
         gradients: Iterable[tuple[ref[Tensor], Tensor | None]] = (),
     ):
         self.names: dict[int, str] = {}
+        self.roles: dict[int, Role] = {}
         self.optimizers: dict[int, str] = {}
         self._gradients: list[tuple[Buffer, Buffer]] = []
         modules = [(v, p.replace(".__self__", "")) for v, p in reached if _is_module(v) and p]
         self._is_module = any(path == _FUNCTION for _, path in modules)
         for module, path in modules:
-            own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            for name, owned in own:
-                self._add(f"{path}.{name}", owned)
+            for name, parameter in module.named_parameters(recurse=False):
+                self._add(f"{path}.{name}", parameter, "parameter")
+            for name, owned in module.named_buffers(recurse=False):
+                self._add(f"{path}.{name}", owned, "buffer")
         for path, optimizer in optimizers:
             self._add_optimizer(path or type(optimizer).__name__.lower(), optimizer)
         for path, reference in tensors:
-            self._add(path, reference())
+            tensor = reference()
+            trained = tensor is not None and tensor.is_leaf and tensor.requires_grad
+            self._add(path, tensor, "parameter" if trained else "tensor")
         for leaf, gradient in gradients:
             tensor = leaf()
             if is_device_tensor(tensor) and is_device_tensor(gradient):
                 self._gradients.append((buffer_of(tensor), buffer_of(gradient)))
 
-    def _add(self, path: str, tensor: object) -> None:
+    def _add(self, path: str, tensor: object, role: Role) -> None:
         if is_device_tensor(tensor):
             self.names.setdefault(id(buffer_of(tensor)), self._name(path))
+            self.roles.setdefault(id(buffer_of(tensor)), role)
 
     def _name(self, path: str) -> str:
         """A path, without what the recorder calls the object that it starts from."""
@@ -83,39 +101,47 @@ class Labels:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for i, parameter in enumerate(parameters):
             for key, value in _items(optimizer.state.get(parameter)):
-                self._add(f"{path}.{key}[{i}]", value)
+                self._add(f"{path}.{key}[{i}]", value, "optimizer state")
         for i, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
-                self._add(_of_group(path, key, i, optimizer), value)
+                self._add(_of_group(path, key, i, optimizer), value, "hyperparameter")
 
     def add_rate(self, optimizer: Optimizer | None, index: int, buffer: Buffer) -> None:
         """Name the learning rate of a group."""
         path = self.optimizers.get(id(optimizer))
         if optimizer is not None and path is not None:
             self.names[id(buffer)] = _of_group(path, "lr", index, optimizer)
+            self.roles[id(buffer)] = "hyperparameter"
 
     def of_inputs(
-        self, buffers: Sequence[Buffer], function: Callable[..., object], call: Call
-    ) -> list[str]:
-        """The names of the inputs of the program, in order."""
+        self, buffers: Sequence[Buffer], function: Callable[..., object], call: CallArguments
+    ) -> tuple[list[str], list[Role]]:
+        """The names and roles of the inputs of the program, in order."""
         given: dict[int, str] = {}
+        roles = dict(self.roles)
         for name, leaf in call.named_leaves(function):
-            tensors = [(name, leaf)]
+            tensors: list[tuple[str, object, Role]] = [(name, leaf, "argument")]
             if isinstance(leaf, torch.nn.Module):
-                own = (*leaf.named_parameters(), *leaf.named_buffers())
-                tensors = [(f"{name}.{inner}", tensor) for inner, tensor in own]
-            for path, tensor in tensors:
+                tensors = [(f"{name}.{n}", t, "parameter") for n, t in leaf.named_parameters()]
+                tensors += [(f"{name}.{n}", t, "buffer") for n, t in leaf.named_buffers()]
+            for path, tensor, role in tensors:
                 if is_device_tensor(tensor):
                     given.setdefault(id(buffer_of(tensor)), path)
+                    roles.setdefault(id(buffer_of(tensor)), role)
         keys = {id(b): RANDOM_KEY for b in buffers if isinstance(b, RandomKey)}
         names = {**self.names, **given, **keys}
+        roles.update(dict.fromkeys(keys, "random key"))
         for of_leaf, of_gradient in self._gradients:
+            roles[id(of_gradient)] = "gradient"
             if id(of_leaf) in names:
                 names.setdefault(id(of_gradient), f"{names[id(of_leaf)]}.grad")
-        return [names.get(id(buffer), f"input[{i}]") for i, buffer in enumerate(buffers)]
+        return (
+            [names.get(id(buffer), f"input[{i}]") for i, buffer in enumerate(buffers)],
+            [roles.get(id(buffer), "tensor") for buffer in buffers],
+        )
 
 
-class Call:
+class CallArguments:
     """The arguments of a call, for their names.
 
     Args:
@@ -127,7 +153,7 @@ class Call:
         self._leaves, self._structure = leaves, structure
 
     def named_leaves(self, function: Callable[..., object]) -> Iterator[tuple[str, object]]:
-        """Each leaf with the name of its parameter, and its place in it."""
+        """Each leaf with the name of its parameter, and its path in the argument."""
         places = pytree.tree_unflatten(range(len(self._leaves)), self._structure)
         positional = _parameters(function, self._structure.children()[0].num_children)
         args, kwargs = places
@@ -143,13 +169,7 @@ def _parameters(function: Callable[..., object], count: int) -> list[str]:
     if names is not None:  # of a graph, whose inputs have names of their own
         return names
     called = function.forward if isinstance(function, torch.nn.Module) else function
-    try:
-        parameters = list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    return names + [f"{rest}[{i}]" for i in range(count - len(names))]
+    return parameter_names(called, count)
 
 
 def _is_module(value: object) -> TypeGuard[torch.nn.Module]:

@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import jax
 import torch
 
-from ...storage.buffer import Buffer, Spec, buffer_of, wrap
+from ...storage.buffer import Buffer, Spec, buffer_of, spec_of, wrap
 from ...storage.layout import covers_buffer
 from ..errors import CaptureError
 from .slots import Target
@@ -43,14 +44,16 @@ class Landing:
         whole = tensor.is_contiguous() and covers_buffer(tensor, self.spec)
         self.stride = None if whole else tensor.stride()
 
-    def __call__(self, array: Any) -> None:
-        """Store this run's tensor, whose data is a `jax.Array`."""
-        if (
-            self.buffer is not None
-        ):  # others may hold the trace's tensor: it gets the first run's value
-            self.buffer.write(array, self.spec)
+    def __call__(self, array: Any, on_mesh: bool) -> None:
+        """Store this run's tensor, whose data is a `jax.Array`. On a mesh, the program chose its sharding."""
+        spec = self.spec
+        if on_mesh and not isinstance(array, jax.core.Tracer):
+            spec = spec_of(spec.dtype, spec.shape, array.sharding)
+        # Others may hold the trace's tensor: it gets the first run's value.
+        if self.buffer is not None:
+            self.buffer.write(array, spec)
             self.buffer = None
-        tensor = wrap(array, self.spec, self.size, self.dtype)
+        tensor = wrap(array, spec, self.size, self.dtype)
         if self.stride is not None:
             with torch.no_grad():
                 tensor = tensor.as_strided(self.size, self.stride, self.offset)

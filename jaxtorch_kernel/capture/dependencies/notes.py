@@ -35,7 +35,7 @@ from . import outside
 from .effects import Assignment, Effects, Line
 from .excluded import Excluded
 from .fetch import Fetch, fetched
-from .guard import CONTENTS, Check, Group, Guard, Hooks, Table
+from .guard import CONTENTS, Check, Group, Guard, Hooks, TensorTable
 from .guards import Guards
 from .identities import container_path, identity_checks
 from .labels import Labels
@@ -81,7 +81,7 @@ class Notes:
         self.effects = Effects()
         self.groups: dict[tuple[int, str, str], Group] = {}
         self.checks: dict[Hashable, Check] = {}
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, TensorTable] = {}
         self.absent: dict[int, tuple[dict[str, object], set[str]]] = {}
         # A reference to the module (None for the hooks of all modules), the path, the table.
         self.empty_hooks: list[tuple[weakref.ref[torch.nn.Module] | None, str, Hooks]] = []
@@ -127,10 +127,11 @@ class Notes:
 
     def add_preexisting(self, value: object, path: str) -> None:
         """Note an object that existed before the code ran."""
+        if self.is_created(value):
+            return
         if id(value) not in self._preexisting or not self._preexisting[id(value)][1]:
             self._preexisting[id(value)] = value, path
-            if not self.is_created(value):
-                self.take_snapshot(value, path)
+            self.take_snapshot(value, path)
             if isinstance(value, torch.nn.Module) and path:
                 for name, child in vars(value).get("_modules", {}).items():
                     self.add_preexisting(child, f"{path}.{name}")
@@ -139,7 +140,7 @@ class Notes:
         """Record the contents of an object before the code changes them. A cell tracks its own names itself."""
         namespace = self.excluded.namespace
         if namespace is None or getattr(value, "__dict__", None) is not namespace:
-            self.effects.snapshots.take(value, path)
+            self.effects.snapshots.take(value, path, self.is_created)
 
     def mentions(self, name: str) -> bool:
         """Whether followed code has a name in it, as such or as a string."""
@@ -156,9 +157,13 @@ class Notes:
 
     def is_created(self, value: object) -> bool:
         """Whether the code created an object, which is then not a dependency."""
+        if isinstance(value, types.MethodType):
+            return self.is_created(value.__self__)
         reference = self.created.get(id(value))
         is_uninitialized = isinstance(value, torch.nn.Module) and "_modules" not in vars(value)
-        return is_uninitialized or (reference is not None and reference() is value)
+        if is_uninitialized or (reference is not None and reference() is value):
+            return True
+        return _is_traced_tuple(value)
 
     def is_new_tree(self, owner: object, kind: str, key: object, value: object) -> bool:
         """Whether the code bound a container of tensors that it created to this slot; it is not a dependency."""
@@ -213,7 +218,7 @@ class Notes:
             self.add_preexisting(owner, path.rpartition(".")[0])
         is_new = key not in group.keys
         if is_new:
-            # A value that the code itself assigned is no dependency, but the previous value may be.
+            # A value that the code itself assigned is not a dependency, but the previous value may be.
             assignment = self.effects.assignments.get((id(owner), kind, key))
             group.keys.append(key)
             before = value if assignment is None else assignment.before
@@ -252,7 +257,7 @@ class Notes:
                 if isinstance(value, Tensor):
                     self.tensor(f"{path}.{name}", value)
             if not any(map(private.is_wrapped, values)):
-                self.tables[id(table)] = Table(path, module, table)
+                self.tables[id(table)] = TensorTable(path, module, table)
 
     def tensor(self, path: str, value: Tensor) -> None:
         """Note a tensor that is read by name, unless its values were computed by the trace."""
@@ -379,3 +384,14 @@ class Notes:
             list(self.absent.values()),
             [m for reference in self.modules.values() if (m := reference()) is not None],
         )
+
+
+def _is_traced_tuple(value: object) -> bool:
+    """Whether a tuple has a tensor that a trace created: the code made it, since tuples do not change.
+
+    `Notes.created` cannot have a named tuple, which supports no weak references.
+    """
+    trace = tracing.current()
+    if trace is None or not isinstance(value, tuple):
+        return False
+    return any(is_device_tensor(part) and trace.created(buffer_of(part)) for part in value)

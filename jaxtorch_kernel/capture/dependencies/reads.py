@@ -350,7 +350,7 @@ def _extended(chain: Chain | None, kind: str, key: Any) -> Chain | None:
 
 
 class Names(NamedTuple):
-    """What code reads: global names, and the attributes of any object."""
+    """The names that code reads: globals, and attributes of any object."""
 
     globals: tuple[str, ...]
     attributes: frozenset[str]

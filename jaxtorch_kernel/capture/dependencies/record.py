@@ -53,7 +53,7 @@ def _stored_error(path: str, file: str | None, line: int | None) -> CaptureError
 
 
 def _layout_check(path: str, reference: weakref.ref[Tensor]) -> Check:
-    """A check that a tensor of which the code returns a view has the same memory layout."""
+    """A check that a tensor has the same memory layout, for tensors whose views the code returns."""
 
     def current() -> object:
         tensor = reference()
@@ -96,7 +96,7 @@ class Record:
         layouts: of the device's tensors among them: path, weak reference, memory layout.
         buffers: how each run finds the buffers that the code reached.
         labels: the names of what the code read.
-        fresh: results that the code created and that are no tensors, by identity.
+        fresh: results other than tensors that the code created, by identity.
         flagged: the tensors whose `requires_grad` the code may ask for.
         differentiates: whether it matters which tensors require a gradient.
 
@@ -242,7 +242,7 @@ class Record:
             return
         repeat = repeat_of(assignment, notes.reads(slot))
         # Deleting what does not exist is an error; so it must exist before each run.
-        if repeat is None or now is MISSING or assignment.was_inferred:
+        if repeat is None or now is MISSING or assignment.needs_previous:
             notes.guard_previous(assignment)
         if repeat is not None:
             self.repeats.append(repeat)
@@ -368,8 +368,10 @@ class Record:
             _, gradient = recorder.gradients.get(id(leaf), (None, leaf.grad))
             if gradient is None:
                 self.bare.append(index)
-            else:
-                self.tied.append((index, leaf_with_gradient(leaf)))
+                continue
+            self.tied.append((index, leaf_with_gradient(leaf)))
+            if is_device_tensor(gradient):
+                self.buffers.add(gradient, GradBuffer(leaf, gradient))
 
     def landings(self, escaped: Sequence[Escaped]) -> list[Landing]:
         """For the tensors that the code stored, given all tensors that outlive the trace."""

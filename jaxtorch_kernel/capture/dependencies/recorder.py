@@ -37,7 +37,7 @@ from .closures import Closures
 from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
-from .frames import OPTIMIZER, READ_ALL, user_frame, user_line
+from .frames import OPTIMIZER, READ_ALL, increments, user_frame, user_line
 from .gradients import Gradients
 from .modules import Modules
 from .notes import Notes
@@ -70,12 +70,12 @@ class Recorder:
     """Notes what code reads; `Notes.build_guards` makes the guards of it.
 
     Args:
-        function: the function to trace. If it has an attribute `excluded`, these values are no dependencies.
+        function: the function to trace. If it has an attribute `excluded`, these values are not dependencies.
 
     Attributes:
         notes: the notes of the trace.
         draws: the calls that drew random numbers.
-        fresh: results that the code created and that are no tensors, by identity.
+        fresh: results other than tensors that the code created, by identity.
         effects, checks, warned, arguments, tensors, modules, optimizers, gradients: of the notes.
     """
 
@@ -208,7 +208,10 @@ class Recorder:
         if not self.notes.is_created(module):
             self._refuse_new_parameters(frame, module, name, variables["value"])
             if id(module) in self.modules or self.notes.is_preexisting(module):
-                self._store(module, name)
+                slot = Slot.attribute(module, name, f"{self.notes.module_path(module)}.{name}")
+                # The code that increments a counter has noted it as one, when it was entered.
+                if not (self.effects.is_counter(slot) and increments(frame.f_back, name)):
+                    self.effects.store_unnamed(slot)
 
     def enter_register(self, frame: types.FrameType) -> None:
         """`Module.register_parameter`, `Module.add_module`: also by a list of modules to which the code appends."""
@@ -235,11 +238,8 @@ class Recorder:
         """`module.train()` and `module.eval()`: the code may change the mode."""
         for module in frame.f_locals["self"].modules():
             if not self.notes.is_created(module):
-                self._store(module, "training")
-
-    def _store(self, module: torch.nn.Module, name: str) -> None:
-        path = f"{self.notes.module_path(module)}.{name}"
-        self.effects.store(Slot.attribute(module, name, path), None, "")
+                path = f"{self.notes.module_path(module)}.training"
+                self.effects.store(Slot.attribute(module, "training", path), None, "")
 
     def enter_optimizer(self, frame: types.FrameType) -> None:
         """An optimizer is used."""

@@ -80,8 +80,11 @@ class Snapshots:
         self._objects: list[_ObjectSnapshot] = []
         self._containers: dict[int, _ContainerSnapshot] = {}
 
-    def take(self, value: object, path: str) -> None:
-        """Record an object, and what can be reached from it."""
+    def take(self, value: object, path: str, is_created: Callable[[object], bool]) -> None:
+        """Record an object, and what can be reached from it, without what the code created.
+
+        Created objects may hold tensors of the trace, which would seem to be stored outside it.
+        """
         pending = [_Reached(value, path, None)]
         while pending and len(self._seen) + len(self._containers) < _MAX_OBJECTS:
             value, path, holder = pending.pop()
@@ -91,7 +94,7 @@ class Snapshots:
                     pending += self._take_container(value, path, holder)
             elif isinstance(value, types.ModuleType) and holder is not None:
                 continue  # it has many names: only a module that the code itself names is recorded
-            elif id(value) not in self._seen:
+            elif id(value) not in self._seen and not is_created(value):
                 self._seen[id(value)] = value
                 pending += self._take_object(value, path)
 

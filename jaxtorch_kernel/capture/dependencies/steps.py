@@ -13,6 +13,7 @@ tensors) alive until the garbage collector runs. So `Values` is a subclass of `S
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from abc import ABC, abstractmethod
 from collections import deque
@@ -156,6 +157,8 @@ class Steps(ABC):
             return self.guard(owner, ATTRIBUTE, name, MISSING, where, fetch) if has_dict else None
         if is_plain(raw) or isinstance(raw, CONTAINERS):
             return self.guard(owner, ATTRIBUTE, name, raw, where, fetch)
+        if _is_c_field(raw) and is_plain(value := getattr(owner, name, MISSING)):
+            return self.guard(owner, ATTRIBUTE, name, value, where, fetch)
         for base in type(owner).__mro__ if is_user_class(type(owner)) else ():
             if name in vars(base):  # a property or another descriptor: its own code runs
                 self.base_entries(type(owner), name, base)
@@ -211,6 +214,14 @@ class Steps(ABC):
             return
         where, value = f"{base.__name__}.{name}", vars(base).get(name, MISSING)
         self.guard(vars(base), ITEM, name, value, where, class_table(ref(base)))
+
+
+def _is_c_field(raw: object) -> bool:
+    """Whether an attribute is a field of an object of the standard library's C code (`ctypes`, `decimal.Context`)."""
+    if isinstance(raw, types.GetSetDescriptorType):
+        module = raw.__objclass__.__module__
+        return module != "builtins" and module in sys.stdlib_module_names
+    return type(raw).__module__ == "_ctypes"
 
 
 def _on_class(cls: type, name: str) -> object:

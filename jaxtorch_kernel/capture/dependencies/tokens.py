@@ -3,7 +3,7 @@
 The token of a value has everything that a program may depend on. Two values with equal tokens are interchangeable:
 
 an int, a string, a dtype ...       Value(type, value)
-a user function                     Code: its code, defaults and closure, so that rerunning a definition is no change
+a user function                     Code: its code, defaults and closure, so that rerunning a definition is not a change
 a user class                        Structure: its functions and plain attributes
 a tensor of the device              TensorLook: shape, dtype, gradient and device; its data is an operand.
                                     Inside one of the above it is an Identity, because the program reads that tensor

@@ -151,7 +151,10 @@ class Values(Steps):
         if is_user_module(module) and self.notes.is_first((id(module), "globals")):
             self._defer(path, module, variables, _SHALLOW)
         if dynamic:
-            for name in [n for n in variables if any(part in n for part in strings)]:
+            names = [n for n in variables if any(part in n for part in strings)]
+            if is_user_module(module):  # `getattr(config, "scale", 1)`: it may get the name later
+                names += sorted(strings - variables.keys())
+            for name in names:
                 self.item(variables, name, f"{path}.{name}", strong(variables))
 
     def _use_builtin(

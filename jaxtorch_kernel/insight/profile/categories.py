@@ -1,4 +1,4 @@
-"""The category of each event: what its device or its thread does in that time."""
+"""The category of each event: the activity of its device or thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CATEGORIES = (
 def categories(recording: Recording, attribution: Attribution) -> np.ndarray:
     """For each event, its index in `CATEGORIES`.
 
-    An event of a thread has the first of compiling, waiting, transfers and launching that it lies in; else it is
+    An event of a thread gets the first of compiling, waiting, transfers and launching that contains it; otherwise
     Python.
     """
     events = recording.events
@@ -42,15 +42,15 @@ def categories(recording: Recording, attribution: Attribution) -> np.ndarray:
 
 def _activities(events: Events, recording: Recording, lane: int) -> list[tuple[str, Spans]]:
     compiled = [(c.start, c.end) for c in recording.compilations if lane == recording.lane]
-    found = [("compiling", union(np.array(compiled, np.int64).reshape(-1, 2)))]
+    spans = [("compiling", union(np.array(compiled, np.int64).reshape(-1, 2)))]
     for name, pattern in ACTIVITIES:
         numbers = [i for i, text in enumerate(events.names) if pattern.match(text)]
-        found.append((name, union(spans_of(events.select(np.isin(events.name, numbers))))))
-    return found
+        spans.append((name, union(spans_of(events.select(np.isin(events.name, numbers))))))
+    return spans
 
 
 def _within(times: np.ndarray, spans: Spans) -> np.ndarray:
-    """A mask of the times that lie in one of the disjoint spans."""
+    """A mask of the times within one of the disjoint spans."""
     if not len(spans):
         return np.zeros(len(times), bool)
     nth = np.searchsorted(spans[:, 0], times, side="right") - 1

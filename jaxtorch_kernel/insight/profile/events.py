@@ -28,7 +28,7 @@ _NOISE = re.compile(rf"^({CALLER}|end: |ThreadpoolListener::|ThunkExecutor::|Sli
 
 
 @dataclass(frozen=True)
-class Program:
+class EventModule:
     """The module of a device event, as XLA names it.
 
     `id` is the `HloModuleProto.id`. A program from the persistent cache keeps the id that it got in the process that
@@ -64,7 +64,7 @@ class Events:
     depth: np.ndarray
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
-    programs: tuple[Program, ...]
+    programs: tuple[EventModule, ...]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -101,12 +101,17 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """Reads profiles that follow each other into one table of events."""
+    """Reads profiles that follow each other into one table of events.
+
+    Attributes:
+        on_device: whether some event was one of the device.
+    """
 
     def __init__(self) -> None:
         self._names, self._programs, self._lanes = _Table(), _Table(), _Table()
         self._rows: list[np.ndarray] = []
         self._caller = -1
+        self.on_device = False
         self._noise: dict[str, bool] = {}
 
     def __len__(self) -> int:
@@ -139,6 +144,7 @@ class Reader:
                         self._caller = lane
         table = np.array(rows, np.int64).reshape(-1, 6)
         self._rows.append(table)
+        self.on_device = self.on_device or bool((table[:, 4] >= 0).any())
         end = int((table[:, 0] + table[:, 1]).max(initial=start))
         return Found(zero or time.time_ns(), end, count)
 
@@ -149,7 +155,7 @@ class Reader:
         if instruction is None or "program_id" not in stats:
             return start, duration, lane, self._names(name), -1, 0
         program = self._programs(
-            Program(int(stats["program_id"]), str(stats.get("hlo_module", "")))
+            EventModule(int(stats["program_id"]), str(stats.get("hlo_module", "")))
         )
         run = int(stats.get("run_id", 0))
         return start, duration, lane, self._names(instruction), program, run
@@ -181,7 +187,7 @@ def make_events(
     rows: Iterable[tuple[int, ...]] | np.ndarray,
     lanes: tuple[Lane, ...],
     names: tuple[str, ...],
-    programs: tuple[Program, ...],
+    programs: tuple[EventModule, ...],
 ) -> Events:
     """Events from rows (start, duration, lane, name, program, run), in any order."""
     table = rows if isinstance(rows, np.ndarray) else np.array(list(rows), np.int64).reshape(-1, 6)

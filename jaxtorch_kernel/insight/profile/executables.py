@@ -25,11 +25,11 @@ from ..programs import ProgramInfo, programs
 from .events import Events
 from .fingerprint import first_run, nth_run
 from .launches import Launch
-from .sampling import Window
+from .sampling import ProfileWindow
 
 
 @dataclass(frozen=True)
-class Executable:
+class ProfiledProgram:
     """A program that ran.
 
     Attributes:
@@ -69,8 +69,8 @@ class Executable:
 
 
 def assign(
-    events: Events, launches: tuple[Launch, ...], windows: tuple[Window, ...] = ()
-) -> tuple[list[Executable], np.ndarray, np.ndarray]:
+    events: Events, launches: tuple[Launch, ...], windows: tuple[ProfileWindow, ...] = ()
+) -> tuple[list[ProfiledProgram], np.ndarray, np.ndarray]:
     """The programs that ran, and for each device event the index of its program and of its launch (-1 if unknown)."""
     launched: dict[Any, list[int]] = defaultdict(list)
     for i, launch in enumerate(launches):
@@ -79,14 +79,16 @@ def assign(
     live = _live_executables({p.name for p in events.programs})
     likely = {**dict.fromkeys(infos, 1), **dict.fromkeys(launched, 2)}
     number_of: dict[Any, int] = {}
-    executables: list[Executable] = []
+    executables: list[ProfiledProgram] = []
     executable_of = np.zeros(len(events), np.int64)
     launch_of = np.full(len(events), -1, np.int64)
     for rows, running, name in _groups(events, live, likely):
         number = number_of.setdefault(running or name, len(executables))
         if number == len(executables):
             info = infos.get(running)
-            executables.append(Executable(info.name if info is not None else name, info, running))
+            executables.append(
+                ProfiledProgram(info.name if info is not None else name, info, running)
+            )
         executable_of[rows] = number
     window_of = np.searchsorted([w.start for w in windows[1:]], events.start, side="right")
     firsts = [w.launches for w in windows[1:]]
@@ -95,9 +97,9 @@ def assign(
         windows_of_launches = np.searchsorted(firsts, indices, side="right")
         for window in np.unique(window_of[rows]).tolist():
             within = rows[window_of[rows] == window]
-            own = np.array(indices)[windows_of_launches == window].tolist()
-            if own:
-                launch_of[within] = _pair_with_launches(events.run[within], own, launches)
+            of_window = np.array(indices)[windows_of_launches == window].tolist()
+            if of_window:
+                launch_of[within] = _pair_with_launches(events.run[within], of_window, launches)
     return executables, executable_of, launch_of
 
 

@@ -1,4 +1,4 @@
-"""The finding of a profile, in a sentence, and how much of the run it rests on."""
+"""The finding of a profile in a sentence, and how much of the run was recorded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from .sources import line_label, text_of
 
 if TYPE_CHECKING:
-    from .summary import Profile, Row
+    from .summary import Profile, ProfileRow
 
-_MUCH = 0.2  # of the wall time: then it is worth a word
+_MUCH = 0.2  # of the wall time: a larger share is mentioned
 _LONGEST = 60  # characters of a line of code
 
 
 def finding(profile: Profile, first: str = "") -> str:
-    """What takes the device's time, how long the device idles, and what the calling thread does meanwhile.
+    """A sentence on the slowest line, the idle time of the device, and the activity of the calling thread meanwhile.
 
     Args:
         first: the file of the profiled cell, whose lines need no name.
@@ -31,11 +31,11 @@ def _slowest(profile: Profile, first: str) -> str:
     if profile.operators and profile.device:
         row = profile.operators[0]
         share = _percent(row.time.total / profile.device)
-        return f"{share} of the device's time is `{row.name}`, of no known line"
+        return f"{share} of the device's time is `{row.name}`, whose line is unknown"
     return ""
 
 
-def _named(row: Row, first: str) -> str:
+def _named(row: ProfileRow, first: str) -> str:
     location = row.location
     assert location is not None
     place = f"line {location.line}" if location.file == first else line_label(location)

@@ -1,4 +1,4 @@
-"""What the calling thread did during the profile: compile, launch, transfer data, wait, or run Python.
+"""The activities of the calling thread during the profile: compile, launch, transfer data, wait, or run Python.
 
 The events of a thread overlap: a launch waits, a transfer launches. Each moment counts for the first activity that
 applies, in this order: compilation, waiting, transfer, launch. The rest of a run is Python, both user code and torch.
@@ -33,7 +33,7 @@ ACTIVITIES = (("waiting", _WAITING), ("transfers", _TRANSFER), ("launching", _LA
 
 
 @dataclass(frozen=True)
-class Host:
+class HostTime:
     """The nanoseconds of one run: those of the calling thread by activity, and those in which the device was busy."""
 
     compile: float
@@ -44,7 +44,7 @@ class Host:
     device_busy: float
 
 
-def host_time(recording: Recording) -> Host:
+def host_time(recording: Recording) -> HostTime:
     """The time of the calling thread by activity."""
     events = recording.events
     bounds = np.array([(s.start, s.end) for s in recording.spans], np.int64).reshape(-1, 2)
@@ -69,7 +69,7 @@ def host_time(recording: Recording) -> Host:
         before = now
     compiling, waiting, moving, launching = times
     busy = union(spans_of(events.select(events.on_device)))
-    return Host(
+    return HostTime(
         compiling,
         waiting,
         moving,

@@ -23,9 +23,9 @@ import numpy as np
 from ...programs.site import line_of
 from ..hlo.source import select_location
 from ..programs import Location, location_of
-from .executables import Executable, assign
+from .executables import ProfiledProgram, assign
 from .launches import Launch, Sites
-from .origins import Origin, Origins, Part
+from .origins import Origin, OriginPart, Origins
 from .record import Recording
 
 
@@ -65,7 +65,7 @@ class Attribution:
 
     total: float
     shares: tuple[Share, ...]
-    executables: tuple[Executable, ...]
+    executables: tuple[ProfiledProgram, ...]
     executable_of: np.ndarray
     locations: tuple[Location, ...]
     location_of: np.ndarray
@@ -116,7 +116,7 @@ def attribute(recording: Recording) -> Attribution:
 
 
 def weights(recording: Recording, times: np.ndarray) -> np.ndarray:
-    """For each time, the weight of the span that it lies in, or of the last before it; 1 if there is none."""
+    """For each time, the weight of the span that contains it, or of the last one before it; 1 without such a span."""
     if not recording.spans:
         return np.ones(len(times))
     starts = np.array([span.start for span in recording.spans])
@@ -161,7 +161,7 @@ def _origin(launch: Launch, location_cache: _LocationCache) -> Origin:
 class _Splitter:
     """Splits the time of one program's instructions into shares."""
 
-    def __init__(self, executable: Executable):
+    def __init__(self, executable: ProfiledProgram):
         self.executable = executable
         module = executable.module
         self.origins = Origins(module, executable.backward) if module is not None else None
@@ -179,7 +179,7 @@ class _Splitter:
             yield Share(number, name, "", launched or unknown, duration, count, 0, 0, False)
             return
         if self.executable.kind == "eager":  # its HLO has only the line that first compiled it
-            parts = [Part(launched or unknown, 1.0, self.origins.cost(instruction), False)]
+            parts = [OriginPart(launched or unknown, 1.0, self.origins.cost(instruction), False)]
         else:
             parts = [_called(part, launched) for part in self.origins.of(instruction)]
         for part in parts:
@@ -197,7 +197,7 @@ class _Splitter:
             )
 
 
-def _called(part: Part, launched: Origin | None) -> Part:
+def _called(part: OriginPart, launched: Origin | None) -> OriginPart:
     """A part of captured code; its stack includes the lines that called the code in this launch."""
     if launched is None:
         return part

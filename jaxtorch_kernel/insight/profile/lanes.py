@@ -1,4 +1,4 @@
-"""The names of a profile's lanes, which are threads and streams, in words that a reader knows."""
+"""Readable names of a profile's lanes, which are threads and streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 CALLING = "this thread"
 
-# What XLA and torch call a thread (without its pool's address) -> what it is. The first that matches counts.
+# Pattern for the name of a thread in XLA or torch (without its pool's address) -> its purpose. The first match counts.
 _KNOWN = (
     (r"^XLAPjRtCpuClient", "device queue"),
     (r"^XLAEigen", "device worker"),
@@ -63,10 +63,10 @@ def plain_name(plane: str, line: str) -> str:
         'TPU 0, XLA Ops'
     """
     if plane.startswith("/device:"):
-        found = _STREAM.match(f"{plane.removeprefix('/device:')} {line}")
-        if found is None:
+        match = _STREAM.match(f"{plane.removeprefix('/device:')} {line}")
+        if match is None:
             return f"{plane.removeprefix('/device:')} {line}"
-        stream = f"stream {found['stream']} " if found["stream"] else ""
-        return f"{found['kind']} {found['number']}, {stream}{found['rest']}".strip()
+        stream = f"stream {match['stream']} " if match["stream"] else ""
+        return f"{match['kind']} {match['number']}, {stream}{match['rest']}".strip()
     name = re.sub(r"^tf_|/-?\d+$", "", line)
     return next((plain for pattern, plain in _KNOWN if re.search(pattern, name)), name)

@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     stack: tuple[Location, ...] = ()
 
 
-class Part(NamedTuple):
+class OriginPart(NamedTuple):
     """A share of an instruction.
 
     Attributes:
@@ -60,20 +60,20 @@ class Origins:
     def __init__(self, module: Module, backward: bool = False):
         self.module, self.backward = module, backward
         self._sources, self._costs = Sources(module), Costs(module)
-        self._cache: dict[int, list[Part]] = {}
+        self._cache: dict[int, list[OriginPart]] = {}
 
     def cost(self, instruction: Instruction) -> Cost:
         """The cost of one run of an instruction, without the computations it runs."""
         return sum_of(cost for _, cost in self._costs.spread(instruction))
 
-    def of(self, instruction: Instruction) -> list[Part]:
+    def of(self, instruction: Instruction) -> list[OriginPart]:
         """The origins of an instruction's time; the fractions add up to 1."""
         parts = self._cache.get(instruction.id)
         if parts is None:
             parts = self._cache[instruction.id] = self._split(instruction)
         return parts
 
-    def _split(self, instruction: Instruction) -> list[Part]:
+    def _split(self, instruction: Instruction) -> list[OriginPart]:
         groups: dict[Origin, list[Cost]] = defaultdict(list)
         unattributed = []
         for inner, cost in self._costs.spread(instruction):
@@ -84,7 +84,7 @@ class Origins:
                 groups[origin].append(cost)
         recorded = instruction.id not in self.module.inferred
         if not groups:
-            return [Part(self._origin(instruction), 1.0, sum_of(unattributed), not recorded)]
+            return [OriginPart(self._origin(instruction), 1.0, sum_of(unattributed), not recorded)]
         costs = {origin: sum_of(group) for origin, group in groups.items()}
         # Distribute the cost of fused instructions without a line over those with a line.
         total = sum(_weight(cost) for cost in costs.values())
@@ -93,7 +93,7 @@ class Origins:
         for origin, cost in costs.items():
             fraction = _weight(cost) / total if total else 1 / len(costs)
             parts.append(
-                Part(
+                OriginPart(
                     origin,
                     fraction,
                     cost.plus(unattributed_cost.times(fraction)),

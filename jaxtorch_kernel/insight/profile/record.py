@@ -24,9 +24,9 @@ from ...programs.watching import Watcher, watching
 from ...storage.buffer import usage
 from .events import Events
 from .launches import Launch, Launches
-from .sampling import WAITING, ProfileError, Sampler, Span, Window
+from .sampling import WAITING, ProfileError, ProfileWindow, Sampler, Span
 
-__all__ = ["Compilation", "Memory", "ProfileError", "Recording", "record"]
+__all__ = ["Compilation", "ProfileError", "Recording", "RunMemory", "record"]
 
 _PHASES = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -46,7 +46,7 @@ class Compilation:
 
 
 @dataclass(frozen=True)
-class Memory:
+class RunMemory:
     """The bytes held by tensors of at least 32 KiB: before the runs, at the peak, and after the runs."""
 
     before: int
@@ -73,11 +73,11 @@ class Recording:
     events: Events
     count: int
     spans: tuple[Span, ...]
-    windows: tuple[Window, ...]
+    windows: tuple[ProfileWindow, ...]
     launches: tuple[Launch, ...]
     compilations: tuple[Compilation, ...]
     lane: int
-    memory: Memory | None
+    memory: RunMemory | None
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -156,7 +156,7 @@ def record(
         tuple(launches.launches),
         tuple(_on_clock(compilations, sampler.windows)),
         lane,
-        Memory(before, peak, usage.allocated) if memory else None,
+        RunMemory(before, peak, usage.allocated) if memory else None,
     )
 
 
@@ -179,7 +179,7 @@ def _run(
 
 
 def _on_clock(
-    compilations: list[tuple[str, str, float, float]], windows: list[Window]
+    compilations: list[tuple[str, str, float, float]], windows: list[ProfileWindow]
 ) -> Iterator[Compilation]:
     """The compilations in the windows, by the profile's clock. One that ends in a pause ends with its window."""
     for phase, name, start, end in compilations:

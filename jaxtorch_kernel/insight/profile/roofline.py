@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import jax
 
 from ...base.options import config
+from ...capture.tpu_chips import targets
 
 if TYPE_CHECKING:
-    from .summary import Row
+    from .summary import ProfileRow
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Position:
         memory: whether the limit is memory bandwidth rather than arithmetic.
     """
 
-    row: Row
+    row: ProfileRow
     intensity: float
     speed: float
     roof: float
@@ -72,7 +73,7 @@ class Position:
         return self.speed / self.roof
 
 
-def positions(lines: Iterable[Row], peak: Peak) -> list[Position]:
+def positions(lines: Iterable[ProfileRow], peak: Peak) -> list[Position]:
     """The positions of the lines, most time first. Lines without operations or bytes are left out."""
     result = []
     for row in lines:
@@ -89,14 +90,11 @@ _T, _G = 1e12, 1e9
 
 # JAX's device kind -> (operations, bytes) per second; dense peaks, without the doubling for sparse matrices.
 _PEAKS = {
-    # https://cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e: "Peak compute per chip (bf16)", "HBM bandwidth per chip"
-    "TPU v4": (275 * _T, 1200 * _G),
-    "TPU v5 lite": (197 * _T, 819 * _G),
-    "TPU v5e": (197 * _T, 819 * _G),
-    "TPU v5p": (459 * _T, 2765 * _G),
-    "TPU v5": (459 * _T, 2765 * _G),
-    "TPU v6 lite": (918 * _T, 1640 * _G),
-    "TPU v6e": (918 * _T, 1640 * _G),
+    **{
+        kind: (chip.peak("bfloat16"), chip.bandwidth.value / chip.devices)
+        for chip in targets()
+        for kind in (chip.kind, f"TPU {chip.name}")  # some versions of JAX use Google's names
+    },
     # https://www.nvidia.com/en-us/data-center/a100/
     "NVIDIA A100-SXM4-40GB": (312 * _T, 1555 * _G),
     "NVIDIA A100-PCIE-40GB": (312 * _T, 1555 * _G),

@@ -1,15 +1,18 @@
 """Runs JAX's profiler in windows, so that the profile of a long run is bounded in time and memory.
 
 XLA keeps about a kilobyte of memory for each event until the profiler stops, and reading an event takes microseconds. A
-training loop has 100,000 events a second. So the profiler runs in windows of some 60,000 events, each of which is read
-into compact arrays at once. While reading takes little of the run's time, one window follows the other. Otherwise the
-profiler pauses between them, and the windows after the first pause stand for the pauses too: their weight is above 1.
+training loop has 100,000 events a second. So the profiler runs in windows of about 60,000 events, and each window is
+read into compact arrays when it ends. While reading takes little of the run's time, the windows are consecutive.
+Otherwise the profiler pauses between them, and the windows after the first pause also represent the pauses: their
+weight is above 1.
 
 A window begins and ends at a launch of the calling thread, once the device is idle. So a window has the events of its
-launches, and no others. A thread watches for code that launches nothing: its window ends when the process has grown too
-much.
+launches, and no others. A thread handles code without such launches: plain JAX code, or work in other threads. It ends
+a window when the process's memory has grown too much, and begins the next. Events that are running then may be lost.
 
-Times of the profile leave the pauses and the reading out: the windows follow each other on one clock.
+The first pause comes after a window in which the device worked, so that a profile is not empty by accident.
+
+Times in the profile exclude the pauses and the reading: the windows are joined on one clock.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Span:
     """A part of a run, in nanoseconds of the profile's clock.
 
     Attributes:
-        weight: the run's time for which it stands, as a multiple of its own.
+        weight: the run's time that it represents, as a multiple of its own.
     """
 
     run: int
@@ -58,7 +61,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Window:
+class ProfileWindow:
     """A stretch of time in which the profiler ran.
 
     Attributes:
@@ -83,10 +86,10 @@ class Sampler:
     """
 
     def __init__(self, wait: Callable[[], None], launches: Callable[[], int]):
-        self.windows: list[Window] = []
+        self.windows: list[ProfileWindow] = []
         self.recording = False
         self.failed = ""
-        self.gap = 0.0  # seconds of runs that no window has
+        self.gap = 0.0  # seconds of runs outside all windows
         self._wait, self._launches = wait, launches
         self._reader = Reader()
         self._spans: list[Span] = []
@@ -98,7 +101,7 @@ class Sampler:
             tuple[int, int, int]
         ] = []  # run, start, end since the epoch, in this window
         self._run: tuple[int, int] | None = None  # the run and the start of its part in this window
-        self._data: bytes | None = None  # of a window that was cut
+        self._data: bytes | None = None  # of a window that is not read yet
         self._begun = self._changed = time.perf_counter()
         self._read = 0.0  # seconds
         self._length, self._due = _FIRST, 0.0
@@ -155,11 +158,16 @@ class Sampler:
         with jax.profiler.TraceAnnotation(WAITING):
             self._wait()
         with self._lock:
-            self._stop()
-            pause = self._pause()
-            self._due = time.perf_counter() + pause
-            if pause <= 0:
-                self._resume()
+            self._turn()
+
+    def _turn(self) -> None:
+        """End a window, or begin one after a pause. The lock is held."""
+        stands_still = self.recording and threading.get_ident() == self._thread
+        self._stop()
+        pause = self._pause()
+        self._due = time.perf_counter() + pause
+        if pause <= 0:
+            self._resume(gap=not stands_still)
 
     def result(self) -> tuple[Events, int, tuple[Span, ...]]:
         """The events, the lane of the calling thread (-1 if unknown), and the parts of the runs with their weights."""
@@ -172,7 +180,7 @@ class Sampler:
         return events, lane, tuple(spans)
 
     def _weight(self) -> float:
-        """What a second after the first pause stands for. Windows that are short beside the pauses say little alone."""
+        """The time that a recorded second represents after the first pause, estimated over all windows since."""
         if not self.gap:
             return 1.0
         if self._paused >= 0:
@@ -190,14 +198,18 @@ class Sampler:
 
     def _pause(self) -> float:
         """Seconds for which the profiler has to pause, so that reading stays within its part of the time."""
+        if (
+            not self._reader.on_device
+        ):  # the work may be what comes next: a cell that compiles, and then runs once
+            return 0.0
         elapsed = time.perf_counter() - self._begun - self._read
         part = _SHARE * 0.5 ** (len(self._reader) / _KEPT)
         return max((self._read - _FREE) / part - elapsed, 0.0) if self._read > _FREE else 0.0
 
-    def _resume(self) -> None:
-        paused = time.perf_counter() - self._changed
-        if paused > 0.01:  # else one window follows the other
-            self.gap += paused
+    def _resume(self, gap: bool) -> None:
+        """Begin a window. `gap`: the run went on since the last one."""
+        if gap:
+            self.gap += time.perf_counter() - self._changed
             if self._paused < 0:
                 self._paused = len(self.windows)
         try:
@@ -211,8 +223,11 @@ class Sampler:
         options.host_tracer_level = 2
         jax.profiler.start_trace(self._folder.name, profiler_options=options)
         self.recording = True
-        with jax.profiler.TraceAnnotation(CALLER):
-            pass
+        if (
+            threading.get_ident() == self._thread
+        ):  # else it stays the lane that it was in the window before
+            with jax.profiler.TraceAnnotation(CALLER):
+                pass
         self._started, self._size = self._launches(), _memory()
         if self._run is not None:
             self._run = self._run[0], time.time_ns()
@@ -239,46 +254,46 @@ class Sampler:
     def _stop(self) -> None:
         """Stop the profiler, and read what it wrote."""
         started = time.perf_counter()
-        halted = self.recording
         with compiling.phase(f"part {len(self.windows) + 1}", "profile"):
             self._halt()
             if self._data is None:
                 return
             data, self._data = self._data, None
             start = self.windows[-1].end if self.windows else 0
-            found = self._reader.read(jax.profiler.ProfileData.from_serialized_xspace(data), start)
-        zero = found.zero
+            window = self._reader.read(jax.profiler.ProfileData.from_serialized_xspace(data), start)
+        zero = window.zero
         spans = [Span(n, start + max(a - zero, 0), start + b - zero) for n, a, b in self._open]
-        end = max([found.end, *(span.end for span in spans)])
+        end = max([window.end, *(span.end for span in spans)])
         length = (end - start) / 1e9
-        self.windows.append(Window(zero, start, end, self._started))
+        self.windows.append(ProfileWindow(zero, start, end, self._started))
         self._spans += spans
         self._open = []
-        self._length = min(_LONGEST, max(0.1, _EVENTS * length / max(found.events, 1)))
+        self._length = min(_LONGEST, max(0.1, _EVENTS * length / max(window.events, 1)))
         self._read += time.perf_counter() - started
-        if halted:  # of a window that was cut, the time since then belongs to no window
+        if (
+            threading.get_ident() == self._thread
+        ):  # the run is stopped here; in another thread it would continue without a window
             self._changed = time.perf_counter()
-        else:
-            self._changed += time.perf_counter() - started
 
     def _guard(self) -> None:
-        """Cut a window in which nothing is launched while the process grows. A compilation is not cut."""
+        """End and begin windows while there are no launches. A compilation is not interrupted."""
         while not self._ended.wait(0.5):
-            if time.perf_counter() < self._due + 1 or not self.recording:
+            if time.perf_counter() < self._due + 1 or self._run is None or self.failed:
                 continue
-            if self._thread in compiling.phases or _memory() - self._size < _GROWTH:
+            if self._thread in compiling.phases:
+                continue
+            if self.recording and _memory() - self._size < _GROWTH:
                 continue
             if self._lock.acquire(blocking=False):
                 try:
                     if not self._ended.is_set():
-                        self._halt()
-                        self._due = 0.0
+                        self._turn()
                 finally:
                     self._lock.release()
 
 
 def _memory() -> int:
-    """The memory of this process in bytes; 0 where the system does not say."""
+    """The memory of this process in bytes; 0 if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

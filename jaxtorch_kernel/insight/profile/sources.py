@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..programs import Location
-from .summary import Profile, Row, Time
+from .summary import Profile, ProfileRow, Time
 
 _AROUND = 2  # context lines around a line with time, in files
 
@@ -29,7 +29,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeSource:
     """A cell, or the parts of a file to show.
 
     Attributes:
@@ -48,9 +48,9 @@ class Source:
         return self.file if self.cell is None else f"cell [{self.cell}]"
 
 
-def annotate(profile: Profile, first: str = "") -> list[Source]:
+def annotate(profile: Profile, first: str = "") -> list[CodeSource]:
     """The code of a profile, most time first. The file `first` precedes the others if it has any time."""
-    files: dict[str, dict[int, Row]] = defaultdict(dict)
+    files: dict[str, dict[int, ProfileRow]] = defaultdict(dict)
     cells: dict[str, int | None] = {}
     for row in (*profile.lines, *profile.calling):
         if row.location is not None:
@@ -60,7 +60,7 @@ def annotate(profile: Profile, first: str = "") -> list[Source]:
     return sorted(sources, key=lambda s: (s.file != first, -s.total))
 
 
-def _source(file: str, cell: int | None, rows: dict[int, Row]) -> Source:
+def _source(file: str, cell: int | None, rows: dict[int, ProfileRow]) -> CodeSource:
     text = [line.rstrip("\n") for line in linecache.getlines(file)]
     last = max([len(text), *rows])
     whole = cell is not None or not file.endswith(".py")
@@ -68,10 +68,10 @@ def _source(file: str, cell: int | None, rows: dict[int, Row]) -> Source:
         n for n in range(1, last + 1) if whole or any(abs(n - line) <= _AROUND for line in rows)
     ]
     lines = tuple(_line(n, text[n - 1] if n <= len(text) else "", rows.get(n)) for n in shown)
-    return Source(file, cell, sum(row.time.total for row in rows.values()), lines)
+    return CodeSource(file, cell, sum(row.time.total for row in rows.values()), lines)
 
 
-def _line(number: int, text: str, row: Row | None) -> Line:
+def _line(number: int, text: str, row: ProfileRow | None) -> Line:
     if row is None:
         return Line(number, text, None, None)
     return Line(number, text, row.time if row.time.count else None, row.inclusive)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...programs import compiling
 from ..programs import Location
-from .hosts import Host, host_time
+from .hosts import HostTime, host_time
 from .join import Attribution, Share, attribute
 from .record import Recording, record
 from .roofline import Peak, Position, peak_of, positions
@@ -48,7 +48,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """One row of a table. The table of lines has a place for each row, the others have a name.
 
     Attributes:
@@ -80,13 +80,13 @@ class InstructionRow:
 
 
 @dataclass
-class Node:
+class ModuleTime:
     """A module in the tree of module paths. `time` includes its submodules, `self_time` does not."""
 
     name: str
     time: Time = field(default_factory=Time)
     self_time: Time = field(default_factory=Time)
-    children: list[Node] = field(default_factory=list)
+    children: list[ModuleTime] = field(default_factory=list)
 
 
 class Profile:
@@ -108,7 +108,7 @@ class Profile:
         self.repeat = max(1, recording.count)
         self.wall = recording.total / self.repeat
         self.device = self.attribution.total / self.repeat
-        self.host: Host = host_time(recording)
+        self.host: HostTime = host_time(recording)
         self.peak: Peak | None = peak_of()
 
     @property
@@ -122,7 +122,7 @@ class Profile:
         return max(0.0, self.wall - self.busy)
 
     @cached_property
-    def lines(self) -> list[Row]:
+    def lines(self) -> list[ProfileRow]:
         """Time by line, in source order: cells by number, then files."""
         times = self._by(lambda s: s.origin.location)
         return self._lines(
@@ -130,7 +130,7 @@ class Profile:
         )
 
     @cached_property
-    def calling(self) -> list[Row]:
+    def calling(self) -> list[ProfileRow]:
         """Lines without self time that called lines with device time, in the same order."""
         with_time = {row.location for row in self.lines}
         without_time = (
@@ -152,10 +152,12 @@ class Profile:
         """The positions of the lines under the roofline; empty if the device's peak is unknown."""
         return [] if self.peak is None else positions(self.lines, self.peak)
 
-    def _lines(self, times: dict[Location, Time]) -> list[Row]:
-        rows = [Row(str(p), time, p, self._inclusive.get(p, time)) for p, time in times.items()]
+    def _lines(self, times: dict[Location, Time]) -> list[ProfileRow]:
+        rows = [
+            ProfileRow(str(p), time, p, self._inclusive.get(p, time)) for p, time in times.items()
+        ]
 
-        def order(row: Row) -> Any:
+        def order(row: ProfileRow) -> Any:
             location = row.location
             assert location is not None
             return location.cell is None, location.cell or 0, location.file, location.line
@@ -173,12 +175,12 @@ class Profile:
         return 1 - self.unattributed.total / self.device if self.device else 1.0
 
     @cached_property
-    def operators(self) -> list[Row]:
+    def operators(self) -> list[ProfileRow]:
         """Time by operator, most first."""
         return _sorted(self._by(lambda s: s.origin.operator))
 
     @cached_property
-    def programs(self) -> list[Row]:
+    def programs(self) -> list[ProfileRow]:
         """Time by program, most first."""
         return _sorted(self._by(lambda s: self.attribution.executables[s.executable].title))
 
@@ -205,21 +207,23 @@ class Profile:
         return sorted(rows, key=lambda r: -r.time.total)
 
     @cached_property
-    def tree(self) -> Node:
+    def tree(self) -> ModuleTime:
         """Time by module path. The root is everything, forward and backward together."""
         return self.tree_of(self.attribution.shares)
 
-    def tree_of(self, shares: Iterable[Share]) -> Node:
+    def tree_of(self, shares: Iterable[Share]) -> ModuleTime:
         """The tree of some shares."""
         groups: dict[tuple[str, ...], list[Share]] = defaultdict(list)
         for share in shares:
             groups[share.origin.scope].append(share)
         everything = [s for group in groups.values() for s in group]
-        root = Node("all", self._time(everything))
+        root = ModuleTime("all", self._time(everything))
         self._grow(root, groups, 0)
         return root
 
-    def _grow(self, node: Node, groups: dict[tuple[str, ...], list[Share]], depth: int) -> None:
+    def _grow(
+        self, node: ModuleTime, groups: dict[tuple[str, ...], list[Share]], depth: int
+    ) -> None:
         children: dict[str, dict[tuple[str, ...], list[Share]]] = defaultdict(dict)
         for path, shares in groups.items():
             if len(path) == depth:
@@ -227,7 +231,7 @@ class Profile:
             else:
                 children[path[depth]][path] = shares
         for name, below in children.items():
-            child = Node(name, self._time(s for group in below.values() for s in group))
+            child = ModuleTime(name, self._time(s for group in below.values() for s in group))
             self._grow(child, below, depth + 1)
             node.children.append(child)
         node.children.sort(key=lambda n: -n.time.total)
@@ -277,8 +281,8 @@ def profile(
         return Profile(recording)
 
 
-def _sorted(times: dict[Any, Time]) -> list[Row]:
-    return sorted((Row(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
+def _sorted(times: dict[Any, Time]) -> list[ProfileRow]:
+    return sorted((ProfileRow(str(n), t) for n, t in times.items()), key=lambda r: -r.time.total)
 
 
 def _is_magic_expansion(location: Location) -> bool:

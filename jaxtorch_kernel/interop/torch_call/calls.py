@@ -19,7 +19,6 @@ unless it runs inside the latter (`nested`). What a function does not support is
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import jax.numpy as jnp
 import torch
 
 from ...base.torch_private import over_batch
+from ...programs.site import warn
 from ...storage.dtypes import to_numpy, to_torch
 
 if TYPE_CHECKING:
@@ -313,10 +313,9 @@ class Batch(TorchCall):
             self.traits.loop = True
             # `torch.vmap` cannot batch a seeded function, because each element has a seed of its own.
             if not self.traits.seeded:
-                warnings.warn(
+                warn(
                     f"jax.vmap calls {self.traits.name} once for each of {self.size} elements: torch.vmap cannot "
                     f"batch it ({_first_line(error)})",
-                    stacklevel=2,
                 )
             return results
 

@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -24,6 +23,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import Buffer, ExecutionContext, buffer_callback
 
 from ...base import torch_private
+from ...programs.site import warn
 from ...storage.transfer import as_numpy
 from .addresses import ReadOnlyAddresses, tried
 from .calls import TorchCall
@@ -53,10 +53,9 @@ def on_gpu(call: TorchCall, operands: Operands) -> Results:
 
 def on_host(call: TorchCall, operands: Operands) -> Results:
     """The call in a JAX program on a device that torch has no kernels for."""
-    warnings.warn(
+    warn(
         f"{call!r} runs on the host, because torch has no kernels for {jax.default_backend()}: its inputs and outputs "
         "are copied at each call. jaxtorch.jax_view compiles torch code for the device itself.",
-        stacklevel=2,
     )
     return jax.pure_callback(functools.partial(_host, call), list(call.outs), *operands)
 
@@ -169,18 +168,17 @@ def _run_derivative(call: TorchCall, operands: list[Tensor]) -> list[Tensor]:
     results = call.run(operands, nested=False)
     if not torch.equal(before, torch.default_generator.get_state()):
         call.traits.warned = True
-        warnings.warn(
+        warn(
             f"{call.traits.name} draws random numbers. JAX runs it again to compute a derivative, with different "
             "numbers, so the derivative does not match the value: use torch2jax(f, rng=True), which takes a key.",
-            stacklevel=2,
         )
     return results
 
 
 def _retained(call: TorchCall, i: int) -> str:
     return (
-        f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) beyond the call, itself, a "
-        "view of it or a graph that needs it. Its memory is JAX's and will hold something else: keep argument.clone()."
+        f"{call!r} keeps its argument {i} ({call.ins[i].dtype}{list(call.ins[i].shape)}) after the call, directly, "
+        "through a view or through a graph. JAX owns its memory and will reuse it: keep argument.clone() instead."
     )
 
 

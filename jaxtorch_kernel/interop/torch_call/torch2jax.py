@@ -133,7 +133,7 @@ def torch2jax(
     return functools.update_wrapper(jax_function, fn, updated=())
 
 
-# wrap-torch2jax has these other names for what is one function here.
+# wrap-torch2jax has three functions with these names, which are one here.
 torch2jax_with_vjp = torch2jax_without_vjp = torch2jax_auto = torch2jax
 
 

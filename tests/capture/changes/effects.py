@@ -145,6 +145,7 @@ ROWS = [
     Row("an iterator under torch.compile", "batches = iter([2, 3, 4, 5, 6])", "out = x * next(batches)", "",
         doors=("eager", "compile")),
     Row("a generator made and used up in the code", "", "g = (i for i in range(4))\nout = x * sum(g)", "x = x * 2"),
-    Row("an iterator made in the code", "v = [2, 3]", "it = iter(v)\nout = x * next(it) + next(it)", "v[0] = 5"),
+    Row("an iterator made in the code", "v = [2, 3]", "it = iter(v)\nout = x * next(it) + next(it)", "v[0] = 5",
+        allowed="refused"),  # a cell would have to return it
     Row("a write under a name", "v = x * 2", "v += 1\nout = v * 2", "v = x * 3", watch=("v",), doors=WRITES),
 ]  # fmt: skip

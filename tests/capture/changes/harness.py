@@ -45,7 +45,7 @@ DOORS = ("eager", *CELLS, *FUNCTIONS, "pure method")
 PURE = ("eager", "%%pure", "pure", "compile")  # the results have gradients
 JIT = ("eager", "%%jit", "jit")  # the code may write, and call backward
 WRITES = (*JIT, "compile")
-METHOD = ("eager", "pure method")  # the decorator stands in `given`
+METHOD = ("eager", "pure method")  # the decorator is in `given`
 CAPTURES = ("eager", *CELLS, "pure", "jit")  # ours alone, without Dynamo
 
 PRELUDE = """
@@ -147,7 +147,7 @@ class Script:
         self._call: Callable[..., Any] | None = None
 
     def run(self, source: str) -> None:
-        """Run source as it stands."""
+        """Run source unchanged."""
         source = textwrap.dedent(source)
         file = str(self._folder / f"script{next(self._numbers)}.py")
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
@@ -226,7 +226,7 @@ _CAPTURE: dict[str, Callable[..., Any]] = {
     "jit": jaxtorch.jit,
     "pure method": lambda function: function,
     "compile": _compiled("jax"),
-    # No front door of ours: torch's own compiler on the CPU, to tell its faults from those of "compile".
+    # Not one of our front doors: torch's own compiler on the CPU, to distinguish its faults from those of "compile".
     "dynamo": _compiled("eager"),
 }
 

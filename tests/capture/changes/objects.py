@@ -109,6 +109,26 @@ ROWS = [
         ("cfgmod.c.by = 3", "cfgmod.C.by = 4\ndel cfgmod.c.by")),
     Row("a name imported from a module", "import importlib\n(folder / 'cfgmod.py').write_text('B = [2]\\n')\n"
         "importlib.invalidate_caches()\nfrom cfgmod import B", "out = x * B[0]", "B[0] = 3"),
+    Row("an attribute that a module gets", "import types\ncfg = types.ModuleType('cfg')",
+        "out = x * getattr(cfg, 'by', 2) + hasattr(cfg, 'shift')", ("cfg.by = 3", "cfg.shift = 1", "del cfg.by"),
+        stale_in_dynamo=True),
+    Row("an attribute that a module of a file gets", "import importlib\n(folder / 'cfgmod.py').write_text('a = 1\\n')\n"
+        "importlib.invalidate_caches()\nimport cfgmod", "out = x * getattr(cfgmod, 'by', 2)", "cfgmod.by = 3",
+        stale_in_dynamo=True),
+    Row("an attribute that a module gets, as an argument", "import types\ncfg = types.ModuleType('cfg')",
+        "out = x * getattr(cfg, 'by', 2)", ("cfg.by = 3", "del cfg.by"), args="x, cfg", stale_in_dynamo=True),
+    Row("a field of a C structure", "import ctypes\nclass C(ctypes.Structure):\n"
+        "    _fields_ = [('by', ctypes.c_double)]\nc = C(2.0)", "out = x * c.by", "c.by = 3.0", doors=CAPTURES),
+    Row("a field of a C structure, as an argument", "import ctypes\nclass C(ctypes.Structure):\n"
+        "    _fields_ = [('by', ctypes.c_double)]\nc = C(2.0)", "out = x * c.by", "c.by = 3.0", args="x, c",
+        doors=CAPTURES),
+    Row("a C number", "import ctypes\nc = ctypes.c_double(2.0)", "out = x * c.value", "c.value = 3.0", doors=CAPTURES),
+    Row("a decimal context", "import decimal\nc = decimal.Context(prec=3)", "out = x * c.prec", "c.prec = 5",
+        doors=CAPTURES),
+    Row("a slice that holds a tensor", "v = slice(torch.tensor(1), None)", "out = x[v].sum()", "v.start.add_(1)",
+        args="x, v", doors=("eager", "pure", "jit"), allowed="refused"),
+    Row("a memoryview as an argument", "v = memoryview(bytearray(b'ab'))", "out = x * v[0]", "v[0] = 5", args="x, v",
+        doors=("eager", "pure", "jit")),
     Row("a library's constant", "import math\nplain = math.pi", "out = x * math.pi", "math.pi = 3.0",
         undo="math.pi = plain", doors=CAPTURES, allowed="refused"),
     Row("a config of transformers",

@@ -1,4 +1,4 @@
-"""A plain value changes: a global, or what a closure keeps, of every type that code is configured by."""
+"""A plain value changes: a global, an argument, or what a closure keeps, of every type that configures code."""
 
 from __future__ import annotations
 
@@ -102,8 +102,20 @@ def _in_function(what: str, before: str, after: str, code: str) -> Row:
     return Row(f"a function's global: {what}", given, "out = f(x)", f"v = {after}", doors=CAPTURES)
 
 
+def _argument(what: str, before: str, after: str, code: str) -> Row:
+    return Row(
+        f"a plain argument: {what}",
+        f"{_IMPORTS}\nv = {before}",
+        f"out = {code}",
+        (f"v = {after}", f"v = {before}"),
+        args="x, v",
+        stale_in_dynamo=what in UNSEEN_BY_DYNAMO,
+    )
+
+
 ROWS = [
     *(_global(*value) for value in VALUES),
+    *(_argument(*value) for value in VALUES),
     *(_closure(*value) for value in VALUES),
     *(_in_function(*value) for value in VALUES[::3]),
 ]

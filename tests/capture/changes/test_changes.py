@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,12 @@ TABLES = (
     states,
 )
 ROWS: list[Row] = [row for table in TABLES for row in table.ROWS]
-CHOSEN = ROWS if os.environ.get("JAXTORCH_CHANGES") == "all" else ROWS[::3]
+# By name: a new row does not change which of the others run.
+CHOSEN = [
+    r
+    for r in ROWS
+    if os.environ.get("JAXTORCH_CHANGES") == "all" or zlib.crc32(r.id.encode()) % 3 == 0
+]
 CASES = [(row, door) for row in CHOSEN for door in DOORS if row.applies(door)]
 
 

@@ -2,7 +2,7 @@
 
 A program sets `r` to a list of results. It finds `cap`, which captures a function (or gives it back, eagerly), `x`, a
 tensor of two elements, `T`, which makes a tensor, `dev` and the usual imports. What a program may be refused is said in
-`REFUSED`; what is not yet right stands in `KNOWN`, and must fail.
+`REFUSED`; programs that are not right yet are in `KNOWN`, and must fail.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_what_is_listed_is_a_program() -> None:
     assert {*REFUSED, *REFUSED_BY_PURE, *KNOWN, *WARNED} <= PROGRAMS.keys()
 
 
-@pytest.mark.parametrize(("name", "door"), _cases())
+@pytest.mark.parametrize(("name", "door"), list(_cases()))
 def test_a_program(run: Callable[..., Any], name: str, door: str) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""What goes in and out: pytrees, dtypes, shapes, devices, and arguments that are no arrays."""
+"""What goes in and out: pytrees, dtypes, shapes, devices, and arguments other than arrays."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import pytest
 import torch
 
 from jaxtorch import Size, dtype_j2t, dtype_t2j, torch2jax
-from jaxtorch.storage.dtypes import TABLE, Row
+from jaxtorch.storage.dtypes import TABLE, DtypeRow
 
 WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_a_dtype_goes_through_as_it_is(row: Row) -> None:
+def test_a_dtype_goes_through_as_it_is(row: DtypeRow) -> None:
     with jax.enable_x64(row.numpy in WIDE):
         x = jnp.asarray(np.array([[0, 1, 3], [2, 1, 0]]).astype(row.numpy))
         seen = []

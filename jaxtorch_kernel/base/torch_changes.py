@@ -1,0 +1,122 @@
+"""Changes to torch through private hooks: functions for torch to call, and code for Dynamo to skip.
+
+Each function makes one change for the whole process; `compiling` is a temporary one. The hooks that only read or call
+are in `torch_private.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from .replaced import Replaced
+from .torch_hooks import HOOKS
+from .torch_private import pytree
+
+# Held while code is captured: torch's optimizers and many models then avoid reading values.
+_FLAG = "torch.compiler._is_compiling_flag"
+_flag = () if HOOKS.find(_FLAG) is None else ((torch.compiler, "_is_compiling_flag", True),)
+compiling = Replaced(*_flag)
+
+
+def hide_from_dynamo(package: str) -> None:
+    """Make Dynamo skip a package's functions when compiled code calls them."""
+    HOOKS.find("torch._dynamo.trace_rules.add", instead=lambda package: None)(package)
+
+
+def not_opaque(cls: type) -> None:
+    """Make Dynamo end the graph where it meets an instance of `cls`, a subclass of `torch.Generator`.
+
+    Dynamo does this for `torch.Generator` itself. It would treat an instance of a subclass as an opaque object and
+    replace it by a fake one, and fake generators draw nothing.
+    """
+    opaque = HOOKS.find("torch._library.opaque_object._OPAQUE_TYPES", instead={})
+    # This name is not registered, so torch finds that the class is not opaque.
+    if torch.Generator in opaque:
+        base = opaque[torch.Generator]
+        opaque[cls] = dataclasses.replace(base, class_name=f"{cls.__name__} (not opaque)")
+
+
+def run_without_dynamo(codes: Iterable[CodeType]) -> None:
+    """Make Dynamo run these functions, and all functions that they call, without compiling them.
+
+    Between the graphs of a compiled function, Dynamo examines every Python function that is called, even by C++. This
+    includes the device's kernels, which are Python functions, unlike torch's.
+    """
+    frames = HOOKS.find("torch._C._dynamo.eval_frame")
+    for code in codes if frames is not None else ():
+        # A separate object for each function, because torch reads it later.
+        strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(code, strategy)
+
+
+def implement_higher_order(name: str, kernel: Callable[..., Any]) -> None:
+    """Make `kernel` the higher-order operator's kernel for tensors of the device, both above and below autograd."""
+    operator = getattr(torch.ops.higher_order, name)
+    operator.py_impl(DispatchKey.AutogradPrivateUse1)(kernel)
+    operator.py_impl(DispatchKey.PrivateUse1)(kernel)
+
+
+def call_higher_order_directly() -> None:
+    """Make `torch.cond` and similar functions call their operator directly on tensors of the device.
+
+    torch would compile the call with Dynamo first. Dynamo cannot handle tensors of a trace, and is not needed here.
+    """
+    theirs = HOOKS.find("torch._higher_order_ops.utils._hop_compile_and_call")
+    if theirs is None:
+        return
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves):
+            return fn(*args, **(kwargs or {}))
+        return theirs(fn, args, kwargs)
+
+    torch._higher_order_ops.utils._hop_compile_and_call = call
+
+
+def checkpoint_by(ours: Callable[..., Any], wanted: Callable[[], bool]) -> None:
+    """Make `torch.utils.checkpoint.checkpoint` call `ours` while `wanted()`, under any name it was imported by.
+
+    The function is decorated. torch stores what the decorated function calls as an attribute of the undecorated one,
+    so this replaces that attribute.
+    """
+    function = HOOKS.find("torch.utils.checkpoint.checkpoint.__wrapped__")  # set by a decorator
+    if function is None:
+        return
+    theirs = getattr(function, "__dynamo_disable", None)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal theirs
+        if wanted():
+            return ours(*args, **kwargs)
+        if theirs is None:
+            disable = HOOKS.find(
+                "torch._dynamo.disable", instead=lambda function, *_, **__: function
+            )
+            theirs = disable(function, True, wrapping=False)
+        return theirs(*args, **kwargs)
+
+    setattr(function, "__dynamo_disable", call)
+
+
+def answer_for_accelerator(answers: Mapping[str, Any]) -> None:
+    """Replace functions of `torch._C` that `torch.accelerator` looks up by name at each call."""
+    for name, answer in answers.items():
+        if HOOKS.find(f"torch._C.{name}") is not None:
+            setattr(torch._C, name, answer)
+
+
+# torch's function that decides where `torch.load` puts tensors; None if this torch has no such function.
+restore_location: Any = HOOKS.find("torch.serialization._get_restore_location")
+
+
+def restore_by(function: Any) -> None:
+    """Make `torch.load` call this function to decide where to put tensors."""
+    if restore_location is not None:
+        torch.serialization._get_restore_location = function
