@@ -10,7 +10,7 @@ CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/build/jax-cache \
 
 # Tests that press Ctrl-C: in a process of their own, where no other test can be hit.
 INTERRUPTS := tests/magics/test_ctrl_c.py tests/device/test_interrupts.py tests/dispatch/test_interrupts.py \
-	tests/deferred/test_interrupts.py
+	tests/deferred/test_interrupts.py tests/magics/test_cluster.py
 
 # A sample of each folder: what breaks first when something is moved or renamed.
 QUICK := tests/test_layers.py tests/test_packages.py tests/test_options.py tests/storage tests/lowerings/test_foreach.py \
@@ -25,10 +25,10 @@ DEFERRED := tests/storage tests/dispatch tests/torch_api tests/models tests/lowe
 NODE_MODULES := widgets/js/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance fuzz deferred versions docs bench soak clean FORCE
+.PHONY: help lab demo quick test wheel browser lint widgets pictures conformance torch-suite fuzz deferred versions docs bench scale soak clean FORCE
 
-help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 PORT ?=
 HOST ?=
@@ -42,23 +42,24 @@ demo: .venv/lab.stamp ## run the first notebook without a browser, into build/01
 
 test: .venv/test.stamp build/libtpu build/chromium $(NODE_MODULES) lint ## lint, then run every test, doctest and notebook
 	$(CACHE) $(BIN)/pytest --pyargs jaxtorch --doctest-modules -q
-	$(CACHE) JAXTORCH_PROGRESS=0 $(BIN)/pytest notebooks -n 2 --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
+	$(CACHE) JAXTORCH_PROGRESS=0 JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/pytest notebooks -n 2 \
+		$$(test -d build/libtpu/libtpu || echo --ignore notebooks/12_will_it_fit_on_a_tpu.ipynb) --dist loadfile --nbval --nbval-sanitize-with notebooks/sanitize.cfg
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(INTERRUPTS)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist worksteal $(addprefix --ignore ,$(INTERRUPTS) tests/browser tests/wheel)
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
-wheel: .venv/test.stamp ## build the wheel into build/wheel, and try it in an environment that has its dependencies alone
+wheel: .venv/test.stamp ## build the wheel into build/wheel, and test it in an environment with only its dependencies
 	$(BIN)/python -m scripts.wheel build/wheel
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/wheel
 
 quick: .venv/test.stamp lint ## lint, types and a sample of each folder's tests: a minute or two
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest $(QUICK) -q -n 2 --dist worksteal
 
-browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests that look at the views in a browser
+browser: .venv/test.stamp build/chromium $(NODE_MODULES) ## the tests of the views in a browser
 	$(CACHE) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser
 
-lint: .venv/test.stamp ## ruff and mypy alone
+lint: .venv/test.stamp ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -67,11 +68,16 @@ widgets: .venv/test.stamp $(NODE_MODULES) ## write the live views' types, check 
 	$(CACHE) $(BIN)/python -m scripts.view_types
 	cd widgets/js && npm run --silent check && npm test --silent && npm run --silent build
 
-pictures: .venv/test.stamp build/chromium ## draw the pictures of the live views again, into docs/images
+pictures: .venv/test.stamp build/chromium ## redraw docs/images, and check the texts of every view and notebook in both themes, 900 and 1280 px wide (build/pictures)
 	$(CACHE) $(BIN)/python -m scripts.pictures docs/images
+	$(CACHE) $(BIN)/python -m scripts.sweep build/pictures
 
 conformance: .venv/test.stamp build/libtpu ## PyTorch's own operator tests on the device, into docs/coverage.md (an hour and a half on two cores)
 	$(CACHE) $(BIN)/python -m tests.conformance.sweep --coverage docs/coverage.md
+
+FILES ?=
+torch-suite: .venv/test.stamp ## PyTorch's own device-generic test files on the device (FILES="~/pytorch/test/test_view_ops.py ...")
+	$(CACHE) $(BIN)/python -m tests.torch_suite $(FILES)
 
 fuzz: .venv/test.stamp ## thousands of random programs, on both devices and captured
 	$(CACHE) JAXTORCH_VIEW_PROGRAMS=5000 $(BIN)/pytest tests/storage/test_views.py -k random_programs --timeout 3600 \
@@ -86,7 +92,7 @@ deferred: .venv/test.stamp ## random programs, and the tests of the device, in t
 		$(CACHE) OMP_NUM_THREADS=1 JAXTORCH_DEFERRED=$$mode $(BIN)/pytest $(DEFERRED) -q -n 2 --dist worksteal || exit 1; \
 	done
 
-changes: .venv/test.stamp ## every change between two runs of captured code, through every front door
+changes: .venv/test.stamp ## every change between two runs of captured code, with pure, jit, cells and torch.compile
 	$(CACHE) JAXTORCH_CHANGES=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/capture/changes -n 2 --dist worksteal
 
 VERSIONS ?=
@@ -101,8 +107,12 @@ SOAK ?=
 soak: .venv/test.stamp ## long runs that watch for growth, hangs and lost state (two hours; SOAK="shapes --scale 0.1" runs one, shorter)
 	JAX_PLATFORMS=cpu OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.soak $(SOAK)
 
-bench: .venv/test.stamp ## time the device beside jax.jit and torch's CPU
+bench: .venv/test.stamp ## time the device, compared with jax.jit and torch's CPU
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
+
+SCALE ?= 1.1B 7B 70B --peer
+scale: .venv/test.stamp build/libtpu ## compile training steps of large models for TPUs that are not there (SCALE="1.1B --peer")
+	JAX_PLATFORMS=cpu JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/python -m benchmarks.scale $(SCALE)
 
 clean: ## back to a fresh clone: remove .venv, build/ and every cache
 	rm -rf .venv build widgets/js/build widgets/js/node_modules *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -111,10 +121,13 @@ clean: ## back to a fresh clone: remove .venv, build/ and every cache
 # -- the environment ----------------------------------------------------------------------------------------
 
 # `.venv/lab.stamp` and `.venv/test.stamp` say that the extra of that name is installed. setuptools would warn at every
-# install that a strict one needs its folder in build/.
+# install that a strict one needs its folder in build/. Notebook 10 needs the extra `parallel` too: ipyparallel's part of
+# JupyterLab complains of a missing server when a notebook installs it beside a running JupyterLab.
+EXTRAS = $*
+.venv/lab.stamp: EXTRAS = lab,parallel
 .venv/%.stamp: pyproject.toml requirements/test.txt build/files.txt | $(BIN)/python
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install $(if $(wildcard $@),--quiet) --constraint requirements/test.txt \
-		--editable '.[$*]' --config-settings editable_mode=strict
+		--editable '.[$(EXTRAS)]' --config-settings editable_mode=strict
 	@touch $@
 
 # The TPU's compiler, for the tests that compile for one; in a folder that only the compiling process has on its path.

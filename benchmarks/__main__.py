@@ -1,7 +1,7 @@
 """`make bench`: all comparisons, or those that are named, in one run.
 
-python -m benchmarks [dispatch|deferred|cold|recording|cpu_tensors|training|capture|torch_call|models|attribution|
-                      profiles ...]
+python -m benchmarks [dispatch|deferred|cold|recording|cpu_tensors|training|capture|sharding|torch_call|models|
+                      attribution|profiles ...]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def main() -> None:
         "cpu_tensors",
         "training",
         "capture",
+        "sharding",
         "torch_call",
         "models",
         "attribution",

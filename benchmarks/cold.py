@@ -1,6 +1,6 @@
 """Cold starts: construction and first steps in fresh processes, in seconds of the processor.
 
-Compilations are what a cold start consists of. The persistent cache is off, except in the last comparison, which
+A cold start mostly consists of compilations. The persistent cache is off, except in the last comparison, which
 restarts a process and runs the same code again.
 """
 

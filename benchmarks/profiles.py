@@ -1,4 +1,4 @@
-"""What the profile of a long run costs: time to analyse and draw it, and memory.
+"""The cost of the profile of a long run: time to analyse and draw it, and memory.
 
 The run is 1,500 training steps of the third notebook's GPT under `jit`, in a process of its own.
 """

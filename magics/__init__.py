@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jaxtorch.capture.target import target
 from jaxtorch.deferred.switch import switch
 from jaxtorch.device import interrupts
 from jaxtorch.device.session import session
 from jaxtorch.insight import events, memory
-from jaxtorch.insight.programs import cell_of_file
+from jaxtorch.programs.site import cell_of_file
 from jaxtorch.widgets import live
 
-from . import completion, progress, tracebacks
+from . import completion, displays, elsewhere, progress, tracebacks
 from .cell_magics import CellMagics
+from .cluster import processes
 from .jax_magic import JaxMagics
 
 if TYPE_CHECKING:
@@ -33,17 +35,23 @@ def load(shell: InteractiveShell) -> None:
     cell_of_file[:] = [_Numbers(shell.compile)]
     events.start()
     progress.start(shell)
+    elsewhere.start(shell)
+    displays.start(shell)
     tracebacks.start(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
     """Remove everything that `load` and the magics added to a shell."""
     session.off()
+    target(None)
+    processes.stop()
     live.end()
     _remove(shell)
     cell_of_file.clear()
     events.stop()
     progress.stop()
+    elsewhere.stop()
+    displays.stop(shell)
     tracebacks.stop(shell)
 
 
@@ -82,6 +90,7 @@ _interruptible: Any = None
 def _before_cell(info: Any) -> None:
     """Start counting memory, and install the SIGINT handler. A kernel restores Python's handler before each cell."""
     global _interruptible
+    elsewhere.begin()
     _memory.append((info, memory.begin()))
     if interrupts.install():
         _interruptible = info
@@ -93,6 +102,7 @@ def _after_cell(result: Any) -> None:
     _count_memory(result)
     progress.settle()
     live.flush()
+    elsewhere.settle()
     # The result is None if Ctrl-C stopped the cell before it began.
     if result is None or result.info is _interruptible:
         _interruptible = None

@@ -12,17 +12,23 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class, output_can_be_silenced
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.core.magics.execution import TimeitResult
+from IPython.display import display
 
 from jaxtorch.capture.cells.code import CellCode
-from jaxtorch.capture.cells.interface import UNNAMED, Options, Outcome
+from jaxtorch.capture.cells.interface import UNNAMED, CellOptions, CellOutcome
 from jaxtorch.capture.cells.program import CellProgram
 from jaxtorch.capture.errors import CaptureError
 from jaxtorch.insight.timing import repeated
+from jaxtorch.widgets.target import fit_view
 
+from . import elsewhere
 from .cells import uncommented
+from .ran import noting_runs, shown_of
 from .report import cell_error, read_cell, report, show_from_cell
 
-OPTIONS = ("--name", "--static", "--no-grad", "--donate", "--precision", "--time", "-q")
+OPTIONS = (
+    "--name", "--static", "--no-grad", "--donate", "--precision", "--target", "--time", "-q",
+)  # fmt: skip
 PRECISIONS = ("default", "high", "highest")
 _MOST_CELLS = 64  # number of cells whose programs are kept
 
@@ -36,6 +42,7 @@ def _options(function: Any) -> Any:
             action="store_true",
             help="run the cell repeatedly and print the time, like %%timeit",
         ),
+        argument("--target", metavar="TARGET", help=elsewhere.HELP),
         argument(
             "--precision",
             choices=PRECISIONS,
@@ -114,7 +121,7 @@ class CellMagics(Magics):
         return self.run_below(f"%%{magic} {line}".rstrip(), magic, line, cell)
 
     def run_below(self, head: str, magic: str, line: str, cell: str) -> object:
-        """Run a cell that may stand below another magic as well.
+        """Run a cell; its magic may also be below another one.
 
         Args:
             head: all lines above the code, as they were typed. Views and tracebacks show them.
@@ -123,7 +130,7 @@ class CellMagics(Magics):
             cell: the code.
         """
         arguments = _parsed(getattr(self, magic), line)
-        options = Options(
+        options = CellOptions(
             magic == "jit",
             arguments.name,
             tuple(arguments.static),
@@ -137,7 +144,7 @@ class CellMagics(Magics):
         self._check_names(magic, options, code, shell.user_ns)
         program = self._program(cell, options, shell.user_ns)
 
-        def once() -> Outcome:
+        def once() -> CellOutcome:
             try:
                 return program.run(code)
             except CaptureError as error:
@@ -146,15 +153,20 @@ class CellMagics(Magics):
                 show_from_cell(shell, error, code)
                 raise
 
-        outcome = once()
+        targets = [arguments.target] if arguments.target is not None else []
+        elsewhere.check_targets(targets)
+        with noting_runs() as ran:
+            outcome = once()
         if not arguments.quiet:
             print(report(magic, outcome))
         if arguments.time:
             print(_timed(once))
+        if targets and (info := shown_of(ran)) is not None:
+            display(fit_view(elsewhere.compiled_for(info, targets)[0]))
         return outcome.shown
 
     def _check_names(
-        self, magic: str, options: Options, code: CellCode, names: dict[str, Any]
+        self, magic: str, options: CellOptions, code: CellCode, names: dict[str, Any]
     ) -> None:
         for option, named in (("static", options.static), ("donate", options.donate)):
             for name in named:
@@ -166,7 +178,7 @@ class CellMagics(Magics):
                 if option == "donate" and not isinstance(names.get(name), torch.Tensor):
                     raise UsageError(f"%%{magic} --donate {name}: `{name}` is not a tensor.")
 
-    def _program(self, cell: str, options: Options, names: dict[str, Any]) -> CellProgram:
+    def _program(self, cell: str, options: CellOptions, names: dict[str, Any]) -> CellProgram:
         key = cell, options
         program = self._programs.pop(key, None) or CellProgram(names, options)
         self._programs[key] = program
@@ -176,7 +188,7 @@ class CellMagics(Magics):
 
 
 def _parsed(magic: Any, line: str) -> Any:
-    """The options on a magic's line. An unknown option raises an error that names the nearest one."""
+    """Parse the options on a magic's line. An unknown option raises an error that suggests the nearest one."""
     name = f"%%{magic.__name__}"
     parsed, unparsed = magic.parser.parse_argstring(uncommented(line), partial=True)
     for text in unparsed:

@@ -19,7 +19,7 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
 
     Args:
         shell: provides the input transformations and compiler flags.
-        first_line: the magic's own line, or several lines if it stands below another magic.
+        first_line: the magic's own line, or several lines if it is below another magic.
         body: the text below.
 
     Raises:
@@ -38,7 +38,7 @@ def compile_cell(shell: InteractiveShell, first_line: str, body: str) -> CellCod
     source = "\n" * empty + shell.transform_cell(body)
     typed, text = f"{first_line}\n{body}", f"{first_line}\n{source}"
     if len(typed.splitlines()) == len(text.splitlines()):
-        text = typed  # what views and tracebacks show: `!ls`, and not the call that stands for it
+        text = typed  # what views and tracebacks show: `!ls`, and not the call that replaces it
     file = shell.compile.cache(text, cell_number(shell), raw_code=typed)
     tree = ast.parse("\n" * len(first_line.splitlines()) + source, file)
     tree = shell.transform_ast(tree)

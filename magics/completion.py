@@ -1,8 +1,8 @@
 """Tab completion of the lines of `%jax`, `%%pure` and `%%jit`.
 
-A line offers what its argument parser says may come next (`expected.py`): subcommands, options that are not there yet,
-the values of an option or an argument, names of files where a file is asked for, and Python names where code is. It
-suppresses what IPython would offer: names of files, and names that no magic takes.
+The candidates come from the argument parser (`expected.py`): subcommands, options that are not on the line yet, the
+values of an option or an argument, file names for arguments that name a file, and Python names for code. IPython's own
+candidates (file names, names that no magic accepts) are suppressed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from IPython.core.completer import (
 from jaxtorch.capture.dependencies.reads import names_read
 
 from .cell_magics import CellMagics
+from .elsewhere import target_names
 from .expected import expected
 from .subcommands import SUBCOMMANDS, Subcommand, Values, statement_of
 
@@ -50,7 +51,8 @@ def completer_of(shell: InteractiveShell) -> Callable[[CompletionContext], Simpl
         if match is not None:
             parser: ArgumentParser = getattr(CellMagics, match["magic"]).parser
             named = _variables(context.full_text, shell.user_ns)
-            return _words(parser, match["rest"], {"static": named, "donate": named})
+            values = {"static": named, "donate": named, "target": target_names}
+            return _words(parser, match["rest"], values)
         match = _LINE.search(line)
         if match is None:
             return {"completions": []}
@@ -137,11 +139,25 @@ def _python_completer(shell: InteractiveShell) -> IPCompleter:
 
 
 def _names_of(python: IPCompleter, code: str) -> SimpleMatcherResult:
-    """The Python names that complete a piece of code."""
+    """The Python names that complete a piece of code; the user's variables if it is empty."""
+    if not code.strip():
+        return _offer(_own_variables(python), "")
     with provisionalcompleter():
-        found = list(python.completions(code, len(code)))
-    start = min((c.start for c in found), default=len(code))
-    return _offer((code[start : c.start] + c.text for c in found), code[start:])
+        candidates = list(python.completions(code, len(code)))
+    start = min((c.start for c in candidates), default=len(code))
+    return _offer((code[start : c.start] + c.text for c in candidates), code[start:])
+
+
+def _own_variables(python: IPCompleter) -> list[str]:
+    """The variables of the user, tensors first; without modules, and without the dozens of names of Python."""
+    hidden = python.shell.user_ns_hidden
+    own = {
+        name: value
+        for name, value in python.namespace.items()
+        if not name.startswith("_") and name not in hidden
+    }
+    names = [name for name, value in own.items() if not isinstance(value, ModuleType)]
+    return sorted(names, key=lambda n: not isinstance(own[n], torch.Tensor))
 
 
 def _variables(cell: str, names: Mapping[str, object]) -> Values:

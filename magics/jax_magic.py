@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from .subcommands import SUBCOMMANDS, Call, Subcommand, help_text, nearest, parse
+from .subcommands import SUBCOMMANDS, Invocation, Subcommand, help_text, nearest, parse
 
 
 @magics_class
@@ -21,7 +21,7 @@ class JaxMagics(Magics):
         subcommand = _subcommand(name, cell)
         shell = self.shell
         assert shell is not None
-        return subcommand.run(Call(shell, parse(subcommand, arguments.strip()), cell, line))
+        return subcommand.run(Invocation(shell, parse(subcommand, arguments.strip()), cell, line))
 
     jax.__doc__ = f"""{jax.__doc__}
 

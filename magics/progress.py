@@ -1,8 +1,7 @@
 """Progress of long compilations and of reading a profile: one line with the current step and the elapsed time.
 
-At the end, a terminal's line is removed. A notebook cannot remove an output without the others of its cell, and an
-empty one would be saved in its file. There, a cell has at most one such output, which ends as a sentence on what was
-done.
+At the end, a terminal's line is removed. A notebook cannot remove one output of a cell alone, and an empty output would
+be saved in its file. So a cell has at most one such output, which ends as a sentence that names the compiled programs.
 
 `programs/compiling.py` reports when a thread starts to trace or compile. A watcher thread then polls the open phases
 ten times a second. After half a second of uninterrupted compilation, it shows a line. The thread ends with the
@@ -31,7 +30,7 @@ PAUSE = 0.3  # seconds without compilation after which the line is removed
 POLL_INTERVAL = 0.1
 OFF = "JAXTORCH_PROGRESS"  # an environment variable; the value 0 turns the progress line off
 
-_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA"}
+_STEPS = {"trace": "tracing", "lowering": "lowering", "XLA": "XLA", "TPU": "libtpu"}
 
 
 class Sink(Protocol):
@@ -41,17 +40,17 @@ class Sink(Protocol):
         """Replace the line shown so far."""
 
     def clear(self, done: str) -> None:
-        """Remove the line, or replace it by what was done."""
+        """Remove the line, or replace it by a sentence on the work that is done."""
 
     def settle(self) -> None:
-        """The cell has ended; a later line is that of another cell."""
+        """Called when the cell has ended; a later line belongs to another cell."""
 
 
 class Terminal:
     """The last line of a terminal."""
 
     def show(self, line: str) -> None:
-        sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # it exists, because `_sink` checked it
+        sys.__stderr__.write(f"\r\x1b[2K{line}")  # type: ignore[union-attr]  # it exists, because `sink` checked it
         sys.__stderr__.flush()  # type: ignore[union-attr]  # as above
 
     def clear(self, done: str) -> None:
@@ -160,10 +159,14 @@ def line_of(phase: Phase, count: int, seconds: float) -> str:
         'Compiling mm: lowering, 3.0 s for 57 programs and their parts so far'
         >>> line_of(Phase("part 2", "profile"), 1, 1.5)
         'Reading the profile, part 2: 1.5 s'
+        >>> line_of(Phase("of step 20, 8.0 MB", "checkpoint"), 1, 1.5)
+        'Writing the checkpoint of step 20, 8.0 MB: 1.5 s'
     """
     more = f" for {count} programs and their parts so far" if count > 3 else ""
     if phase.step == "profile":
         return f"Reading the profile, {phase.name}: {seconds:.1f} s"
+    if phase.step == "checkpoint":
+        return f"Writing the checkpoint {phase.name}: {seconds:.1f} s"
     return f"Compiling {phase.name}: {_STEPS[phase.step]}, {seconds:.1f} s{more}"
 
 
@@ -176,8 +179,13 @@ def summary(phases: list[Phase], seconds: float) -> str:
         'Compiled mm, add and 1 more in 3.0 s.'
         >>> summary([Phase("part 1", "profile")], 2.0)
         'Read the profile in 2.0 s.'
+        >>> summary([Phase("of step 20, 8.0 MB", "checkpoint")], 2.0)
+        'Wrote the checkpoint of step 20, 8.0 MB in 2.0 s.'
     """
-    names = list(dict.fromkeys(phase.name for phase in phases if phase.step != "profile"))
+    names = list(dict.fromkeys(phase.name for phase in phases if phase.step in _STEPS))
+    written = [phase.name for phase in phases if phase.step == "checkpoint"]
+    if not names and written:
+        return f"Wrote the checkpoint {written[-1]} in {seconds:.1f} s."
     if not names:
         return f"Read the profile in {seconds:.1f} s."
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
@@ -194,9 +202,9 @@ def start(shell: InteractiveShell) -> None:
     """Show the progress of long compilations in this session, if the front end can show it."""
     global _progress
     stop()
-    sink = _sink(shell)
-    if sink is not None:
-        _progress = Progress(sink)
+    where = sink(shell)
+    if where is not None:
+        _progress = Progress(where)
         compiling.on_phase = _progress.begin
 
 
@@ -213,7 +221,8 @@ def stop() -> None:
     _progress = compiling.on_phase = None
 
 
-def _sink(shell: InteractiveShell) -> Sink | None:
+def sink(shell: InteractiveShell) -> Sink | None:
+    """Where progress is shown in this session; None if it cannot be."""
     if os.environ.get(OFF) == "0":
         return None
     front_end = host(shell)

@@ -11,6 +11,7 @@ import jax
 
 from jaxtorch.capture.cells.code import CellCode
 from jaxtorch.capture.errors import CaptureError
+from jaxtorch.programs.site import place
 from jaxtorch.programs.tracing import Untraceable
 
 from .cells import compile_cell
@@ -18,7 +19,7 @@ from .cells import compile_cell
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from jaxtorch.capture.cells.interface import Outcome
+    from jaxtorch.capture.cells.interface import CellOutcome
 
 
 class CellError(CaptureError):
@@ -28,16 +29,16 @@ class CellError(CaptureError):
         return [f"CellError: {self.args[0]}"]
 
 
-def report(magic: str, outcome: Outcome) -> str:
+def report(magic: str, outcome: CellOutcome) -> str:
     """The line printed after a run.
 
     Example:
-        >>> from jaxtorch.capture.cells.interface import Outcome
-        >>> report("pure", Outcome(None, 3, 2, False, 1, [], 0.0, 0.0))
+        >>> from jaxtorch.capture.cells.interface import CellOutcome
+        >>> report("pure", CellOutcome(None, 3, 2, False, 1, [], 0.0, 0.0))
         'pure: cached, 3 in, 2 out'
-        >>> report("pure", Outcome(None, 3, 2, True, 1, [], 0.041, 0.31))
+        >>> report("pure", CellOutcome(None, 3, 2, True, 1, [], 0.041, 0.31))
         'pure: traced (1st; 41 ms trace, 310 ms XLA)'
-        >>> report("pure", Outcome(None, 3, 2, True, 2, ["images[0] 32 -> 64"], 0.041, 0.31))
+        >>> report("pure", CellOutcome(None, 3, 2, True, 2, ["images[0] 32 -> 64"], 0.041, 0.31))
         'pure: retraced: images[0] 32 -> 64 (2nd; 41 ms trace, 310 ms XLA)'
     """
     if outcome.plain:
@@ -113,10 +114,12 @@ def cell_error(error: CaptureError, code: CellCode) -> CellError:
     line = _line_in_cell(error, code)
     if line is not None:
         source = code.lines[line - 1].strip() if line <= len(code.lines) else ""
-        lines.append(f"    line {line}: {source}")
+        lines.append(f"    {place(code.file, line)}: {source}")
     if error.file is not None and error.line is not None and error.file != code.file:
         source = linecache.getline(error.file, error.line).strip()
-        lines.append(f"    in a function called from there, line {error.line}: {source}")
+        lines.append(
+            f"    in a function called from there, {place(error.file, error.line)}: {source}"
+        )
     text = "\n".join([error.what, *lines, _advice(error, source)])
     result = CellError(error.what, error.advice, error.file, line)
     result.args = (text,)

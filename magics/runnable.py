@@ -11,7 +11,7 @@ from jaxtorch.capture.cells.code import LAST_VALUE
 
 from .cells import cell_number
 from .report import read_cell, show_from_cell
-from .subcommands.table import Call
+from .subcommands.table import Invocation
 
 
 class Runnable(NamedTuple):
@@ -21,14 +21,14 @@ class Runnable(NamedTuple):
     file: str
 
 
-def title_of(call: Call) -> str:
+def title_of(call: Invocation) -> str:
     """What to call the code: the statement, or the number of the cell."""
     if call.cell is None:
         return str(call.arguments.statement)
     return f"cell [{cell_number(call.shell)}]"
 
 
-def runnable(call: Call, quiet: bool = False) -> Runnable:
+def runnable(call: Invocation, quiet: bool = False) -> Runnable:
     """The cell's body or the statement, ready to run in the user's namespace.
 
     Args:

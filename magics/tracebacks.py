@@ -1,8 +1,8 @@
-"""How a notebook shows errors: the user's frames as IPython shows them, those of libraries in one line each.
+"""Errors in a notebook: the user's frames as IPython shows them, the frames of libraries in short.
 
-IPython shows five lines of code around each frame, which for a mistake in `model(x)` fills a screen with torch's code.
-Frames of jaxtorch are left out (`jaxtorch.programs.tracebacks`). Errors that passed neither through jaxtorch nor
-through torch look as before.
+IPython shows five lines of code around each frame, so a mistake in `model(x)` fills a screen with torch's code. Frames
+of jaxtorch are omitted (`jaxtorch.programs.tracebacks`). Errors that passed through neither jaxtorch nor torch are
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from jaxtorch.base.options import config
-from jaxtorch.programs.site import is_user_file
-from jaxtorch.programs.tracebacks import is_ours, release_guards, shortened, shown_part
+from jaxtorch.programs.site import cell_number, is_engine_file, is_user_file, place
+from jaxtorch.programs.tracebacks import (
+    is_ours,
+    passes_on,
+    release_guards,
+    shortened,
+    shown_part,
+)
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -23,11 +29,21 @@ _COLOR = re.compile(r"\x1b\[[\d;]*m")
 # The first line of a frame, and the line that was running.
 _HEADER = re.compile(r"File (?P<file>.+?):\d+(, in [^(]*(?P<arguments>\(.*\)))?")
 _RUNNING = re.compile(r"-+> ?\d+ (?P<indent> *)")
+# A message of torch's compiler: its advice to developers, and the frames of the code that it read.
+_COMPILED = "\nfrom user code:\n"
+_FOR_DEVELOPERS = (
+    re.compile(r"^  Developer debug context:.*?(?=^from user code)", re.MULTILINE | re.DOTALL),
+    re.compile(r"^Set TORCHDYNAMO_VERBOSE=1.*?$\n*", re.MULTILINE),
+)
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_CODE = re.compile(
+    rf"^ +{_LINE.pattern}, in (?P<function>\S+)\n(?:(?! +File ) .*\n)*", re.MULTILINE
+)
 _INSTALLED = re.compile(r".*[/\\](site|dist)-packages[/\\]")
 
 
 class Formatter(Protocol):
-    """IPython's `structured_traceback`: the parts of what is shown, one string for each frame."""
+    """IPython's `structured_traceback`, which returns one string for each frame."""
 
     def __call__(
         self,
@@ -62,6 +78,7 @@ class ShortFormatter:
         if self._shell.InteractiveTB.mode != "Context":
             return parts
         short = [_in_short(part) for part in parts]
+        parts[-1] = _message(parts[-1])
         last = [following is None for following in [*short[1:], None]]
         return [
             part if lines is None else lines + "\n" * ends  # a blank line after the last of them
@@ -86,12 +103,38 @@ def _in_short(part: str) -> str | None:
     return "\n".join([first, *running]) if running else None
 
 
+def _message(text: str) -> str:
+    """The message, with names of cells instead of their files, without the hints of torch's compiler to its developers.
+
+    The compiler also lists the frames of the code that it read. Frames of jaxtorch, and those that only pass a call on,
+    are removed from this list too.
+    """
+    if _COMPILED in text:
+        for pattern in _FOR_DEVELOPERS:
+            text = pattern.sub("", text)
+        text = _CODE.sub(lambda m: "" if _is_hidden(m["file"], m["function"]) else m[0], text)
+        text = text.rstrip("\n")
+    return _LINE.sub(_place, text)
+
+
+def _place(line: re.Match[str]) -> str:
+    """A line of a cell as IPython names it, one of a library without the folder that it is installed in."""
+    file, number = line["file"], int(line["line"])
+    if cell_number(file) is None and (folder := _INSTALLED.match(file)):
+        return f'File "{file.removeprefix(folder[0])}", line {number}'
+    return line[0] if cell_number(file) is None else place(file, number)
+
+
+def _is_hidden(file: str, function: str) -> bool:
+    return is_engine_file(file) or passes_on(file, function)
+
+
 def _plain(text: str) -> str:
     return _COLOR.sub("", text)
 
 
 def start(shell: InteractiveShell) -> None:
-    """Make a shell show errors short."""
+    """Make a shell show short errors."""
     stop(shell)
     formatter = shell.InteractiveTB
     setattr(formatter, _NAME, ShortFormatter(shell, formatter.structured_traceback))

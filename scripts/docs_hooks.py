@@ -1,4 +1,4 @@
-"""Hooks of `make docs`: they insert the help of the magics into the pages, and make the search work from the disk."""
+"""Hooks of `make docs`: insert the help of the magics into the pages, and make the search work without a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_build(config: Mapping[str, Any], **_: Any) -> None:
-    """mkdocs calls this at the end. A page from the disk may not fetch a file, but may load it as a script."""
+    """mkdocs calls this at the end. A page opened from disk may not fetch a file, but may load it as a script."""
     folder = Path(config["site_dir"], "search")
     index = (folder / "search_index.json").read_text(encoding="utf-8")
     (folder / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")

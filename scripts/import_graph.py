@@ -2,7 +2,7 @@
 
     python -m scripts.import_graph     # redraws it, and prints the size of each layer
 
-Imports inside functions count, since they could hide a cycle. Imports for annotations alone do not count.
+Imports inside functions count, since they could hide a cycle. Imports that only annotations use do not count.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FENCE = "<!-- import graph: `python -m scripts.import_graph` -->"
 
 def modules() -> dict[str, Path]:
     """The file of each module; of a package, its `__init__.py`."""
-    found = {}
+    files = {}
     for package, folder in FOLDERS.items():
         for file in folder.rglob("*.py"):
             if "node_modules" not in file.parts:
                 parts = file.relative_to(folder).with_suffix("").parts
-                found[".".join([package, *parts]).removesuffix(".__init__")] = file
-    return found
+                files[".".join([package, *parts]).removesuffix(".__init__")] = file
+    return files
 
 
 def imports(module: str, files: dict[str, Path]) -> set[str]:
@@ -46,21 +46,21 @@ def imports(module: str, files: dict[str, Path]) -> set[str]:
         n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
     ]
     left_out = {id(part) for branch in typing for part in ast.walk(branch)}
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             name = resolve_name("." * node.level + (node.module or ""), package)
             parts = {f"{name}.{alias.name}" for alias in node.names}
-            found |= (parts & files.keys()) or {name}
-    return found & files.keys() - {module}
+            names |= (parts & files.keys()) or {name}
+    return names & files.keys() - {module}
 
 
 def graph() -> dict[str, set[str]]:
-    """The imports of each module."""
+    """The modules that each module imports."""
     files = modules()
     return {module: imports(module, files) for module in files}
 

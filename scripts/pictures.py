@@ -67,9 +67,9 @@ def draw(folder: Path) -> None:
 
 def output(notebook: Training, name: str) -> Locator:
     """The output of a view without a live form."""
-    found = notebook.cell(notebook.number(name)).locator(".jp-OutputArea-output").last
-    found.scroll_into_view_if_needed()
-    return found
+    area = notebook.cell(notebook.number(name)).locator(".jp-OutputArea-output").last
+    area.scroll_into_view_if_needed()
+    return area
 
 
 def arrange_training(notebook: Training) -> None:

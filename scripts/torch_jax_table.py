@@ -12,7 +12,7 @@ import torch
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "torch_jax.md"
 
-# What `torch.jax` leaves out, and why, or what does it instead.
+# The names that `torch.jax` lacks, with the reason or the alternative.
 REASONS = {
     "as torch deprecates it": "max_memory_cached memory_cached reset_max_memory_cached",
     '`device="jax"` and `dtype=`: the constructors of before torch 0.4': """
@@ -62,7 +62,7 @@ torch sees one device, `jax:0`, however many devices JAX has. So `torch.jax.devi
 `torch.jax.current_device()` is 0, and a tensor's `device.index` is 0: these are torch's indices. The functions that
 take a device (`torch.jax.device(i)`, `set_device`, `memory_allocated(i)`, `get_device_properties(i)` and so on) take
 JAX's indices, those of `jax.local_devices()`: `torch.jax.device(1)` places new arrays on JAX's second device, and torch
-still calls them `jax:0`. An array may also lie on several devices ([`with_sharding_constraint`](interop.md)).
+still calls them `jax:0`. An array may also be sharded over several devices ([`with_sharding_constraint`](interop.md)).
 
 `torch.device("jax:1")` holds no tensor: PyTorch gives a backend that is written in Python a single device. Scripts that
 keep a copy of the model on each device (`DataParallel`) find one device and use it; data parallelism here is sharding.
@@ -82,10 +82,10 @@ def kind(value: object) -> str:
 
 
 def answer(name: str) -> str:
-    """What `torch.jax` has for a name of `torch.cuda`.
+    """The entry of `torch.jax` for a name of `torch.cuda`.
 
     Raises:
-        KeyError: it has nothing, and no reason is given above.
+        KeyError: there is neither an equivalent nor a reason above.
     """
     return "the same" if name in torch.jax.__all__ else f"no: {_REASON_OF[name]}"
 

@@ -311,14 +311,14 @@ def page() -> str:
     lines += ["| --- " * (len(FOLDERS) + 4) + "|"]
     failures: list[str] = []
     for environment in ENVIRONMENTS:
-        found = results.get(str(environment), {})
+        tested = results.get(str(environment), {})
         cells = [environment.python, environment.torch, environment.jax]
-        cells += [outcome(found[f]) if f in found else "-" for f in FOLDERS]
+        cells += [outcome(tested[f]) if f in tested else "-" for f in FOLDERS]
         cells += [
-            ", ".join(sorted({f"{r['date']} ({r['commit']})" for r in found.values()})) or "-"
+            ", ".join(sorted({f"{r['date']} ({r['commit']})" for r in tested.values()})) or "-"
         ]
         lines += ["| " + " | ".join(cells) + " |"]
-        for result in found.values():
+        for result in tested.values():
             failures += [f"- {environment}: `{name}`" for name in result.get("failed", [])]
     if failures:
         lines += ["", "## Failures", "", *failures]

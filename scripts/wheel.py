@@ -1,10 +1,9 @@
-"""Build the wheel, and install it into an environment that has what its metadata asks for, and nothing else.
+"""Build the wheel, and install it into an environment with only the packages that its metadata requires.
 
     python -m scripts.wheel build/wheel     # the wheel, into that folder
 
-Nothing is downloaded: the environment gets links to the packages that this Python has, namely those that the wheel's
-dependencies name (those of the extra `lab`), and theirs in turn. So a dependency that is missing from `pyproject.toml`
-is missing there, too.
+Nothing is downloaded: the environment gets links to installed packages, namely to the wheel's dependencies (with the
+extra `lab`) and to theirs in turn. So a dependency that is missing from `pyproject.toml` is also missing there.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-# What a wheel is built from. A copy, because setuptools leaves folders behind that a later build would pack.
+# The sources of a wheel. A copy is built, because setuptools leaves folders behind that a later build would pack.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "jaxtorch_kernel", "magics", "widgets")
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel into a folder; the wheel's file."""
+    """Build the wheel into a folder; returns its file."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.whl"):
         old.unlink()
@@ -43,7 +42,7 @@ def build(folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path, extra: str = "lab") -> Path:
-    """Make an environment with the wheel and what it depends on; its Python."""
+    """Make an environment with the wheel and its dependencies; returns its Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -76,13 +75,13 @@ def needed(distribution: metadata.Distribution, extra: str) -> Iterator[metadata
                             (distribution, inner)
                         )  # an extra that names another one of the same package
                         continue
-                    found = metadata.distribution(requirement.name)
-                    todo.append((found, inner))
-                    yield found
+                    required = metadata.distribution(requirement.name)
+                    todo.append((required, inner))
+                    yield required
 
 
 def _link(distribution: metadata.Distribution, packages: Path) -> None:
-    """Link what a distribution has beside other packages, and its files for Jupyter, as far as they are not there."""
+    """Link a distribution's files in `site-packages`, and its files for Jupyter, unless they exist already."""
     places = {file.parts[:1] for file in distribution.files or []} - {("..",), ("__pycache__",)}
     places |= {
         f.parts[:6] for f in distribution.files or [] if f.parts[3:5] == ("share", "jupyter")

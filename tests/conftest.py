@@ -44,7 +44,7 @@ def _immediate(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
-    """Dynamo remembers nothing, before and after; random numbers start anew."""
+    """Dynamo remembers nothing, before and after; random numbers restart."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from jaxtorch.capture.tpu import CompileError, libtpu_folder
 
 _BUILT = Path(__file__).parents[1] / "build" / "libtpu"
@@ -19,3 +21,6 @@ def missing() -> str:
     except CompileError as error:
         return str(error)
     return ""
+
+
+needs_libtpu = pytest.mark.skipif(bool(missing()), reason=missing() or "libtpu is here")

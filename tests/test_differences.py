@@ -147,7 +147,7 @@ def test_what_is_the_same() -> None:
         torch.testing.assert_close(call("jax").cpu(), call("cpu"), equal_nan=True)
 
 
-# -- a target that is no class trains none, and a negative index is not the last ------------------------------------
+# -- an invalid class target trains no class, and a negative index is not the last ------------------------------------
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -162,7 +162,7 @@ def test_a_target_that_is_no_class_trains_none(captured: bool) -> None:
 
     found = run(_x("jax").requires_grad_(), _i("jax", -1, 1, 2))
     expected = torch.zeros(3, 4)
-    expected[1, 1] = -1  # of the others one is no class, and one ignored
+    expected[1, 1] = -1  # of the others, one is an invalid class, and one is ignored
     assert torch.equal(found.cpu(), expected)
 
 

@@ -1,4 +1,4 @@
-"""The packages are layers: each imports what lies below it, and no modules import each other in a circle.
+"""The packages are layers: each imports only those below it, and no modules import each other in a circle.
 
 Imports within functions count too: they would only hide an import upward, or a circle.
 """

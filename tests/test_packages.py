@@ -1,4 +1,4 @@
-"""What an installation holds: each package of the source stands in pyproject.toml, which installs read."""
+"""The contents of an installation: each package of the source is listed in pyproject.toml, which installers read."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Every use of a private name of torch or JAX has an entry in a table, and every entry is used.
 
 Private is a name with a leading underscore: a module, what a module holds, an attribute of one of torch's or JAX's
-objects. `base/torch_private.py`, `base/torch_views.py`, `base/torch_dynamo.py`, `base/torch_naming.py` and
-`base/jax_private.py` use what the
-tables list; the rest of the code reads in place only listed attributes of objects. Annotations are never evaluated, and
-do not count.
+objects. `base/torch_private.py`, `base/torch_changes.py`, `base/torch_views.py`, `base/torch_dynamo.py`,
+`base/torch_naming.py`, `base/jax_private.py`, `base/jax_live.py` and `base/jax_meshes.py` use what the tables list; the
+rest of the code reads in place only listed attributes of objects. Annotations are never evaluated, and do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +25,16 @@ FOLDERS = ("jaxtorch_kernel", "widgets", "magics")
 LIBRARIES = ("torch", "jax", "jaxlib")
 HOLDERS = {
     f"jaxtorch_kernel/base/{n}.py"
-    for n in ("torch_private", "torch_views", "torch_dynamo", "torch_naming", "jax_private")
+    for n in (
+        "torch_private",
+        "torch_changes",
+        "torch_views",
+        "torch_dynamo",
+        "torch_naming",
+        "jax_private",
+        "jax_live",
+        "jax_meshes",
+    )
 }
 TABLES = {**torch_hooks.TABLE, **jax_private.TABLE}
 PATHS = {path for paths in TABLES for path in paths.split(" | ")}

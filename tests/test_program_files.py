@@ -1,4 +1,4 @@
-"""The files of the persistent compile cache: whatever lies there, a session compiles what is missing and goes on."""
+"""The persistent compile cache: whatever its folder contains, a session compiles missing programs and continues."""
 
 from __future__ import annotations
 

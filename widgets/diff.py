@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
 from jaxtorch.insight.hlo.diff import Diff, Hunk, compare
-from jaxtorch.insight.hlo.listing import Listing, short
+from jaxtorch.insight.hlo.listing import Listing, short, without_metadata
 from jaxtorch.insight.hlo.reading import Reading
 
 from .hlo_format import TITLES, program_title
+from .page_text import shortened
 from .protocol import Data, plain
+from .saved import fitting
 from .units import amount, size
 from .view import View
 
 _CONTEXT = 3  # lines around a difference
-_STATIC = 600
-# The style of a notebook would align the cells at the right.
-_SIDE = (
-    "text-align:left;width:50%;padding:0 6px;white-space:pre-wrap;overflow-wrap:anywhere;"
-    "font-family:monospace;vertical-align:top"
+_MOST = (600, 400, 250, 150, 80, 40)  # lines that a page shows: the first that is small enough
+_LONGEST = 240  # characters of a line
+_TEXT = (
+    "margin:4px 0;max-height:480px;overflow:auto;font:12px/1.4 ui-monospace,Menlo,Consolas,monospace;"
+    "white-space:pre;text-align:left"
 )
-_COLOURS = {"-": "background:#f003", "+": "background:#0a03", " ": ""}
+_COLOURS = {"-": "background:#f003", "+": "background:#0a03"}
 
 
 class HunkLines(NamedTuple):
@@ -71,41 +74,46 @@ class DiffView(View):
             f"+++ {program_title(self.second.program)}",
             self._summary(),
         ]
-        for hunk in self._hunks_in_context():
-            if hunk is None:
-                out.append("    ⋯")
-                continue
-            one, two = self._lines(hunk)
-            if hunk.same:
-                out += [f"  {line}" for line in two]
-            else:
-                out += [f"- {line}" for line in one] + [f"+ {line}" for line in two]
+        out += [
+            f"{sign} {line}".rstrip() if sign != "⋯" else "    ⋯"
+            for sign, line in self._differing()
+        ]
         return "\n".join(out)
 
     def html(self) -> str:
-        rows: list[str] = []
+        head = "".join(
+            f"<b>{sign} {escape(program_title(reading.program))}</b>\n"
+            for sign, reading in (("-", self.first), ("+", self.second))
+        )
+        return fitting(
+            lambda most: (
+                f'<div style="font-size:13px">{escape(self._summary())}'
+                f'<pre style="{_TEXT}">{head}{"".join(self._rows(most))}</pre></div>'
+            ),
+            _MOST,
+        )
+
+    def _rows(self, most: int) -> Iterator[str]:
+        """At most this number of lines that differ, with some context around them."""
+        lines = list(self._differing())
+        for sign, line in lines[:most]:
+            text = f"{sign} {escape(shortened(line, _LONGEST))}\n"
+            yield f'<span style="{_COLOURS[sign]}">{text}</span>' if sign in _COLOURS else text
+        if len(lines) > most:
+            yield f"… and {len(lines) - most} more lines: the live view has them"
+
+    def _differing(self) -> Iterator[tuple[str, str]]:
+        """The lines to show: each with "-", "+" or " ". A gap has "⋯"."""
         for hunk in self._hunks_in_context():
             if hunk is None:
-                rows.append('<tr><td colspan="2" style="opacity:.6;padding:0 6px">⋯</td></tr>')
+                yield "⋯", ""
                 continue
             one, two = self._lines(hunk)
-            for i in range(max(len(one), len(two))):
-                left = one[i] if i < len(one) else None
-                right = two[i] if i < len(two) else None
-                signs = ("", "") if hunk.same else ("-", "+")
-                rows.append(f"<tr>{_side(left, signs[0])}{_side(right, signs[1])}</tr>")
-        more = len(rows) - _STATIC
-        if more > 0:
-            rows = [*rows[:_STATIC], f'<tr><td colspan="2">{more} more rows</td></tr>']
-        head = "".join(
-            f'<th scope="col" style="text-align:left;padding:2px 6px">{escape(program_title(r.program))}</th>'
-            for r in (self.first, self.second)
-        )
-        return (
-            f'<div style="font-size:13px">{escape(self._summary())}'
-            f'<div style="max-height:480px;overflow:auto"><table style="border-collapse:collapse;width:100%">'
-            f"<tr>{head}</tr>{''.join(rows)}</table></div></div>"
-        )
+            if hunk.same:
+                yield from ((" ", line) for line in two)
+            else:
+                yield from (("-", line) for line in one)
+                yield from (("+", line) for line in two)
 
     def data(self) -> Data:
         return dict(plain(self.payload()))
@@ -156,17 +164,17 @@ class DiffView(View):
 
     def _lines(self, hunk: Hunk) -> tuple[list[str], list[str]]:
         first, second = self.diff.first.lines, self.diff.second.lines
-        shown = short if self.stage == "hlo" else str
-        return [shown(first[i]) for i in hunk.first], [shown(second[j]) for j in hunk.second]
+        ones, twos = [first[i] for i in hunk.first], [second[j] for j in hunk.second]
+        if self.stage != "hlo":
+            return ones, twos
+        shown = [*map(short, ones)], [*map(short, twos)]
+        if hunk.same or shown[0] != shown[1]:
+            return shown
+        # They differ in what is left out elsewhere.
+        return [*map(without_metadata, ones)], [*map(without_metadata, twos)]
 
 
 def _program(reading: Reading, listing: Listing) -> DiffText:
     shown = short if listing.stage == "hlo" else str
     text = "\n".join(map(shown, listing.lines))
     return DiffText(reading.program.id, program_title(reading.program), text)
-
-
-def _side(line: str | None, sign: str) -> str:
-    if line is None:
-        return f'<td style="{_SIDE}"></td>'
-    return f'<td style="{_SIDE};{_COLOURS[sign or " "]}">{sign}{escape(line) or "&nbsp;"}</td>'

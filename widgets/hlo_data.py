@@ -132,7 +132,7 @@ class StageAnswer(SourceLines):
 
 
 class GraphNode(NamedTuple):
-    """An instruction, or a scope; `number` is how many equal scopes it stands for."""
+    """An instruction, or a scope; `number` is how many equal scopes it represents."""
 
     id: int
     label: str

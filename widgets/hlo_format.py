@@ -18,7 +18,8 @@ def program_title(info: ProgramInfo) -> str:
     """A short title of a program."""
     part = f", {info.part}" if info.part else ""
     location = f", {info.location}" if info.location is not None else ""
-    return f"#{info.id} {info.title} ({info.kind}{part}{location})"
+    number = f"#{info.id} " if info.id > 0 else ""
+    return f"{number}{info.title} ({info.kind}{part}{location})"
 
 
 def heading(reading: Reading) -> Page:

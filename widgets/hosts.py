@@ -6,6 +6,7 @@
 | JupyterLab, Notebook 7 | a kernel, nothing else | made live in place | yes |
 | VS Code | the variable `__vsc_ipynb_file__` that it sets, or its environment | a widget | yes |
 | Colab | its module `google.colab` | a widget | when the cell ends |
+| a process of a cluster | ipyparallel's module for engines | HTML | no |
 
 JupyterLab and Notebook keep all outputs of a notebook in one page. There, the output of a view is plain HTML, also in
 the notebook file. A widget that is not displayed itself finds this HTML in the page and makes it live. So a notebook
@@ -33,7 +34,7 @@ class Host:
     """A front end.
 
     Attributes:
-        name: "terminal", "lab", "vscode" or "colab".
+        name: "terminal", "lab", "vscode", "colab" or "engine" (of ipyparallel).
         live: whether views can be live: there is a kernel, and anywidget is installed.
         in_place: whether a widget can reach the page's outputs, so that it can make plain HTML live.
         flush: whether messages from other threads are shown only when a cell ends.
@@ -50,6 +51,8 @@ def host(shell: InteractiveShell | None = None, environ: Mapping[str, str] = os.
     shell = shell if shell is not None else _shell()
     if shell is None or getattr(shell, "kernel", None) is None:
         return Host("terminal", live=False, in_place=False)
+    if "ipyparallel.engine.app" in sys.modules:  # no page can send it a message
+        return Host("engine", live=False, in_place=False, flush=True)
     live = find_spec("anywidget") is not None
     if "google.colab" in sys.modules:
         return Host("colab", live, in_place=False, flush=True)

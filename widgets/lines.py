@@ -11,7 +11,7 @@ from .units import duration, share
 from .view import PageView
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.sources import Line, Source
+    from jaxtorch.insight.profile.sources import CodeSource, Line
     from jaxtorch.insight.profile.summary import Profile, Time
 
 
@@ -50,7 +50,7 @@ class LinesView(ProfiledView, PageView):
         unattributed = profile.unattributed.total
         if unattributed:
             facts.append(
-                f"{duration(unattributed)} ({share(unattributed, profile.device)}) of no line"
+                f"{duration(unattributed)} ({share(unattributed, profile.device)}) without a line"
             )
         code = source_code(profile, sources, "In their order", self.every)
         table = slowest(code, "The slowest first", text_rows=0)
@@ -62,7 +62,7 @@ class LinesView(ProfiledView, PageView):
 
 
 def source_code(
-    profile: Profile, sources: list[Source], title: str, every: bool = False
+    profile: Profile, sources: list[CodeSource], title: str, every: bool = False
 ) -> list[Code[CodeRow]]:
     """The source code with the time of each line."""
     sections = []

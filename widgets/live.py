@@ -27,19 +27,18 @@ import traceback
 import uuid
 from functools import cache
 from html import escape
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import hosts
 from .protocol import VERSION, Data, Json, difference, message, plain
+from .saved import start_of
 
 if TYPE_CHECKING:
     from .view import View
 
 _STATIC = Path(__file__).parent / "static"
 _PERIOD = 0.1  # seconds between polls for changes
-_MOST_TEXT = 6000  # bytes of text that are saved
 _MOST = 50  # live views at a time; each of them keeps its data alive
 
 
@@ -49,7 +48,7 @@ def bundle(view: View) -> Data | tuple[Data, Data]:
     text = view.text()
     if host.name == "terminal":
         return {"text/plain": text}
-    data: Data = {"text/plain": _start_of(text)}
+    data: Data = {"text/plain": start_of(text)}
     page = view.html()
     if not (view.kind and host.live):
         return data | {"text/html": page}
@@ -59,15 +58,6 @@ def bundle(view: View) -> Data | tuple[Data, Data]:
         return data
     more, metadata = hosts.widget_bundle(connection.widget.model_id)
     return data | more, metadata
-
-
-def _start_of(text: str) -> str:
-    """The first lines of a text, which a notebook saves beside the page: all of them, or as many as are small."""
-    lines = text.split("\n")
-    sizes = accumulate(len(line.encode()) + 1 for line in lines)
-    fitting = sum(size <= _MOST_TEXT for size in sizes)
-    left = len(lines) - fitting
-    return "\n".join([*lines[:fitting], *([f"… and {left} more lines"] if left else [])])
 
 
 def mark_page(page: str, view_id: str) -> str:

@@ -1,4 +1,4 @@
-"""`%%jax memory`: the memory of a cell over time, and what held the most of it at the peak."""
+"""`%%jax memory`: the memory of a cell over time, and the tensors that held the most of it at the peak."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class HeldRow(Row):
     name: Annotated[
         str, Column("name", "code", "the path from a variable, when the cell had run", most=30)
     ]
+    bytes: Annotated[int, Column("size", "bytes")]
+    share: Annotated[float | None, Column("share", "share", "of the peak", wide=True)]
     shape: Annotated[str, Column("shape", "code")]
     dtype: Annotated[str, Column("dtype", "code")]
     location: Annotated[str, Column("made at")]
     by: Annotated[str, Column("by", wide=True, most=20)]
-    bytes: Annotated[int, Column("size", "bytes")]
-    share: Annotated[float | None, Column("share", "share", "of the peak", wide=True)]
     made: Annotated[str, Column("made", help="after the start of the cell")]
     freed: Annotated[str, Column("freed", help="after the start of the cell")]
 
@@ -52,7 +52,7 @@ class MemoryTimelineView(PageView):
         facts = (
             f"before {size(timeline.before)}",
             f"after {size(timeline.after)}",
-            f"{_seconds(timeline.seconds)} in all",
+            f"{_seconds(timeline.seconds)} total",
         )
         omitted = counted(timeline.others, "smaller tensor")
         needs = [
@@ -86,12 +86,12 @@ def _row(number: int, held: Held, peak: int) -> HeldRow:
     return HeldRow(
         id=number,
         name=held.name or "",
+        bytes=held.nbytes,
+        share=held.nbytes / peak if peak else None,
         shape=f"[{', '.join(map(str, held.shape))}]",
         dtype=held.dtype,
         location=label(held.location),
         by=held.made_by.split(".")[0],
-        bytes=held.nbytes,
-        share=held.nbytes / peak if peak else None,
         made="before" if held.made is None else _seconds(held.made),
         freed="" if held.freed is None else _seconds(held.freed),
     )

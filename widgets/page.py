@@ -34,14 +34,14 @@ from .units import Unit, written
 
 @dataclass(frozen=True)
 class Column:
-    """How a field of a row is shown.
+    """The presentation of a field of a row.
 
     Attributes:
         label: the heading, the same in every form.
         unit: how a value is written. "code" is text in a fixed-width font; numbers are aligned right.
         help: an explanation of the column, for the tooltip of the heading.
-        wide: whether a narrow notebook cell leaves the column out.
-        wider: whether one of usual width does, too.
+        wide: whether a narrow notebook cell omits the column.
+        wider: whether a cell of usual width omits it too.
         mark: the name of a boolean field of the row. If it is true, the value is an estimate and gets a "~" before it.
         key: the name of the field; `columns` fills it in.
         text: whether a terminal shows the column.
@@ -124,7 +124,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence or phrase, and smaller sentences below it."""
+    """A sentence or phrase, and smaller sentences below it. Code in them is between backticks."""
 
     text: str
     more: tuple[str, ...] = ()
@@ -221,12 +221,12 @@ SECTIONS = (Facts, Notes, Table, Code, Chart)
 
 @dataclass(frozen=True)
 class Page:
-    """What a view shows.
+    """The contents of a view.
 
     Attributes:
         title: the heading; "" for none.
         facts: short facts beside the heading.
-        finding: a sentence below them: what the page comes to. Code in it stands between backticks.
+        finding: a sentence below them, the conclusion of the page. Code in it is between backticks.
         warnings: sentences above everything else.
         sections: the contents. Sections with the same title are one tab of the live form and one part that folds in
             HTML. Sections without a title are always visible.
@@ -307,7 +307,7 @@ def is_numeric(column: Column) -> bool:
 
 
 def heaviest(table: Table, rows: Sequence[Row], most: int) -> list[Row]:
-    """At most so many of the rows, in their order: those with the greatest weight; the first if the table has none."""
+    """At most `most` rows, in their order: those with the greatest weight; the first ones without weights."""
     if len(rows) <= most or not table.weight:
         return list(rows[:most])
     weights = [getattr(row, table.weight) or 0 for row in rows]

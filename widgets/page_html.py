@@ -2,13 +2,14 @@
 
 Sections with a title fold (`<details>`). The first of them is open. Everything that comes from a user is escaped.
 
-A notebook saves the page, so it has at most `LARGEST` bytes: of long tables, it has the rows that matter most. GitHub,
-and a notebook that is not trusted, leave out the style. So code is in a `<pre>`, in which it keeps its indentation.
+A notebook saves the page, so its size is bounded (`saved.py`): a long table keeps only its most important rows. GitHub
+and a notebook that is not trusted remove the style. So code is in a `<pre>`, in which it keeps its indentation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import NamedTuple
 
@@ -30,12 +31,11 @@ from .page import (
     shown_lines,
 )
 from .page_text import code_lines, shortened
-
-LARGEST = 53_000  # bytes of a page, as JSON
+from .saved import fitting
 
 
 class Room(NamedTuple):
-    """How much of a table there is room for: its rows, and how many of these open (within, as many rows)."""
+    """How much of a table is shown: the number of rows, and of rows that open (with as many rows inside)."""
 
     rows: int
     details: int
@@ -45,7 +45,7 @@ _MOST = Room(200, 200)
 _LESS = tuple(Room(200, n) for n in (100, 50, 25, 12, 8, 5, 3)) + tuple(
     Room(n, 3) for n in (150, 100, 60, 30, 15)
 )
-_LINES = 100  # of code, all of which the page shows on request
+_LINES = 100  # of code; the page shows all of it on request
 _WIDTH = 110  # columns of code and its figures
 _LONGEST = 200  # characters of a value
 
@@ -61,19 +61,13 @@ _DIM = "opacity:0.7"
 
 
 def page_html(page: Page, bounded: bool = True) -> str:
-    """The whole page, in at most `LARGEST` bytes if the rows of its tables are what takes the space.
+    """The whole page, with fewer rows if it would be too large to save.
 
     Args:
         page: what to draw.
         bounded: False for a file, which may have any size.
     """
-    if not bounded:
-        return _page(page, _MOST)
-    for room in (_MOST, *_LESS):
-        html = _page(page, room)
-        if len(html.encode()) + html.count('"') <= LARGEST:  # a notebook escapes quotes
-            break
-    return html
+    return fitting(partial(_page, page), (_MOST, *_LESS) if bounded else (_MOST,))
 
 
 def _page(page: Page, room: Room) -> str:
@@ -86,7 +80,9 @@ def _page(page: Page, room: Room) -> str:
 
 
 def _with_code(sentence: str) -> str:
-    """A sentence as HTML; what stands between backticks is code."""
+    """A sentence as HTML; text between backticks is code, unless their number is odd."""
+    if sentence.count("`") % 2:
+        return escape(sentence)
     pieces = enumerate(escape(sentence).split("`"))
     return "".join(f"<code>{text}</code>" if i % 2 else text for i, text in pieces)
 
@@ -130,8 +126,8 @@ def _facts(section: Facts) -> str:
 
 
 def _note(note: Note) -> str:
-    more = "".join(f'<br><span style="{_DIM}">{escape(text)}</span>' for text in note.more)
-    return f"<li>{escape(note.text)}{more}</li>"
+    more = "".join(f'<br><span style="{_DIM}">{_with_code(text)}</span>' for text in note.more)
+    return f"<li>{_with_code(note.text)}{more}</li>"
 
 
 def _table(table: Table, query: str, room: Room) -> str:
@@ -161,12 +157,10 @@ def _table(table: Table, query: str, room: Room) -> str:
 
 
 def _row(row: Row, columns: Sequence[Column], number: str, room: Room | None) -> str:
-    """A row. With `room`, what opens below it, too."""
+    """A row; with `room`, also the sections that open below it."""
     cells = f'<td style="{_CELL.format("right")}">{number}</td>' if number else ""
     cells += "".join(
-        f'<td style="{_CELL.format(_side(column))}">'
-        f"{escape(shortened(cell(row, column), _LONGEST))}</td>"
-        for column in columns
+        f'<td style="{_CELL.format(_side(column))}">{_cell(row, column)}</td>' for column in columns
     )
     inner = ""
     if room is not None:
@@ -179,6 +173,12 @@ def _row(row: Row, columns: Sequence[Column], number: str, room: Room | None) ->
         else ""
     )
     return f'<tr style="{_ROW}">{cells}</tr>{opened}'
+
+
+def _cell(row: Row, column: Column) -> str:
+    text = escape(shortened(cell(row, column), _LONGEST))
+    # A number stays beside its unit. `white-space:nowrap` in each cell would be most of a saved table.
+    return text.replace(" ", "&nbsp;") if is_numeric(column) else text
 
 
 def _code(code: Code) -> str:

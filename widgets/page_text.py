@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from textwrap import wrap
 
 from .page import (
@@ -24,15 +25,18 @@ from .page import (
 WIDTH = 120
 _SENTENCE = 100
 
+# Paths and options have hyphens, and are copied from the text.
+_wrapped = partial(wrap, width=_SENTENCE, break_on_hyphens=False)
+
 
 def page_text(page: Page) -> str:
     """The whole page. Empty lines separate the sections."""
     facts = ", ".join(page.facts)
     head = [": ".join(part for part in (page.title, facts) if part)]
     if len(head[0]) > _SENTENCE:
-        head = [page.title, *wrap(facts, _SENTENCE)]
-    warnings = [line for warning in page.warnings for line in wrap(warning, _SENTENCE)]
-    finding = wrap(page.finding, _SENTENCE)
+        head = [page.title, *_wrapped(facts)]
+    warnings = [line for warning in page.warnings for line in _wrapped(warning)]
+    finding = _wrapped(page.finding)
     blocks = [[line for line in (*head, *finding, *warnings) if line]]
     blocks += [_section(s, i > 0, page.filter or "") for i, s in enumerate(page.sections)]
     lines = "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
@@ -70,10 +74,10 @@ def _notes(section: Notes, indent: str) -> list[str]:
     if len(section.notes) > len(shown):
         lines.append(f"{indent}{section.title}, the last {len(shown)}:")
     for note in shown:
-        lines += wrap(note.text, _SENTENCE, initial_indent=indent, subsequent_indent=f"{indent}  ")
+        lines += _wrapped(note.text, initial_indent=indent, subsequent_indent=f"{indent}  ")
         for more in note.more:
             deeper = f"{indent}  "
-            lines += wrap(more, _SENTENCE, initial_indent=deeper, subsequent_indent=deeper)
+            lines += _wrapped(more, initial_indent=deeper, subsequent_indent=deeper)
     return lines
 
 
@@ -104,7 +108,7 @@ def _code(code: Code) -> list[str]:
 
 
 def code_lines(code: Code, rows: Sequence[Row], width: int = WIDTH) -> list[str]:
-    """The header and the lines of code, with their figures at the right: as many as leave the code half the width."""
+    """The header and the lines of code, with their figures at the right, which take at most half of the width."""
     texts = [f"{row.id:>4}  {cell(row, code.columns[0]).expandtabs(4)}" for row in rows]
     longest = max(map(len, (*texts, code.name)), default=0)
     figures = _figures(code, rows)

@@ -11,9 +11,10 @@ from .page import File, Page
 from .page_html import page_html
 from .page_text import page_text
 from .profile_data import packed
-from .profile_page import page
+from .profile_page import FULL, SAVED, Detail, page
 from .profiled import ProfiledView
 from .protocol import Data, Json, plain
+from .saved import fitting
 from .standalone import standalone
 
 
@@ -24,7 +25,7 @@ class ProfileView(ProfiledView):
     """
 
     kind = "profile"
-    full = False  # whether the static forms may be of any size
+    full = False  # whether the HTML may be of any size
 
     def complete(self) -> ProfileView:
         """The view for a file, which leaves out less than what a notebook saves."""
@@ -33,14 +34,15 @@ class ProfileView(ProfiledView):
         return view
 
     def text(self) -> str:
-        return page_text(self._page(full=True))
+        return page_text(self._page(FULL))
 
     def html(self) -> str:
-        return page_html(self._page(self.full), bounded=not self.full)
+        details = (FULL,) if self.full else SAVED
+        return fitting(lambda detail: page_html(self._page(detail), bounded=False), details)
 
-    def _page(self, full: bool) -> Page:
+    def _page(self, detail: Detail) -> Page:
         """The page that the static forms show. The live form has its own layout, with linked charts and tables."""
-        return page(self.profile, self.title, self.first, full)
+        return page(self.profile, self.title, self.first, detail)
 
     def data(self) -> Data:
         return dict(plain(packed(self.profile, self.title, self.first)))

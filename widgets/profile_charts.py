@@ -5,6 +5,7 @@ Everything that comes from a user is escaped. The colours work on light and dark
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from .profile_data import COLOURS, Phases, phases
 from .units import duration, share
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.summary import Node, Profile
+    from jaxtorch.insight.profile.summary import ModuleTime, Profile
 
 _FORWARD, _BACKWARD = COLOURS["forward"], COLOURS["backward"]
 _LEFT = "white-space:nowrap;text-align:left;padding:1px 14px 1px 0;vertical-align:top"
@@ -44,8 +45,12 @@ def _bar(group: Phases, whole: float) -> str:
     )
 
 
-def flame(profile: Profile) -> str:
-    """A flame graph of module paths. The width of a bar is the module's share; its submodules are below it."""
+def flame(profile: Profile, most: int) -> str:
+    """A flame graph of module paths. The width of a bar is the module's share; its submodules are below it.
+
+    Args:
+        most: how many bars there may be: those with the most time.
+    """
     if not profile.tree.children:
         return ""
     legend = (
@@ -53,10 +58,18 @@ def flame(profile: Profile) -> str:
         f'<span style="color:{COLOURS["backward"]}">■</span> backward</div>'
     )
     style = "font-size:11px;line-height:16px;white-space:nowrap;text-align:left"
-    return f'{legend}<div style="{style}">{_flame(profile.tree, profile.device, 0)}</div>'
+    times = sorted((node.time.total for node in _nodes(profile.tree)), reverse=True)
+    least = max([profile.device / 500, *times[most : most + 1]])
+    return f'{legend}<div style="{style}">{_flame(profile.tree, profile.device, least)}</div>'
 
 
-def _flame(node: Node, whole: float, depth: int) -> str:
+def _nodes(node: ModuleTime) -> Iterator[ModuleTime]:
+    yield node
+    for child in node.children:
+        yield from _nodes(child)
+
+
+def _flame(node: ModuleTime, whole: float, least: float, depth: int = 0) -> str:
     if depth > 12 or not node.time.total:
         return ""
     back = 100 * node.time.backward / node.time.total
@@ -75,6 +88,6 @@ def _flame(node: Node, whole: float, depth: int) -> str:
     inner = "".join(
         f'<div style="width:{100 * child.time.total / node.time.total:.3f}%;min-width:0">{below}</div>'
         for child in node.children
-        if child.time.total > whole / 500 and (below := _flame(child, whole, depth + 1))
+        if child.time.total > least and (below := _flame(child, whole, least, depth + 1))
     )
     return bar + (f'<div style="display:flex;width:100%">{inner}</div>' if inner else "")

@@ -21,7 +21,7 @@ from .units import duration, size, written
 
 if TYPE_CHECKING:
     from jaxtorch.insight.profile.join import Share
-    from jaxtorch.insight.profile.summary import Node, Profile
+    from jaxtorch.insight.profile.summary import ModuleTime, Profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Category:
-    """What an event does, and the colour of that in every drawing, by `COLOURS`."""
+    """A category of events, with its colour in every drawing (`COLOURS`)."""
 
     name: str
     colour: str
@@ -120,7 +120,7 @@ class ProfileData:
         heading: the title and the totals.
         device: the time of all work on the device. Shares are relative to it.
         runs: (start, end) of each run.
-        omitted: how many events `events` leaves out, the shortest.
+        omitted: how many events, the shortest, are not in `events`.
     """
 
     heading: Page
@@ -140,7 +140,7 @@ class ProfileData:
     omitted: int
 
 
-# A colour is that of a category for good, on light and dark pages: where time is lost, it is grey.
+# Each category has a fixed colour that works on light and dark pages; lost time is grey.
 COLOURS = {
     "forward": "#3b7dd8",
     "backward": "#e08a1e",
@@ -314,7 +314,7 @@ def _owners(profile: Profile) -> dict[tuple[int, str], tuple[int, int, int]]:
     return owners
 
 
-def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _paths(node: ModuleTime, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The module paths of a tree without its root, in the order of `ProfileData.tree`."""
     for child in node.children:
         path = (*above, child.name)
@@ -322,7 +322,7 @@ def _paths(node: Node, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield from _paths(child, path)
 
 
-def _branch(node: Node) -> Branch:
+def _branch(node: ModuleTime) -> Branch:
     children = [_branch(child) for child in node.children]
     return Branch(
         name=node.name, self_time=node.self_time.total, children=children, **vars(node.time)

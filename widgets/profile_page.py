@@ -5,31 +5,48 @@ The names, columns and colours are those of the live form (`js/src/views/profile
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypedDict
 
 from jaxtorch.insight.profile.sources import line_label, text_of
 
 from . import roofline
 from .lines import is_estimate
 from .page import Chart, Column, Page, Row, Section, Table, columns
-from .page_html import page_html
 from .profile_charts import bars, flame
 from .profile_data import heading, phases
 from .timeline import timeline
 from .units import duration, share
 
 if TYPE_CHECKING:
-    from jaxtorch.insight.profile.summary import Node, Profile, Time
+    from jaxtorch.insight.profile.summary import ModuleTime, Profile, Time
 
 _TEXT_ROWS = 10
-_MOST = 48_000  # bytes of the page in a notebook's file, so that all of the output is at most 60 kB
-# How much a page shows: rows of each table, lines of code, pieces of the timeline. The first that is small enough.
-_DETAIL = ((30, 40, 240), (16, 20, 160), (10, 15, 120), (7, 12, 90), (4, 6, 60))
 _REST = "the live view and a file of --save have them"
+
+
+class Detail(NamedTuple):
+    """How much a page shows."""
+
+    rows: int  # of each table
+    lines: int  # of code
+    pieces: int  # of the timeline
+    bars: int  # of the flame graph
+
+
+FULL = Detail(1000, 1000, 2000, 1000)
+SAVED = tuple(
+    Detail(*numbers)
+    for numbers in (
+        (30, 40, 240, 100),
+        (16, 20, 160, 60),
+        (10, 15, 120, 40),
+        (7, 12, 90, 30),
+        (4, 6, 60, 15),
+    )
+)  # the first that is small enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,25 +96,16 @@ class KernelRow(TimeRow):
     lines: Annotated[str, Column("lines")]
 
 
-def page(profile: Profile, title: str, first: str = "", full: bool = False) -> Page:
+def page(profile: Profile, title: str, first: str, detail: Detail) -> Page:
     """The page. A terminal shows the breakdown and the tables.
 
     Args:
         first: the file of the profiled cell.
-        full: whether the page may be of any size; otherwise a notebook saves it, and it is at most 45 kB.
+        detail: how much it shows.
     """
-    if full:
-        return _page(profile, title, first, 1000, 1000, 2000)
-    for detail in _DETAIL:
-        found = _page(profile, title, first, *detail)
-        if len(json.dumps(page_html(found))) <= _MOST:
-            break
-    return found
-
-
-def _page(profile: Profile, title: str, first: str, rows: int, lines: int, pieces: int) -> Page:
+    rows = detail.rows
     tables = (
-        _table(profile, "line", LineRow, list(_lines(profile)), lines),
+        _table(profile, "line", LineRow, list(_lines(profile)), detail.lines),
         _table(profile, "module", ModuleRow, list(_modules(profile)), rows),
         _table(profile, "operator", OperatorRow, list(_operators(profile)), rows),
         _table(profile, "instruction", KernelRow, list(_kernels(profile)), rows),
@@ -106,9 +114,9 @@ def _page(profile: Profile, title: str, first: str, rows: int, lines: int, piece
         heading(profile, title, first),
         sections=(
             Chart("", None, text=lambda: _breakdown(profile), html=lambda: bars(profile)),
-            Chart("", None, "Timeline", html=lambda: timeline(profile, pieces), opened=True),
+            Chart("", None, "Timeline", html=lambda: timeline(profile, detail.pieces), opened=True),
             replace(tables[0], opened=True),
-            Chart("", None, "Flame graph", html=lambda: flame(profile), opened=True),
+            Chart("", None, "Flame graph", html=lambda: flame(profile, detail.bars), opened=True),
             *tables[1:],
             *_roofline(profile),
         ),
@@ -116,7 +124,7 @@ def _page(profile: Profile, title: str, first: str, rows: int, lines: int, piece
 
 
 def _table(profile: Profile, axis: str, kind: type[Row], rows: list[Row], most: int) -> Table:
-    """The table of an axis, the longest time first, with a sentence on what it leaves out."""
+    """The table of an axis, the longest time first, with a sentence on omitted rows."""
     shown = rows[:most]
     notes = [f"{len(rows) - most} more: {_REST}."] if len(rows) > most else []
     unattributed = profile.unattributed.total
@@ -126,8 +134,8 @@ def _table(profile: Profile, axis: str, kind: type[Row], rows: list[Row], most: 
     name = next(i for i, column in enumerate(columns(kind, [])) if column.key == axis)
     declared = columns(kind, shown)
     # The name comes first, as in the live form.
-    own = [c.key for c in columns(kind, [])[name:]]
-    ordered = sorted(declared, key=lambda column: column.key not in own)
+    keys = [c.key for c in columns(kind, [])[name:]]
+    ordered = sorted(declared, key=lambda column: column.key not in keys)
     text_rows = _TEXT_ROWS // 2 if axis == "instruction" else _TEXT_ROWS
     return Table(
         f"{axis}s",
@@ -197,7 +205,7 @@ def _lines(profile: Profile) -> Iterator[LineRow]:
 def _modules(profile: Profile) -> Iterator[ModuleRow]:
     numbers = count()
 
-    def walk(node: Node, depth: int) -> Iterator[ModuleRow]:
+    def walk(node: ModuleTime, depth: int) -> Iterator[ModuleRow]:
         for child in node.children:
             if child.time.total > profile.device / 200:
                 name = "  " * depth + child.name

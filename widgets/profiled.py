@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxtorch.insight.profile.sources import Source, annotate
+from jaxtorch.insight.profile.sources import CodeSource, annotate
 
 from .view import View
 
@@ -27,6 +27,6 @@ class ProfiledView(View):
         """The view for a file, which may leave out less than what a notebook saves."""
         return self
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CodeSource]:
         """The source code with its times."""
         return annotate(self.profile, self.first)

@@ -1,14 +1,15 @@
-"""`%jax show`: a value as a tree that folds, drawn by treescope, with what jaxtorch knows of its tensors.
+"""`%jax show`: a value as a collapsible tree, drawn by treescope, with details of its tensors.
 
-treescope draws modules, containers and JAX's arrays. Its own drawing of torch tensors takes every tensor to lie on one
-device (and uses `Tensor.names`, which newer versions of torch do not have), so tensors are drawn here: dtype and shape,
-the values' statistics, placement and memory on one line, the values below.
+treescope draws modules, containers and JAX's arrays. Its own drawing of torch tensors assumes that every tensor is on
+one device (and uses `Tensor.names`, which newer versions of torch do not have), so tensors are drawn here: dtype and
+shape, the values' statistics, placement and memory on one line, the values below.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
+from html import escape
 from typing import TYPE_CHECKING
 
 import jax
@@ -20,7 +21,9 @@ from jaxtorch.insight.sharding import sharding_of
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.storage.layout import covers_buffer
 
+from .saved import fitting, start_of
 from .units import counted, size
+from .view import View
 
 if TYPE_CHECKING:
     from treescope.renderers import TreescopeRenderer, TreescopeSubtreeRenderer
@@ -29,10 +32,20 @@ if TYPE_CHECKING:
 # Elements of a tensor that are copied from the device for its statistics and values.
 MOST_READ = 1 << 20
 _MOST_VALUES = 16  # tensors in a tree that shows their values, and not only what describes them
+_PLACE = "</treescope-container>"
+_PLAIN = (
+    "margin:0;font:12px/1.4 ui-monospace,Menlo,Consolas,monospace;white-space:pre;overflow-x:auto"
+)
+# treescope's colours are for white paper. Where the page is dark (JupyterLab, VS Code, Colab), they are inverted.
+_PAPER = "background:#fff;color:#000;padding:4px 8px;overflow-x:auto"
+_DARK = (
+    'body[data-jp-theme-light="false"] .jaxtorch-tree,body.vscode-dark .jaxtorch-tree,html[theme="dark"] .jaxtorch-tree'
+    "{filter:invert(.93) hue-rotate(180deg)}"
+)
 _MOST_PICTURES = 4  # tensors in a tree that draws them as pictures, of up to 10 kB each
 
 
-class ShowView:
+class ShowView(View):
     """A value, drawn as a tree.
 
     Raises:
@@ -44,21 +57,46 @@ class ShowView:
 
         self.value = value
 
-    def __repr__(self) -> str:
+    def text(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         import treescope
 
-        with self._settings(pictures=False):
+        values = len(_tensors(self.value)) <= _MOST_VALUES
+        with self._settings(values, pictures=False):
             return f"{self._title()}{treescope.render_to_text(self.value, ignore_exceptions=True)}"
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        title = self._title().strip()
+        count = len(_tensors(self.value))
+        rooms: list[tuple[bool, bool] | None] = [(False, False), None]
+        if count <= _MOST_VALUES:
+            rooms.insert(0, (True, False))
+        if count <= _MOST_PICTURES:
+            rooms.insert(0, (True, True))
+        return (f'<p style="margin:4px 0">{title}</p>' if title else "") + fitting(
+            self._tree, rooms
+        )
+
+    def _tree(self, room: tuple[bool, bool] | None) -> str:
+        """The tree with or without the values of tensors and their pictures; as plain text if there is no room at all.
+
+        treescope draws by a script, which then hides the start of the text that is in its place. A page without
+        scripts (GitHub, or a notebook that is not trusted) keeps showing that text.
+        """
         import treescope
 
-        with self._settings(pictures=len(_tensors(self.value)) <= _MOST_PICTURES):
+        plain = f'<pre style="{_PLAIN}">{escape(start_of(self.text()))}</pre>'
+        if room is None:
+            return plain
+        with self._settings(*room):
             tree = treescope.render_to_html(self.value, ignore_exceptions=True)
-        title = self._title().strip()
-        return (f'<p style="margin:4px 0">{title}</p>' if title else "") + tree
+        tree = tree.replace(_PLACE, plain + _PLACE, 1)
+        return f'<style>{_DARK}</style><div class="jaxtorch-tree" style="{_PAPER}">{tree}</div>'
 
-    def _settings(self, pictures: bool) -> ExitStack:
+    def _settings(self, values: bool, pictures: bool) -> ExitStack:
         """treescope's settings for a drawing, until the scope is closed."""
         import treescope
 
@@ -69,7 +107,7 @@ class ShowView:
                 return None
             return visualizer(value, path) if value.dtype.kind in "fiub" else None
 
-        handler = partial(_drawn, len(_tensors(self.value)) <= _MOST_VALUES)
+        handler = partial(_drawn, values)
         renderer: TreescopeRenderer = treescope.active_renderer.get()
         scope = ExitStack()
         scope.enter_context(
@@ -81,7 +119,7 @@ class ShowView:
         return scope
 
     def _title(self) -> str:
-        """A line above the tree of a module: what it holds in all."""
+        """A line above the tree of a module: its number of parameters and its memory."""
         if not isinstance(self.value, torch.nn.Module):
             return ""
         tensors = {id(t): t for t in _tensors(self.value)}.values()
@@ -132,7 +170,7 @@ def describe(tensor: torch.Tensor, values: np.ndarray | None) -> str:
 
 
 def placement(tensor: torch.Tensor) -> str:
-    """Where a tensor lies: its device, and how it is sharded over several."""
+    """The device of a tensor, and its sharding if it is on several."""
     if tensor.device.type != "jax":
         return str(tensor.device)
     drawing = sharding_of(tensor)

@@ -3,9 +3,8 @@
 A page without a script cannot zoom, so only the busiest lanes and the longest events of each lane are drawn. A note
 below the lane counts the other events. The colours are those of the categories, as everywhere in a profile.
 
-The name of an event is the tooltip of its box. Where the style is taken off (GitHub, a notebook that is not trusted),
-the boxes are empty, and the names of the lanes remain. Of an SVG, the names of all events would remain, as one long
-text.
+The name of an event is the tooltip of its box. Without the style (GitHub, a notebook that is not trusted), the boxes
+are empty, and only the names of the lanes remain. An SVG would leave the names of all events as one long text.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LANES = 12
 
 
 def timeline(profile: Profile, most: int = MOST) -> str:
-    """The drawing with at most so many pieces; "" if nothing ran."""
+    """The drawing with at most this number of pieces; "" if nothing ran."""
     events = profile.recording.events
     if not len(events) or not profile.recording.runs:
         return ""
@@ -72,7 +71,7 @@ def _busiest(events: Events) -> list[int]:
 def _lane(
     events: Events, lane: int, begin: int, scale: float, most: int, colours: list[str]
 ) -> str:
-    """The rows of a lane, and a note on what is left out."""
+    """The rows of a lane, and a note on omitted events."""
     rows = np.flatnonzero((events.lane == lane) & (events.depth < 4))
     rows = rows[np.argsort(-events.duration[rows], kind="stable")]
     drawn, omitted = rows[:most], rows[most:]
@@ -87,7 +86,7 @@ def _lane(
     if len(omitted):
         time = duration(float(events.self_time[omitted].sum()))
         parts.append(
-            f'<div style="opacity:.7">and {len(omitted)} shorter events, {time} in all</div>'
+            f'<div style="opacity:.7">and {len(omitted)} shorter events, {time} total</div>'
         )
     return "".join(parts)
 

@@ -49,8 +49,8 @@ def _compiled(programs: Sequence[ProgramInfo]) -> str:
         "XLA": sum(p.xla_seconds for p in programs),
     }
     times = ", ".join(f"{name} {written(seconds, 'seconds')}" for name, seconds in steps.items())
-    found = sum(p.persistent_hit is True for p in programs)
-    cached = f", {found} found in the persistent cache" if found else ""
+    hits = sum(p.persistent_hit is True for p in programs)
+    cached = f", {hits} found in the persistent cache" if hits else ""
     return f"{counted(len(programs), 'program')} compiled: {times}{cached}"
 
 

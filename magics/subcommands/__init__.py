@@ -11,13 +11,16 @@ from ..subcommands import memory  # noqa: F401
 from ..subcommands import devices  # noqa: F401
 from ..subcommands import show  # noqa: F401
 from ..subcommands import hlo  # noqa: F401
+from ..subcommands import targets  # noqa: F401
+from ..subcommands import target  # noqa: F401
 from ..subcommands import profile  # noqa: F401
 from ..subcommands import time  # noqa: F401
+from ..subcommands import cluster  # noqa: F401
 
 # isort: on
 from ..subcommands.table import (
     SUBCOMMANDS,
-    Call,
+    Invocation,
     Subcommand,
     Values,
     help_text,
@@ -29,7 +32,7 @@ from ..subcommands.table import (
 
 __all__ = [
     "SUBCOMMANDS",
-    "Call",
+    "Invocation",
     "Subcommand",
     "Values",
     "help_text",

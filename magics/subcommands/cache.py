@@ -12,7 +12,7 @@ from jaxtorch.insight.recompiles import clear, functions, named
 from jaxtorch.widgets.cache import SORTS, CacheView
 
 from .programs import captured_names
-from .table import Call, nearest, subcommand
+from .table import Invocation, nearest, subcommand
 
 
 def _functions(start: str) -> Iterable[str]:
@@ -51,7 +51,7 @@ def _functions(start: str) -> Iterable[str]:
         "filter": captured_names,
     },
 )
-def cache(call: Call) -> CacheView | None:
+def cache(call: Invocation) -> CacheView | None:
     """The table of compiled programs."""
     arguments = call.arguments
     if arguments.clear is not None and arguments.keep is not None:

@@ -11,7 +11,7 @@ from IPython.core.magic_arguments import argument
 from jaxtorch.base.options import OPTIONS
 from jaxtorch.base.options import config as options
 
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 def _settings(start: str) -> list[str]:
@@ -29,7 +29,7 @@ def _settings(start: str) -> list[str]:
     help="show the options, or set some of them for this session",
     values={"changes": _settings},
 )
-def config(call: Call) -> None:
+def config(call: Invocation) -> None:
     """Show or set options."""
     changes = dict(map(_change, call.arguments.changes))
     try:

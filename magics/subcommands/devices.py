@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument
 from jaxtorch.insight.sharding import Drawing, sharding_of
 from jaxtorch.widgets.devices import DevicesView
 
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 @subcommand(
@@ -26,7 +26,7 @@ from .table import Call, subcommand
     help="the devices, or how a tensor is sharded over them",
     code=("tensor",),
 )
-def devices(call: Call) -> DevicesView:
+def devices(call: Invocation) -> DevicesView:
     """The devices of the session, or the sharding of an array."""
     text = " ".join(call.arguments.tensor)
     if not text:

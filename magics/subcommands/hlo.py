@@ -8,6 +8,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
+from jaxtorch.capture.lowering import Executable, Lowered
+from jaxtorch.insight.elsewhere import LoweredInfo, info_of, info_of_compiled
 from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, latest, program, programs
@@ -17,10 +19,12 @@ from jaxtorch.widgets.hlo_format import full_text
 from jaxtorch.widgets.view import View
 
 from ...capture.cells.effects import has_effects
+from .. import elsewhere
 from ..cell_magics import CellMagics
+from ..ran import noting_runs, shown_of
 from ..report import read_cell
 from .programs import runnable_names
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 @subcommand(
@@ -28,22 +32,32 @@ from .table import Call, subcommand
     argument(
         "program",
         nargs="*",
-        help="a name or a number; the latest program by default; two programs are compared",
+        help="a name or a number, or a variable with what `lower(...).compile()` returned; "
+        "the latest program by default; two programs are compared",
     ),
     argument("--diff", action="store_true", help="compare the last two programs of this name"),
     argument("--backward", action="store_true", help="show the backward program"),
     argument("--stage", choices=STAGES, default="hlo", help="which representation to show"),
     argument("--line", type=int, metavar="N", help="only the instructions that come from line N"),
     argument("--grep", metavar="WORD", default="", help="only the lines that contain a word"),
+    argument(
+        "--target",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TARGET",
+        help=f"{elsewhere.HELP}; two targets are compared",
+    ),
     argument("--save", metavar="FILE", help="write the full text to a file"),
     example="hlo NAME",
     help="a program beside its source code: jaxpr, StableHLO, HLO, cost by line; as %%jax hlo it runs the cell first",
     cell=True,
-    values={"program": runnable_names},
+    values={"program": runnable_names, "target": elsewhere.target_names},
 )
-def hlo(call: Call) -> View | None:
+def hlo(call: Invocation) -> View | None:
     """Show a program."""
     arguments = call.arguments
+    elsewhere.check_targets(arguments.target)
     if call.cell is not None:
         if arguments.program or arguments.diff:
             raise UsageError(
@@ -51,9 +65,11 @@ def hlo(call: Call) -> View | None:
             )
         chosen = [_of_cell(call)]
     else:
-        chosen = _chosen(arguments.program, arguments.diff)
+        chosen = _chosen(call, arguments.program, arguments.diff)
     if arguments.backward:
         chosen = [_backward(one) for one in chosen]
+    if arguments.target:
+        chosen = _on_targets(chosen, arguments.target)
     try:
         readings = [Reading(one) for one in chosen]
     except LookupError as error:
@@ -66,13 +82,13 @@ def hlo(call: Call) -> View | None:
     return HloView(readings[0], arguments.stage, arguments.line, arguments.grep)
 
 
-def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
+def _chosen(call: Invocation, named: list[str], two: bool) -> list[ProgramInfo]:
     """The program to show, or the two to compare."""
     if len(named) > 2:
         raise UsageError("`%jax hlo` shows one program or compares two; more than two were given.")
     if len(named) == 2:
-        return [_find(name) for name in named]
-    info = _find(named[0]) if named else _latest()
+        return [_find(call, name) for name in named]
+    info = _find(call, named[0]) if named else _latest()
     if not two:
         return [info]
     versions = [p for p in programs() if p.name == info.name and p.part == info.part and p.alive]
@@ -83,7 +99,28 @@ def _chosen(named: list[str], two: bool) -> list[ProgramInfo]:
     return versions[-2:]
 
 
-def _find(name: str) -> ProgramInfo:
+def _on_targets(chosen: list[ProgramInfo], targets: list[str]) -> list[ProgramInfo]:
+    """The programs as the compilers of these targets make them."""
+    if any(isinstance(one, LoweredInfo) for one in chosen):
+        raise UsageError(
+            "`--target` takes programs of the session; what `lower` returned has its target."
+        )
+    if len(chosen) * len(targets) > 2:
+        raise UsageError("`%jax hlo` compares two: one program on two targets, or two on one.")
+    return [
+        info_of(info, program)
+        for info in chosen
+        for program in elsewhere.compiled_for(info, targets)
+    ]
+
+
+def _find(call: Invocation, name: str) -> ProgramInfo:
+    """The program with a name or a number, or the one that a variable of this name holds."""
+    value = call.shell.user_ns.get(name)
+    if isinstance(value, Executable):
+        return info_of_compiled(name, value)
+    if isinstance(value, Lowered):
+        raise UsageError(f"{name} is not compiled: `{name} = {name}.compile()` compiles it.")
     try:
         return program(name)
     except LookupError as error:
@@ -125,7 +162,7 @@ def _save(path: str, text: str) -> None:
 # -- over a cell ------------------------------------------------------------------------------------------------
 
 
-def _of_cell(call: Call) -> ProgramInfo:
+def _of_cell(call: Invocation) -> ProgramInfo:
     """Run the cell as one program, once, and find this program.
 
     A cell that starts with `%%pure` or `%%jit` runs under that magic. Any other cell runs as `%%jit` if its code has
@@ -133,17 +170,17 @@ def _of_cell(call: Call) -> ProgramInfo:
     would print, count and draw from a loader again. So if an effect was missed and `%%pure` refuses the cell, the
     session is unchanged and the error says to write `%%jit`.
     """
-    before = {p.id: p.calls for p in programs()}
-    value = _run(call)
+    with noting_runs() as ran:
+        value = _run(call)
     if value is not None:
         display(value)
-    ran = [p for p in programs() if p.captured and p.calls > before.get(p.id, 0) and p.alive]
-    if not ran:
+    shown = shown_of(ran)
+    if shown is None:
         raise UsageError("The cell did not run a program of its own.")
-    return max(ran, key=lambda p: (p.rank, p.part != "backward", p.id))
+    return shown
 
 
-def _run(call: Call) -> object:
+def _run(call: Invocation) -> object:
     cell = call.cell or ""
     head = f"%%jax {call.line}".rstrip()
     empty = cell[: len(cell) - len(cell.lstrip("\n"))]

@@ -11,16 +11,18 @@ from IPython.display import display
 from jaxtorch.insight.allocations import recorded
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.memory import LiveArray, live_arrays
-from jaxtorch.insight.programs import program
+from jaxtorch.insight.programs import latest, program
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import buffer_of
 from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
 from jaxtorch.widgets.memory_timeline import MemoryTimelineView
+from jaxtorch.widgets.target import fit_view
 from jaxtorch.widgets.view import View
 
+from .. import elsewhere
 from ..runnable import runnable, title_of
 from .programs import captured_names
-from .table import Call, nearest, subcommand
+from .table import Invocation, nearest, subcommand
 
 
 @subcommand(
@@ -31,17 +33,18 @@ from .table import Call, nearest, subcommand
         metavar="TENSOR",
         help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
+    argument("--target", metavar="TARGET", help=f"the program's memory there: {elsewhere.HELP}"),
     example="memory",
     help="the arrays on the device, by size and by line; as %%jax memory: run a cell and show its memory over time",
     cell=True,
-    values={"program": captured_names},
+    values={"program": captured_names, "target": elsewhere.target_names},
     code=("why",),
 )
-def memory(call: Call) -> View:
+def memory(call: Invocation) -> View:
     """The live arrays of the session, the memory of a program, or that of a cell over time."""
     arguments = call.arguments
     if call.cell is not None:
-        if arguments.program is not None or arguments.why is not None:
+        if arguments.program or arguments.why or arguments.target:
             raise UsageError("`%%jax memory` shows the cell's own memory: its line takes nothing.")
         return _of_cell(call)
     names = call.shell.user_ns
@@ -50,16 +53,20 @@ def memory(call: Call) -> View:
             raise UsageError("`%jax memory` takes a program or --why TENSOR, not both.")
         array = _array(arguments.why, names)
         return KeptView(array, retainers(array.id, names))
-    if arguments.program is None:
+    if arguments.program is None and arguments.target is None:
         return MemoryView(names)
     try:
-        info = program(arguments.program)
+        info = latest() if arguments.program is None else program(arguments.program)
     except LookupError as error:
         raise UsageError(f"`%jax memory`: {error}.") from None
+    if info is None:
+        raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
+    if arguments.target is not None:
+        return fit_view(elsewhere.compiled_for(info, [arguments.target])[0])
     return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
 
 
-def _of_cell(call: Call) -> MemoryTimelineView:
+def _of_cell(call: Invocation) -> MemoryTimelineView:
     """Run the cell and show its memory over time, also if it fails for lack of it."""
     call.arguments.statement = ""
     timeline = recorded(runnable(call).run, call.shell.user_ns)

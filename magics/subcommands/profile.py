@@ -19,7 +19,7 @@ from jaxtorch.widgets.profiled import ProfiledView
 from jaxtorch.widgets.standalone import standalone
 
 from ..runnable import runnable, title_of
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 _ARGUMENTS = (
     argument(
@@ -37,7 +37,7 @@ _ARGUMENTS = (
 _EVERY = argument("--all", action="store_true", help="show the lines that took no time, too")
 
 
-def _view(kind: type[ProfiledView], call: Call) -> ProfiledView:
+def _view(kind: type[ProfiledView], call: Invocation) -> ProfiledView:
     """Run the statement or the cell under the profiler and return the view."""
     arguments = call.arguments
     if arguments.repeat < 1 or arguments.warmup < 0:
@@ -83,9 +83,9 @@ def _save(path: Path, profile: Profile, view: ProfiledView) -> None:
 
 
 def _register(name: str, kind: type[ProfiledView], help: str) -> None:
-    own = () if kind is ProfileView else (_EVERY,)
+    more = () if kind is ProfileView else (_EVERY,)
     subcommand(
-        name, *_ARGUMENTS, *own, example=f"{name} step(x)", help=help, cell=True, statement=True
+        name, *_ARGUMENTS, *more, example=f"{name} step(x)", help=help, cell=True, statement=True
     )(functools.partial(_view, kind))
 
 

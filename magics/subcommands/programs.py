@@ -13,12 +13,12 @@ def captured_names(start: str) -> Iterable[str]:
 
 
 def runnable_names(start: str) -> Iterable[str]:
-    """The same, of programs that can still run."""
+    """The same for programs that can still run."""
     return _names(start, [p for p in programs() if p.alive])
 
 
-def _names(start: str, found: list[ProgramInfo]) -> Iterable[str]:
-    """Without duplicates. A session has hundreds of eager operators: they are offered if nothing else fits."""
-    latest = [p for p in reversed(found) if p.name.startswith(start)]
+def _names(start: str, programs: list[ProgramInfo]) -> Iterable[str]:
+    """The matching names. Eager operators, hundreds in a session, are offered only if nothing else matches."""
+    latest = [p for p in reversed(programs) if p.name.startswith(start)]
     captured = dict.fromkeys(p.name for p in latest if p.kind not in ("eager", "engine"))
     return captured or (dict.fromkeys(p.name for p in latest) if start else ())

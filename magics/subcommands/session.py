@@ -13,7 +13,7 @@ from jaxtorch.device.session import session
 from jaxtorch.insight.status import read_status
 from jaxtorch.widgets.status import StatusView
 
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 @subcommand(
@@ -25,7 +25,7 @@ from .table import Call, subcommand
     ),
     help="create new tensors and modules on the device; torch.load places tensors there too",
 )
-def on(call: Call) -> None:
+def on(call: Invocation) -> None:
     """Make the device the session's default."""
     _switch(session.on)
     if call.arguments.deferred:
@@ -37,7 +37,7 @@ def on(call: Call) -> None:
 
 
 @subcommand("off", help="restore the default device from before `%jax on`")
-def off(call: Call) -> None:
+def off(call: Invocation) -> None:
     """Restore the default device."""
     _switch(session.off)
     print(f"Default device: {torch.get_default_device()}")
@@ -47,7 +47,7 @@ def off(call: Call) -> None:
     "status",
     help="the state of the device (also `%jax` alone): memory, compiled programs, operators that ran on the CPU",
 )
-def status(call: Call) -> StatusView:
+def status(call: Invocation) -> StatusView:
     """The state of the device."""
     return StatusView(read_status())
 
@@ -58,7 +58,7 @@ def status(call: Call) -> StatusView:
     example="seed 0",
     help="the same as torch.manual_seed(0)",
 )
-def seed(call: Call) -> None:
+def seed(call: Invocation) -> None:
     """Seed all torch generators."""
     torch.manual_seed(_whole(call.arguments.value))
 

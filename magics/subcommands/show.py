@@ -7,7 +7,7 @@ from IPython.core.magic_arguments import argument
 
 from jaxtorch.widgets.show import ShowView
 
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 @subcommand(
@@ -17,7 +17,7 @@ from .table import Call, subcommand
     help="a value as a tree: the values of its tensors, their dtype, memory and sharding",
     code=("value",),
 )
-def show(call: Call) -> ShowView:
+def show(call: Invocation) -> ShowView:
     """Draw a value with treescope."""
     text = " ".join(call.arguments.value)
     if not text:
@@ -26,7 +26,7 @@ def show(call: Call) -> ShowView:
         value: object = eval(text, dict(call.shell.user_ns))
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"`%jax show {text}`: {reason}.") from None
+        raise UsageError(f"`%jax show {text}`: {reason.rstrip('.')}.") from None
     try:
         return ShowView(value)
     except ImportError:

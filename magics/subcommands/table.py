@@ -3,7 +3,7 @@
 Each module in this folder registers its subcommands on import:
 
     @subcommand("seed", argument("value", help="a number"), example="seed 0", help="same as torch.manual_seed(0)")
-    def seed(call: Call) -> None:
+    def seed(call: Invocation) -> None:
         torch.manual_seed(call.arguments.value)
 
 The return value of a subcommand is displayed like the value of an expression.
@@ -30,7 +30,7 @@ Values = Callable[[str], Iterable[str]]  # what completes the beginning of a val
 
 
 @dataclass(frozen=True)
-class Call:
+class Invocation:
     """One use of a subcommand.
 
     Attributes:
@@ -62,7 +62,7 @@ class Subcommand:
     """
 
     name: str
-    run: Callable[[Call], Any]
+    run: Callable[[Invocation], Any]
     parser: MagicArgumentParser
     example: str
     help: str
@@ -89,10 +89,10 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 
 def subcommand(
     name: str, *arguments: argument, example: str = "", help: str, **more: Any
-) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
+) -> Callable[[Callable[[Invocation], Any]], Callable[[Invocation], Any]]:
     """Register a function as a subcommand of `%jax`. For `more`, see `Subcommand`."""
 
-    def register(function: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    def register(function: Callable[[Invocation], Any]) -> Callable[[Invocation], Any]:
         parser = MagicArgumentParser(prog=f"%jax {name}", add_help=False)
         for one in arguments:
             one.add_to_parser(parser, None)

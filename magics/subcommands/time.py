@@ -1,4 +1,4 @@
-"""`%%jax time` and `%jax time statement`: the time of the first run and of later runs, apart."""
+"""`%%jax time` and `%jax time statement`: the time of the first run, and separately of later runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtorch.insight.timing import MEASUREMENTS, Timing, timed
 from jaxtorch.widgets.timing import TimingView
 
 from ..runnable import runnable
-from .table import Call, subcommand
+from .table import Invocation, subcommand
 
 
 @subcommand(
@@ -26,7 +26,7 @@ from .table import Call, subcommand
     cell=True,
     statement=True,
 )
-def time(call: Call) -> TimingView:
+def time(call: Invocation) -> TimingView:
     """Run the code repeatedly, wait for the device each time, and report cold and warm times."""
     measurements = call.arguments.repeat
     if measurements < 1:

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Locator, Page, expect
 
-_RAN = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
+RAN = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
 
 
 def frames(page: Page, count: int = 20) -> None:
@@ -38,7 +38,7 @@ _STILL = """e => new Promise(done => {
 
 
 def settle(element: Locator) -> None:
-    """Wait until an element keeps its place: a notebook draws the cells anew that come into sight, and moves others."""
+    """Wait until an element stops moving: a notebook redraws cells that come into view, and moves others."""
     while not element.evaluate(_STILL):
         pass
 
@@ -59,7 +59,7 @@ class Lab:
     Attributes:
         page: Playwright's page.
         file: the notebook's file.
-        errors: what went wrong in our drawing code, what the page's console was told of it, and every dialog.
+        errors: what went wrong in our drawing code, what the page's console logged, and every dialog.
     """
 
     path = "lab/tree/{}?reset"  # without what was open before
@@ -109,7 +109,7 @@ class Lab:
     def done(self, cell: int) -> None:
         """Wait until a cell has run."""
         prompt = self.cell(cell).locator(".jp-InputPrompt")
-        expect(prompt).to_have_text(_RAN)
+        expect(prompt).to_have_text(RAN)
         expect(self.outputs(cell).locator("[data-mime-type$='stderr']")).to_have_count(0)
 
     def show(self, cell: int) -> Locator:

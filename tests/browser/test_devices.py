@@ -1,4 +1,4 @@
-"""`%jax devices`: an array cut over eight devices, clicked through, and cut anew while it is shown."""
+"""`%jax devices`: an array sharded over eight devices, clicked through, and resharded while it is shown."""
 
 from __future__ import annotations
 

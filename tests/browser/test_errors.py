@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from .lab import _RAN, Lab
+from .lab import RAN, Lab
 
 SETUP = """
 import torch
@@ -32,7 +32,7 @@ def test_an_error_takes_at_most_25_rows(lab: Callable[..., Lab]) -> None:
     notebook.run(0)
     for i, cell in enumerate(FAILS, 1):
         notebook.run(i, wait=False)
-        expect(notebook.cell(i).locator(".jp-InputPrompt")).to_have_text(_RAN)
+        expect(notebook.cell(i).locator(".jp-InputPrompt")).to_have_text(RAN)
         shown = notebook.show(i).locator("pre")
         expect(shown).to_have_count(1)
         expect(shown).to_contain_text("Error: ")

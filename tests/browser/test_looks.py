@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from .lab import frames
+from .looks import faults_of_text
 from .training import MARKUP, Training
 
 AXE = Path(__file__).parents[2] / "widgets" / "js" / "node_modules" / "axe-core" / "axe.min.js"
@@ -80,6 +81,40 @@ def test_a_narrow_cell_is_no_wider_than_its_page(training: Training) -> None:
             assert wide == [], name
     finally:
         training.page.set_viewport_size({"width": 1280, "height": 1000})
+
+
+@pytest.mark.parametrize("width", [900, 1280])
+def test_no_text_overflows_its_box_or_breaks_within_a_word(training: Training, width: int) -> None:
+    """A sample of `make pictures`, which looks at every tab of every view and at the notebooks: `scripts/sweep.py`."""
+    training.page.set_viewport_size({"width": width, "height": 1000})
+    try:
+        for name in VIEWS:
+            assert faults_of_text(training.of(name)) == [], name
+    finally:
+        training.page.set_viewport_size({"width": 1280, "height": 1000})
+
+
+@pytest.mark.parametrize(
+    ("html", "faults"),
+    [
+        ("<p style='width:200px'>all is well here</p>", []),
+        ("<p style='width:50px;white-space:nowrap'>beyond its box</p>", ["overflows"]),
+        ("<p style='width:50px;white-space:nowrap;overflow:auto'>beyond its box</p>", []),
+        (
+            "<p style='width:50px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis'>beyond its box</p>",
+            [],
+        ),
+        ("<p style='width:60px;word-break:break-all'>one longword more words</p>", ["is broken"]),
+        ("<p style='width:60px;overflow-wrap:anywhere'>muchtoolongforthisbox</p>", []),
+        ("<details><p style='width:50px;white-space:nowrap'>beyond its box</p></details>", []),
+    ],
+)
+def test_the_faults_of_a_text_are_found(browser: Browser, html: str, faults: list[str]) -> None:
+    page = browser.new_page()
+    page.set_content(f"<body style='font:16px monospace'>{html}</body>")
+    found = faults_of_text(page.locator("body"))
+    assert [fault.partition(":")[0] for fault in found] == faults
+    page.close()
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def page(browser: Browser, site: str) -> Iterator[Page]:
-    """A page, of whose files none may be missing. What lies elsewhere (Colab's badge) may be out of reach."""
+    """A page whose own files must all load. Files of other sites (Colab's badge) may be out of reach."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     missing: list[str] = []
     page.on("requestfailed", lambda request: missing.append(request.url))

@@ -13,7 +13,7 @@ from .lab import Lab, frames
 EVENTS = 100_000
 LANES = 4
 
-# Event i lies in lane i % 4, from i to i + 0.9 µs, so that each lane has one every 4 µs; its name says which it is.
+# Event i is in lane i % 4, from i to i + 0.9 µs, so that each lane has one every 4 µs; its name has its number.
 PROFILE = """
 from jaxtorch.widgets.view import View
 N, LANES = 100_000, 4
@@ -71,7 +71,7 @@ def sight(canvas: Locator) -> tuple[float, float]:
 
 
 def drawn(view: tuple[float, float]) -> int:
-    """How many events lie in a stretch of time."""
+    """How many events are in a stretch of time."""
     first, last = view
     return sum(i + 0.9 >= first and i <= last for i in range(max(0, int(first) - 1), int(last) + 2))
 
@@ -97,7 +97,7 @@ def test_a_hundred_thousand_events(view: Locator) -> None:
     assert 0 < len(opened) <= 6  # with each size that the view takes while it opens
     assert EVENTS / 100 < opened[-1] <= pixels + 10
 
-    # Each step of zooming is one picture, and what is in it is what lies there.
+    # Each step of zooming is one picture, and it shows the events of its range.
     canvas.focus()
     while (now := sight(canvas))[1] - now[0] > 200:
         paints(page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page
@@ -81,11 +82,18 @@ LATER = ("later",)  # run by the tests themselves
 class Training(Lab):
     """The notebook, opened and run."""
 
-    def __init__(self, page: Page, address: str, folder: Path, cells: dict[str, str] = CELLS):
+    def __init__(
+        self,
+        page: Page,
+        address: str,
+        folder: Path,
+        cells: dict[str, str] = CELLS,
+        later: Collection[str] = LATER,
+    ):
         self.cells = cells
         super().__init__(page, address, write(folder / "training.ipynb", cells.values()))
         for name in cells:
-            if name not in LATER:
+            if name not in later:
                 self.run(self.number(name))
 
     def number(self, name: str) -> int:

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_map_only
 
 import jaxtorch
 
-from .checks import entries, wrong_errors
+from .database import entries
 from .gaps import GAPS
+from .wrong_inputs import wrong_errors
 
 WITH_ERRORS = [name for name, op in entries().items() if op.error_inputs_func is not None]
 

@@ -231,7 +231,7 @@ def test_what_jax_compiles_for_the_user_is_seen_while_it_does(
         thread.join()
     assert ("slow_by_jit", "XLA") in steps
     assert steps <= {("slow_by_jit", "XLA"), ("slow_by_jit", "lowering")}
-    assert begun  # whoever shows it was told to look
+    assert begun  # the view was notified
     assert compiling.outermost_phase() is None
 
 

@@ -228,7 +228,7 @@ def test_cells_within_cells() -> None:
 
 
 def test_a_tensor_is_listed_with_its_own_shape() -> None:
-    """The gradient of a bias lies in memory as a row of a matrix."""
+    """The gradient of a bias is stored as a row of a matrix."""
     net = torch.nn.Sequential(torch.nn.Linear(41, 43)).to("jax")
     net(torch.ones(47, 41, device="jax")).square().mean().backward()
     view = torch.ones(6, 59, device="jax")[1]

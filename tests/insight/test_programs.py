@@ -175,6 +175,8 @@ def test_a_program_is_found_by_number_and_by_name() -> None:
         assert program(one).id == info.id
     with pytest.raises(LookupError, match="nearest is 'findable_by_name'"):
         program("findable_by_nam")
+    with pytest.raises(LookupError, match=r"latest captured ones are.* findable_by_name$"):
+        program("zzz")  # like no name, so that a suggestion would be noise
     with pytest.raises(LookupError, match="the last is #"):
         program(10**9)
 

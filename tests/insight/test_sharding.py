@@ -1,4 +1,4 @@
-"""Which part of an array lies where, over meshes that need no such devices."""
+"""Which device has which part of an array, over meshes of devices that need not exist."""
 
 from __future__ import annotations
 

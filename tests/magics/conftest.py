@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,15 +11,22 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 
-@pytest.fixture
-def bare() -> Iterator[InteractiveShell]:
-    """A shell that has never heard of jaxtorch."""
+@contextmanager
+def new_shell() -> Iterator[InteractiveShell]:
+    """A shell that has never heard of jaxtorch, until the scope ends."""
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell(config=config)
     yield shell
     shell.run_line_magic("unload_ext", "jaxtorch")
     torch.set_default_device(None)
+
+
+@pytest.fixture
+def bare() -> Iterator[InteractiveShell]:
+    """A shell that has never heard of jaxtorch."""
+    with new_shell() as shell:
+        yield shell
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from IPython.core.error import UsageError
 
 import jaxtorch
 from jaxtorch.insight import events
-from jaxtorch.insight.programs import cell_of_file, program
+from jaxtorch.insight.programs import program
+from jaxtorch.programs.site import cell_of_file
 
 
 def run(shell: Any, code: str) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from IPython.core.completer import provisionalcompleter
 
 from jaxtorch.base.options import OPTIONS
@@ -93,6 +94,18 @@ def test_code_offers_python_names(ready: Any, line: str) -> None:
     offered = after(ready, line)
     assert {"images", "image_loss", "image_size"} <= set(offered)
     assert not [w for w in offered if not w.startswith("im")]
+
+
+@pytest.mark.parametrize("command", ["devices", "memory --why", "show", "profile", "lines", "time"])
+def test_where_no_code_is_typed_yet_only_the_users_variables(ready: Any, command: str) -> None:
+    line = f"%jax {command} "
+    offered = [
+        text.removeprefix(line) for text in after(ready, line) if "--" not in text[len(line) :]
+    ]
+    assert set(offered) >= {"images", "image_loss", "image_size", "out"}
+    assert not {"torch", "abs", "exit", "get_ipython", "In"} & set(offered)
+    tensors = [isinstance(ready.user_ns[name], torch.Tensor) for name in offered]
+    assert tensors == sorted(tensors, reverse=True)
 
 
 def test_code_offers_attributes_and_arguments(ready: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from IPython.core.error import UsageError
 from jaxtorch.insight.programs import programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import HloView
+from tests.libtpu import needs_libtpu
 
 from .cells import SETUP, fails, run
 
@@ -277,3 +279,51 @@ def test_random_numbers_have_the_lines_of_their_own_cell(ready: Any) -> None:
     view = run(ready, "%%jax hlo\n%%pure -q\nimages\nimages\nlast = F.dropout(images, 0.5).sum()")
     lines = {r.location.line for r in view.reading.lines if r.location is not None and r.cost.flops}
     assert lines == {5}
+
+
+# -- what `lower` returned -------------------------------------------------------------------------------------
+
+
+def test_a_lowered_program_is_read_by_the_name_of_its_variable(shell: Any) -> None:
+    shell.run_cell(
+        "import torch, jaxtorch\n"
+        "x = torch.ones(4, 4, device='jax')\n"
+        "lowered = jaxtorch.pure(lambda x: (x @ x).sin()).lower(x)\n"
+        "first = lowered.compile()\n"
+        "second = jaxtorch.pure(lambda x: (x @ x @ x).sin()).lower(x).compile()\n"
+    ).raise_error()
+    view = shell.run_line_magic("jax", "hlo first")
+    text = view.text()
+    assert text.splitlines()[0].startswith("Program first for cpu (lower)")
+    assert "dot" in text
+    assert "first for cpu (lower)" in view.html()
+    json.dumps(view.data())
+    assert "dot_general" in shell.run_line_magic("jax", "hlo first --stage jaxpr").text()
+    difference = shell.run_line_magic("jax", "hlo first second").text()
+    assert difference.splitlines()[:2] == [
+        "--- first for cpu (lower)",
+        "+++ second for cpu (lower)",
+    ]
+    with pytest.raises(UsageError, match=re.escape("`lowered = lowered.compile()`")):
+        shell.run_line_magic("jax", "hlo lowered")
+
+
+@needs_libtpu
+def test_a_step_on_two_meshes_is_compared(shell: Any) -> None:
+    shell.run_cell(
+        "import torch, jaxtorch\n"
+        "from jax.sharding import PartitionSpec as P\n"
+        "with torch.device('meta'):\n"
+        "    layer, x = torch.nn.Linear(256, 256, bias=False), torch.empty(64, 256)\n"
+        "def on(mesh, spec):\n"
+        "    rules = {'input': P('data'), '*weight': spec}\n"
+        "    step = jaxtorch.pure(layer)\n"
+        "    return step.lower(x, target='v5e:2x2', mesh=mesh, shardings=rules).compile()\n"
+        "one, two = on({'data': 4}, P('data')), on({'data': 2, 'model': 2}, P('model'))\n"
+    ).raise_error()
+    lines = shell.run_line_magic("jax", "hlo one two").text().splitlines()
+    assert lines[0] == "--- one for v5e:2x2, data=4 (lower)"
+    assert lines[1] == "+++ two for v5e:2x2, data=2, model=2 (lower)"
+    assert any(line.startswith("-") and "all-gather" in line for line in lines[2:])
+    with pytest.raises(UsageError, match="takes programs of the session"):
+        shell.run_line_magic("jax", "hlo one --target v5e:1x1")

@@ -228,11 +228,15 @@ def test_data_is_json_with_columns_of_one_length(session: Any) -> None:
 
 def test_it_opens_with_its_finding_in_each_form(session: Any) -> None:
     view = run(session, CELL)
-    sentence = view.data()["heading"]["finding"]
-    assert "`y = x @ b`, line 5; the device idles" in sentence
+    data = view.data()
+    sentence = data["heading"]["finding"]
+    # The ten small products may take less time than the first, which starts XLA's threads.
+    slowest = max(view.profile.lines, key=lambda row: row.time.total).location.line
+    source = {row["line"]: row["source"] for row in data["lines"]}[slowest]
+    assert f"`{source}`, line {slowest}; the device idles" in sentence
     assert sentence.split(";")[0] in view.text().replace("\n", " ")
     assert sentence.replace("`", "") in Page(view.html()).words
-    assert "<code>y = x @ b</code>" in view.html()
+    assert f"<code>{source}</code>" in view.html()
 
 
 # A function of many lines, whose operators, instructions and modules are many.
@@ -341,7 +345,7 @@ def test_an_error_of_the_cell_is_shown_as_always(session: Any, capsys: Any) -> N
     output = fails(session, capsys, "%%jax profile\na @ b\n\nundefined\n")
     assert "NameError" in output
     assert "undefined" in output
-    assert "record.py" not in output  # frames of ours say nothing about it
+    assert "record.py" not in output  # our frames are hidden
     assert watching.watcher is None
     assert tracing.depth == 0
     assert by_line(run(session, CELL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import traceback
@@ -14,34 +15,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import jaxtorch
 
+from .mistakes import COMPILED, MISTAKES, ONLY_HERE, OTHERS, REFUSED, SETUP
+
 MOST_LINES = 25
-SETUP = """
-import torch
-from torch import nn
-import torch.nn.functional as F
-import jaxtorch
-
-def setup(device):
-    global D, model, x, i, leaf
-    D = device
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 3))).to(D)
-    x, i = torch.ones(5, 4, device=D), torch.arange(5, device=D)
-    leaf = torch.ones(3, device=D, requires_grad=True)
-
-class Triple(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 3
-
-    @staticmethod
-    def backward(ctx, g):
-        return g @ g
-
-class Mine(nn.Module):
-    def forward(self, x):
-        return x @ x
-"""
 
 
 @dataclass
@@ -105,51 +81,6 @@ def assert_short(shown: Shown) -> None:
     assert "/jaxtorch" not in "\n".join(shown.lines[:-1])
 
 
-# Mistakes that the CPU makes too.
-MISTAKES = {
-    "shapes in a model": "y = 1\nmodel(torch.ones(5, 7, device=D))",
-    "shapes in a user's module": "nn.Sequential(Mine())(x)",
-    "shapes of an operator": "x + torch.ones(3, 3, device=D)",
-    "shapes of a matrix product": "x @ x",
-    "shapes in a function": "def f(x):\n    return F.linear(x, x.T)\nf(x)",
-    "dtype of an operator": "torch.bitwise_not(x)",
-    "dtype of a loss": "F.cross_entropy(model(x), x[:, 0])",
-    "dtype of a product": "x @ i.view(1, 5)[:, :4].T",
-    "dtype of a result": "torch.add(x, 1, out=i)",
-    "a dim": "x.sum(5)",
-    "an index": "x[7]",
-    "a tensor as index": "x[:, :, i]",
-    "an index that is no integer": "x[x]",
-    "a view": "x.view(7)",
-    "a number": "i.to(torch.uint8).fill_(300)",
-    "a value": "x.item()",
-    "in place, shape": "x.add_(torch.ones(2, 5, 4, device=D))",
-    "in place, dtype": "i.add_(1.5)",
-    "in place, a leaf": "leaf.add_(1)",
-    "in place, a view of a leaf": "leaf[0].mul_(2)",
-    "in place, memory that overlaps": "x[:1].expand(5, 4).add_(1)",
-    "backward of no scalar": "model(x).backward()",
-    "backward a second time": "y = model(x).sum()\ny.backward()\ny.backward()",
-    "backward after a write": "y = leaf.exp()\nz = y.sum()\ny.detach().mul_(2)\nz.backward()",
-    "backward without a graph": "x.sum().backward()",
-    "in a tensor's hook": "y = leaf * 2\ny.register_hook(lambda g: g @ x)\ny.sum().backward()",
-    "in a module's hook": "model[0].register_forward_hook(lambda m, a, out: out @ out)\nmodel(x)",
-    "in a backward hook": (
-        "model[0].register_full_backward_hook(lambda m, gi, go: go[0] @ go[0])\nmodel(x).sum().backward()"
-    ),
-    "in a Function's backward": "Triple.apply(model(x)).sum().backward()",
-    "in saved-tensor hooks": (
-        "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t @ t):\n"
-        "    y = leaf.view(1, 3).exp()\ny.sum().backward()"
-    ),
-    "under no_grad": "@torch.no_grad()\ndef f(x):\n    return x @ x\nf(x)",
-    "in an optimizer": (
-        "o = torch.optim.SGD(model.parameters(), lr=0.1)\nmodel[0].weight.grad = torch.ones(2, device=D)\no.step()"
-    ),
-    "in an except block": "try:\n    {}['a']\nexcept KeyError:\n    x @ x",
-}
-
-
 @pytest.mark.parametrize("execution", ["immediate", "deferred"])
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_frames_are_those_of_the_cpu(
@@ -167,74 +98,55 @@ def test_the_frames_are_those_of_the_cpu(
         assert_short(shown)
 
 
-# Errors of the device alone: (the cell, the frames of the user and of torch, words of the message)
-ONLY_HERE: dict[str, tuple[str, int, int, str]] = {
-    "a CPU tensor for a model": ("model(torch.ones(5, 4))", 1, 2, "same device"),
-    "a CPU tensor for an operator": ("x + torch.ones(5, 4)", 1, 0, "same device"),
-    "a device that is none": ("x.to('jax:3')", 1, 0, "invalid device"),
-    "out of memory, empty": ("torch.empty(1 << 50, device=D)", 1, 0, "out of device memory"),
-    "out of memory, zeros": ("torch.zeros(1 << 50, device=D)", 1, 0, "out of device memory"),
-    "out of memory, an operator": (
-        "y = torch.ones(1 << 14, device=D)\nz = y.view(-1, 1, 1) * y.view(1, -1, 1) * y\nz.cpu()",
-        1,
-        0,
-        "out of device memory",
-    ),
-    "out of memory, shown": (
-        "y = torch.ones(1 << 14, device=D)\ny.view(-1, 1, 1) * y.view(1, -1, 1) * y",
-        0,
-        1,
-        "out of device memory",
-    ),
-    "pure": ("f = jaxtorch.pure(lambda x: x @ x)\nf(x)", 2, 0, "cannot be multiplied"),
-    "pure of a module": ("jaxtorch.pure(model)(x.T)", 1, 2, "cannot be multiplied"),
-    "pure, backward": (
-        "f = jaxtorch.pure(lambda x: Triple.apply(x))\nf(x.requires_grad_()).sum().backward()",
-        3,  # the backward pass is captured with the forward pass
-        0,
-        "cannot be multiplied",
-    ),
-    "pure, a branch": (
-        "@jaxtorch.pure\ndef f(x):\n    if x.sum() > 0:\n        return x\n    return -x\nf(x)",
-        1,
-        0,
-        "has no value yet",
-    ),
-    "jit": ("@jaxtorch.jit\ndef f(x):\n    return model(x @ x)\nf(x)", 2, 0, "cannot be multiplied"),
-    "jit, write": (
-        "@jaxtorch.jit\ndef f(x):\n    x.add_(torch.ones(7, device=D))\nf(x)",
-        2,
-        0,
-        "must match",
-    ),
-    "%%pure": ("%%pure\ny = x * 2\nz = y @ y", 1, 0, "cannot be multiplied"),
-    "%%jit": ("%%jit\ny = x * 2\nz = model(y.T)", 1, 2, "cannot be multiplied"),
-    "deferred, a CPU tensor": (
-        "jaxtorch.config.update(execution='deferred')\ny = model(x)\nmodel(torch.ones(5, 4))",
-        1,
-        2,
-        "same device",
-    ),
-    "deferred, out of memory": (
-        "jaxtorch.config.update(execution='deferred')\ny = torch.ones(1 << 14, device=D)\n"
-        "z = (y.view(-1, 1, 1) * y.view(1, -1, 1) * y)\nz = z.cpu()",
-        1,
-        0,
-        "out of device memory",
-    ),
-    "a JAX function": (
-        "def f(a):\n    raise ValueError('mine')\njaxtorch.call_jax(f, x)",
-        2,
-        0,
-        "mine",
-    ),
-    "torch code in JAX": (
-        "import jax\ng = jaxtorch.torch2jax(lambda t: t @ t)\ng(jax.numpy.ones((2, 3)))",
-        2,
-        0,
-        "cannot be multiplied",
-    ),
-}  # fmt: skip
+@pytest.mark.parametrize("name", COMPILED)
+def test_errors_of_compiled_functions_name_the_line_and_are_short(fail: Fail, name: str) -> None:
+    cell, words, line = COMPILED[name]
+    shown = fail(cell)
+    assert shown.frames == ["cell"]
+    text = "\n".join(shown.lines)
+    assert words in text
+    assert re.search(rf"from user code:\n +Cell In\[\d+\], line {line}, in ", text)
+    assert "/_dynamo/" not in text
+    assert "site-packages" not in text
+    assert "/jaxtorch/" not in text
+    assert len(shown.lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_torch_logs_for_a_compiled_function_what_it_logs_on_the_cpu(
+    shell: InteractiveShell, fail: Fail, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Dynamo logs some errors before it calls a backend. So the log is torch's own, without additions of jaxtorch."""
+    cell = COMPILED[name][0]
+    here = logged(shell, caplog, cell)
+    shell.run_cell("setup('cpu')").raise_error()
+    assert here == logged(shell, caplog, cell.replace("backend='jax'", "backend='eager'"))
+    if name == "an operator":
+        assert "failed while attempting to run meta" in here[0]
+
+
+def logged(shell: InteractiveShell, caplog: pytest.LogCaptureFixture, cell: str) -> list[str]:
+    """The warnings and errors that are logged while a cell runs."""
+    torch._dynamo.reset()
+    caplog.clear()
+    shell.run_cell(cell)
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_cell_that_cannot_be_captured_is_refused_without_a_traceback(
+    fail: Fail, name: str
+) -> None:
+    cell, words = REFUSED[name]
+    shown = fail(cell)
+    assert words in shown.lines[0]
+    assert not shown.frames
+    assert len(shown.lines) <= MOST_LINES
+
+
+def test_a_message_names_a_line_by_its_cell(fail: Fail) -> None:
+    shown = fail("@jaxtorch.pure\ndef f(x):\n    y = x + 1\n    return y.item()\nf(x[0, 0])")
+    assert re.search(r"\(Cell In\[\d+\], line 4\)\.", shown.lines[-1])
 
 
 @pytest.mark.parametrize("name", ONLY_HERE)
@@ -320,14 +232,6 @@ def test_every_mode_of_ipython(shell: InteractiveShell, fail: Fail, mode: str, n
     assert "/jaxtorch/" not in text
     assert "During handling" not in text
     assert ONLY_HERE[name][3] in shown.lines[-1]
-
-
-OTHERS = [
-    "1 / 0",
-    "import json\njson.loads('{')",
-    "{}['a']",
-    "try:\n    1 / 0\nexcept Exception:\n    [][0]",
-]
 
 
 @pytest.mark.parametrize("cell", OTHERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.insight.hlo.diff import compare
+from jaxtorch.insight.hlo.listing import Listing
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import programs
 from jaxtorch.widgets.diff import DiffView
@@ -58,18 +61,17 @@ def test_the_text_shows_the_difference_and_a_little_around_it(
     assert readings[1].costs.total.flops - readings[0].costs.total.flops == work
 
 
-def test_the_page_has_both_sides(readings: tuple[Reading, Reading]) -> None:
-    html = DiffView(*readings, "jaxpr").html()
-    tags = Tags(html)
-    assert not tags.seen & {"script", "img"}
-    rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
-    sides = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows if "<td" in row]
-    (right,) = [pair[1] for pair in sides if len(pair) == 2 and " cos " in pair[1]]
-    assert right.startswith("+")
-    assert not any(" cos " in pair[0] for pair in sides)
-    for left, right in (pair for pair in sides if len(pair) == 2):
-        assert not left or left[0] in "- "
-        assert not right or right[0] in "+ "
+def test_the_page_shows_what_the_text_shows(readings: tuple[Reading, Reading]) -> None:
+    view = DiffView(*readings, "jaxpr")
+    page = Tags(view.html())
+    assert not page.seen & {"script", "img"}
+    assert "pre" in page.seen  # keeps the indentation without style
+    lines = re.findall(r"<pre.*?>(.*)</pre>", view.html(), re.DOTALL)[0].splitlines()
+    shown = [html.unescape(re.sub(r"<.*?>", "", line)).rstrip() for line in lines[2:]]
+    expected = [line.strip() if "⋯" in line else line for line in view.text().splitlines()[3:]]
+    assert shown == expected
+    coloured = [line for line in lines if "background" in line]
+    assert len(coloured) == sum(line[0] in "+-" for line in shown)
 
 
 def test_the_data_covers_both_texts(readings: tuple[Reading, Reading]) -> None:
@@ -87,3 +89,16 @@ def test_the_data_covers_both_texts(readings: tuple[Reading, Reading]) -> None:
         come = sum(h[4] - h[3] for h in data["hunks"] if not h[0])
         assert f"{gone} lines removed, {come} added;" in data["summary"]
         assert len(second) - len(first) == come - gone
+
+
+def test_lines_that_differ_in_what_is_left_out_are_shown_whole() -> None:
+    """As on two chips, whose instructions differ in the configuration alone."""
+    line = '  ROOT %a = f32[] add(%b, %c), metadata={op_name="x"}, backend_config={"window":"N"}'
+    texts = [Listing("hlo", (line.replace("N", n),), ((),), (None,)) for n in "12"]
+    view = DiffView.__new__(DiffView)
+    view.diff, view.stage = compare(*texts), "hlo"
+    (hunk,) = view.diff.hunks
+    assert not hunk.same
+    removed, added = view._lines(hunk)
+    assert removed == ['  ROOT %a = f32[] add(%b, %c), backend_config={"window":"1"}']
+    assert added == ['  ROOT %a = f32[] add(%b, %c), backend_config={"window":"2"}']

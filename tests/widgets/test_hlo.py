@@ -1,4 +1,4 @@
-"""The view of a program: what stands in its text, its page and its data, and that they agree with each other."""
+"""The view of a program: the contents of its text, its page and its data, which must agree."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import jaxtorch
+from jaxtorch.base.jax_private import hlo_text
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.programs import ProgramInfo, keep, programs
 from jaxtorch.widgets import hlo_data
@@ -312,6 +313,9 @@ class Large:
 
         whole = text + "\n  ROOT end = f32[4] negate(n49999)\n}"
         return bytes(hlo_module_from_text(whole).as_serialized_hlo_module_proto())
+
+    def hlo_text(self, proto: bytes) -> str:
+        return hlo_text(proto)
 
     def stablehlo(self) -> str:
         raise AssertionError("takes seconds, and was not asked for")

@@ -184,7 +184,7 @@ def test_a_view_that_fails_says_so_and_recovers(view: Counted, page: Page) -> No
 
 
 def test_what_failed_is_tried_again_though_nothing_changed(view: Counted, page: Page) -> None:
-    """The session goes on in another thread: a dictionary that grew meanwhile is no reason to stay behind."""
+    """The session goes on in another thread: a dictionary that grew meanwhile must not stop the view."""
     page.say("open")
     view.n, view.fails = 1, 1
     page.connection.look()

@@ -24,8 +24,9 @@ from jaxtorch.widgets.page import (
     filtered,
     shown_lines,
 )
-from jaxtorch.widgets.page_html import LARGEST, page_html
+from jaxtorch.widgets.page_html import page_html
 from jaxtorch.widgets.page_text import code_lines, page_text
+from jaxtorch.widgets.saved import MOST_PAGE, saved_size
 from jaxtorch.widgets.view import PageView
 
 from .pages import harmless
@@ -173,7 +174,7 @@ def test_a_page_has_the_rows_that_matter_and_is_never_too_large() -> None:
     table = Table("items", columns(Item, rows), rows, "Items", weight="size")
     for count in (150, 1000):
         html = page_html(Page("", sections=(replace(table, rows=rows[:count]),)))
-        assert len(json.dumps(html)) <= LARGEST + 100
+        assert saved_size(html) <= MOST_PAGE
         names = [int(n) for n in re.findall(r">name (\d+)<", html)]
         assert names == list(range(count - len(names), count))
         assert ("more: the live view has them" in html) == (count == 1000)

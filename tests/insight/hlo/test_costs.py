@@ -14,7 +14,7 @@ from jax import lax
 import jaxtorch
 from jaxtorch.insight.hlo.costs import NOTHING, Cost, Costs
 from jaxtorch.insight.hlo.source import Sources
-from tests.libtpu import missing
+from tests.libtpu import needs_libtpu
 
 from .programs import array, of_text, optimized
 
@@ -199,7 +199,7 @@ def test_the_parts_of_a_fusion_add_up_to_it(name: str) -> None:
     assert total == pytest.approx(costs.total)
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@needs_libtpu
 def test_a_tpus_program_is_read_and_counted_too() -> None:
     """The TPU compiler has other fusions, asynchronous copies, and tiled layouts."""
     model = torch.nn.Sequential(

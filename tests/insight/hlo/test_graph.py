@@ -114,7 +114,7 @@ def test_a_model_is_folded_by_module_path() -> None:
     assert ("Net/blocks.0/down", "Net/blocks.0/up") not in flow
     assert sum(n.cost.flops for n in graph.nodes) == reading.costs.total.flops
     small = folded(reading.costs, depth=1)
-    assert {n.label for n in small.nodes} <= {"Net", "(no scope)"}
+    assert {n.label for n in small.nodes} <= {"Net", "(outside modules)"}
     assert small.cut
 
 
@@ -152,7 +152,7 @@ def test_a_folded_program_has_a_largest_size_too() -> None:
 
     module, *_ = optimized(f, array(4, 4))
     graph = folded(Costs(module), repeats=True)
-    assert {n.label for n in graph.nodes} <= {f"block{i}" for i in range(4)} | {"(no scope)"}
+    assert {n.label for n in graph.nodes} <= {f"block{i}" for i in range(4)} | {"(outside modules)"}
     assert graph.cut
     assert len(folded(Costs(module), depth=2, repeats=True).nodes) == MOST
 
@@ -190,7 +190,7 @@ def test_repeated_layers_are_one_node_each_kind(layers: int, repeats: bool) -> N
     graph = folded(costs, repeats=repeats)
     counts = {n.label: n.count for n in graph.nodes}
     assert sum(n.cost.flops for n in graph.nodes) == costs.total.flops  # nothing is lost
-    if layers == 4 or repeats:  # two of a kind are no repetition
+    if layers == 4 or repeats:  # two of a kind do not count as a repetition
         assert {f"Deep/layers.{i}.up" for i in range(layers)} <= counts.keys()
         assert set(counts.values()) == {1}
         return
@@ -216,6 +216,19 @@ def test_repeated_layers_are_one_node_each_kind(layers: int, repeats: bool) -> N
         ("jit(step)/transpose(GPT)/head/mul", ("GPT", "head"), True, "mul"),
         ("jit(f)/jvp()/while/body/closed_call/tanh", (), False, "tanh"),
         ("jit(f)/Net/jit(_where)/select_n", ("Net",), False, "select_n"),
+        # A derivative inside a scope repeats the scopes around it, here twice.
+        (
+            "jit(f)/transpose(GPT)/0/transpose(transpose(GPT))/0/jvp(transpose(GPT))/0/jvp()/mul",
+            ("GPT", "0"),
+            True,
+            "mul",
+        ),
+        ("jit(f)/transpose(GPT)/0/jvp(transpose(GPT))/0/1/mul", ("GPT", "0", "1"), True, "mul"),
+        # Layers of the same name are not repetitions.
+        ("jit(f)/jvp(GPT)/0/0/mul", ("GPT", "0", "0"), False, "mul"),
+        ("jit(f)/0/0/jvp()/0/mul", ("0", "0", "0"), False, "mul"),
+        # XLA joined two instructions.
+        ("jit(f)/GPT/mul;jit(f)/GPT/head/max", ("GPT",), False, "mul"),
         ("jit(a(b)/c)/x(y)/sin", ("x(y)",), False, "sin"),
         ("jit(f)/unbalanced)/sin", ("unbalanced)",), False, "sin"),
         ("", (), False, ""),

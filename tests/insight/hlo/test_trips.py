@@ -15,7 +15,7 @@ import jaxtorch
 from jaxtorch.insight.hlo.costs import Costs
 from jaxtorch.insight.hlo.module import Instruction, Module
 from jaxtorch.insight.hlo.trips import Trips
-from tests.libtpu import missing
+from tests.libtpu import needs_libtpu
 
 from .programs import array, of_text, optimized
 
@@ -214,7 +214,7 @@ def test_the_trip_counts_are_xlas(name: str) -> None:
     assert loops(module) or name == "of one round"
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@needs_libtpu
 def test_a_tpus_loops_count_as_often_as_they_run() -> None:
     """The TPU compiler records no trip count, and splits a counter into two 32-bit values."""
     size = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxtorch.insight.profile.events import Events, Lane, Program, make_events
+from jaxtorch.insight.profile.events import EventModule, Events, Lane, make_events
 from jaxtorch.insight.profile.hosts import covered_time, union
 
 LANES = (Lane("python", False), Lane("pool", True))
@@ -13,7 +13,7 @@ HOST, DEVICE = -1, 0
 
 def events(*rows: tuple[int, int, int, int, int, int]) -> Events:
     """Rows of (start, duration, lane, name, program, run)."""
-    return make_events(rows, LANES, ("loop", "body", "launch"), (Program(1, "jit_f"),))
+    return make_events(rows, LANES, ("loop", "body", "launch"), (EventModule(1, "jit_f"),))
 
 
 def test_a_loops_own_time_is_what_its_body_leaves() -> None:

@@ -17,9 +17,10 @@ from jaxtorch.insight.profile.lanes import lanes_of, plain_name
 
 from .code import Ran, ran
 
+# Line 2 has three products of matrices, and its backward has one.
 CODE = """
 def work():
-    y = x @ w
+    y = x @ x @ x @ w
     loss = (y * 2).sum()
     loss.backward()
     nap(pause)
@@ -42,7 +43,7 @@ def test_it_names_the_slowest_line_and_how_long_the_device_idles(tmp_path: Path)
     file = str(tmp_path / "code.py")
     sentence = finding(found.profile, file)
     match = re.fullmatch(
-        r"(\d+)% of the device's time is `y = x @ w`, line 2; the device idles (\d+)%, "
+        r"(\d+)% of the device's time is `y = x @ x @ x @ w`, line 2; the device idles (\d+)%, "
         r"and this thread runs Python (\d+)%\.",
         sentence,
     )

@@ -11,15 +11,15 @@ import pytest
 
 import jaxtorch
 from jaxtorch.insight.profile.roofline import Peak, peak_of, positions
-from jaxtorch.insight.profile.summary import Row, Time
+from jaxtorch.insight.profile.summary import ProfileRow, Time
 from jaxtorch.widgets.page import cell, columns
 from jaxtorch.widgets.roofline import RoofRow, drawing, rows
 
 PEAK = Peak("toy", 1000.0, 10.0)  # so that arithmetic is the limit from 100 operations a byte on
 
 
-def row(name: str, flops: float, size: float, seconds: float) -> Row:
-    return Row(name, Time(total=seconds * 1e9, flops=flops, bytes=size))
+def row(name: str, flops: float, size: float, seconds: float) -> ProfileRow:
+    return ProfileRow(name, Time(total=seconds * 1e9, flops=flops, bytes=size))
 
 
 ROWS = [
@@ -39,7 +39,7 @@ def test_the_lower_of_two_limits_is_the_roof() -> None:
     assert (memory.reached, arithmetic.reached) == (0.5, 1.0)
 
 
-def shown(lines: list[Row], peak: Peak | None = PEAK) -> Any:
+def shown(lines: list[ProfileRow], peak: Peak | None = PEAK) -> Any:
     """The attributes of a profile that the views read."""
     roofline = [] if peak is None else positions(lines, peak)
     return SimpleNamespace(peak=peak, roofline=roofline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import threading
 import time
@@ -40,6 +41,14 @@ def work():
 BACKWARD = """
 def work():
     for _ in range(100):
+        y = x @ w
+        loss = y.exp().sum()
+        loss.backward()
+"""
+BACKWARD_TIMED = """
+def work():
+    end = time.perf_counter() + 2
+    while time.perf_counter() < end:
         y = x @ w
         loss = y.exp().sum()
         loss.backward()
@@ -125,15 +134,15 @@ def test_what_the_pauses_hide_is_estimated(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("pauses")
 def test_a_gradient_is_of_its_forward_line_after_pauses(tmp_path: Path) -> None:
     """What a pause launched is done before the next window begins, so that runs and launches are paired."""
-    names = tensors(gradient=True)
+    names = {**tensors(gradient=True), "time": time}
     names["x"] = torch.randn(512, 64, device="jax")
-    found = ran(tmp_path, BACKWARD.replace("100", "800"), names, warmup=1)
+    found = ran(tmp_path, BACKWARD_TIMED, names, warmup=1)
     recording = found.profile.recording
     assert recording.recorded < 0.9 * recording.total
     assert len(recording.windows) > 2
     assert not found.profile.unattributed.total
-    assert found.by_line[3].backward
-    assert not [line for line in found.by_line if line not in (3, 4, 5)]
+    assert found.by_line[4].backward
+    assert not [line for line in found.by_line if line not in (4, 5, 6)]
 
 
 def test_a_run_that_no_window_has_counts_as_a_run(limits: Callable[..., None]) -> None:
@@ -148,8 +157,54 @@ def test_a_run_that_no_window_has_counts_as_a_run(limits: Callable[..., None]) -
 
 
 def cut(function: Callable[[], Any], limits: Callable[..., None]) -> Profile:
-    limits(FIRST=-1.0, GROWTH=-1)
+    """Profile a function whose first window the watching thread ends."""
+    limits(FIRST=-1.0, GROWTH=-math.inf)
     return profile(function)
+
+
+@pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as a window follows another."""
+    event, resume = threading.Event(), Sampler._resume
+
+    def then_tell(self: Sampler, gap: bool) -> None:
+        resume(self, gap)
+        event.set()
+
+    monkeypatch.setattr(Sampler, "_resume", then_tell)
+    return event
+
+
+def in_another_thread(function: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("where", ["plain JAX", "another thread", "this thread"])
+def test_work_after_a_cut_is_recorded(
+    limits: Callable[..., None], resumed: threading.Event, where: str
+) -> None:
+    """A process that grows, as by the user's own data, ends a window: what follows has one, whoever launches it."""
+    add = jax.jit(lambda x: x + 1)
+    plain = add(jnp.ones(8))
+    x = torch.ones(8, device="jax")
+    works: dict[str, Callable[[], object]] = {
+        "plain JAX": lambda: add(plain).block_until_ready(),
+        "another thread": lambda: in_another_thread(lambda: x + 1),
+        "this thread": lambda: x + 1,
+    }
+
+    def work() -> None:
+        assert resumed.wait(60)
+        works[where]()
+
+    found = cut(work, limits)
+    assert len(found.recording.windows) > 1
+    assert found.device
+    (span,) = found.recording.spans[1:]
+    assert span.weight > 1  # the run went on while the window before was read
+    assert found.operators[0].time.count == span.weight
 
 
 def test_code_that_launches_nothing_is_cut_when_the_process_grows(
@@ -167,6 +222,21 @@ def test_code_that_launches_nothing_is_cut_when_the_process_grows(
     assert found.recording.recorded < 0.9 * found.wall
     assert found.wall > 2.9e9
     assert found.device
+
+
+def test_no_pause_comes_before_the_first_work_of_the_device(limits: Callable[..., None]) -> None:
+    """As of a cell that compiles for long, and then runs once."""
+    limits(FIRST=0.0, FREE=-1e6)
+    x = torch.ones(8, device="jax")
+    x + 1
+
+    def work() -> None:
+        time.sleep(0.1)
+        x + 1
+
+    found = profile(work)
+    assert len(found.recording.windows) == 2
+    assert found.operators[0].time.count == 1
 
 
 def test_a_compilation_is_not_cut(limits: Callable[..., None]) -> None:
@@ -263,6 +333,7 @@ def test_reading_takes_a_second_and_a_fifth_of_the_time(
     read: float, elapsed: float, pause: float
 ) -> None:
     sampler = Sampler(lambda: None, lambda: 0)
+    sampler._reader.on_device = True
     sampler._read = read
     sampler._begun = time.perf_counter() - elapsed - read
     assert sampler._pause() == pytest.approx(pause, abs=0.05)

@@ -29,7 +29,7 @@ export interface CodeProps {
   guessed?: readonly number[]; // lines whose links are inferred, from 0, ascending
   at?: number | null; // the line to bring into sight, from 0
   onLine: (line: number, text: string) => void; // a line was clicked, or reached with the keyboard
-  notes?: readonly string[]; // for each line what stands beside it
+  notes?: readonly string[]; // for each line, the text beside it
   hues?: readonly (number | null)[]; // for each line its standing colour
   attributes?: boolean; // whether the attributes of instructions are shown, and not folded
   height?: number; // in pixels; otherwise it fills the place that it is in
@@ -37,7 +37,7 @@ export interface CodeProps {
   search?: { query: string; key: number }; // the panel opens when `key` changes
 }
 
-// One highlighter for StableHLO, HLO and jaxpr: it uses what they have in common.
+// One highlighter for StableHLO, HLO and jaxpr, based on their common syntax.
 const hlo = StreamLanguage.define<null>({
   startState: () => null,
   token(stream) {
@@ -192,7 +192,7 @@ export function Code(props: CodeProps) {
             const line = update.state.doc.lineAt(update.state.selection.main.head);
             now.current.onLine(line.number - 1, line.text);
           }),
-          // The front end's shortcuts must not take what is pressed in here.
+          // The front end's shortcuts must not receive keys pressed in here.
           EditorView.domEventHandlers({ keydown: () => false }),
         ],
       }),
@@ -221,7 +221,7 @@ export function Code(props: CodeProps) {
     const view = editor.current;
     const { at } = props;
     if (!view || at == null || at < 0 || at >= view.state.doc.lines) return;
-    // Not CodeMirror's own `scrollIntoView`: it scrolls the page too, and what was clicked goes from under the mouse.
+    // Not CodeMirror's own `scrollIntoView`: it scrolls the page too, which moves the clicked line away from the mouse.
     const { from } = view.state.doc.line(at + 1);
     view.requestMeasure({
       read: () => view.lineBlockAt(from),

@@ -47,7 +47,7 @@ export function tinted(hues: readonly (number | null)[] | undefined): Extension 
 
 // -- attributes -----------------------------------------------------------------------------------------------
 
-// What an instruction has beside what it computes: where it comes from, a sharding that says nothing, and settings.
+// Attributes of an instruction besides its computation: its origin, a trivial sharding, and settings.
 const METADATA = String.raw`metadata=\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}`;
 const CONFIG = String.raw`(?:backend_config|frontend_attributes)=\{.*\}$`;
 export const ATTRIBUTES = new RegExp(
@@ -99,7 +99,7 @@ class Folded extends WidgetType {
   }
 }
 
-// Attributes are "…" until they are pressed, or until what is searched for is among them.
+// Attributes are "…" until they are clicked, or until they contain the search text.
 export const attributes: Extension = [
   opened,
   ViewPlugin.fromClass(

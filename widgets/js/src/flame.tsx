@@ -17,7 +17,7 @@ interface Bar {
   depth: number;
 }
 
-// The bars below `top`, as parts of its width; what is narrower than a two-thousandth is left out.
+// The bars below `top`, as parts of its width; bars narrower than a two-thousandth are omitted.
 export function barsOf(top: Branch, path: string): Bar[] {
   const bars: Bar[] = [];
   const add = (branch: Branch, at: string, left: number, width: number, depth: number): void => {

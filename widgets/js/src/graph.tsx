@@ -7,7 +7,7 @@ export interface Node {
   label: string;
   says?: string; // a second line, smaller
   weight?: number; // 0 to 1: how much it is worth a look
-  many?: boolean; // whether it stands for several
+  many?: boolean; // whether it represents several
 }
 
 export interface Edge {

@@ -1,4 +1,4 @@
-// The part of anywidget's model that is used here, and what the drawing code gives the shell.
+// The part of anywidget's model that is used here, and the interface between the drawing code and the shell.
 
 export interface Model {
   readonly widget_manager?: unknown;

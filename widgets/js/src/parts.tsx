@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 
-// A front end's own shortcuts must not take what is typed into a field of a view.
+// A front end's own shortcuts must not receive text typed into a field of a view.
 export const keep = (event: KeyboardEvent): void => event.stopPropagation();
 
 export function Filter({ value, set, of }: { value: string; set: (value: string) => void; of: string }) {
@@ -21,7 +21,12 @@ export function Filter({ value, set, of }: { value: string; set: (value: string)
   );
 }
 
-// A button whose work may fail: what went wrong stands beside it.
+// Code that a narrow column breaks after its punctuation, rather than within a word.
+export function breakable(text: string): ComponentChildren {
+  return text.split(/(?<=[_.,:=/(){}[\]])(?=[^\s_.,:=/(){}[\]])/).flatMap((part, i) => (i ? [<wbr key={i} />, part] : [part]));
+}
+
+// A button whose action may fail: the error is shown beside it.
 export function Act({ children, run, label, pressed }: {
   children: ComponentChildren;
   run: () => Promise<unknown> | void;

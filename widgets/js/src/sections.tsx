@@ -6,7 +6,7 @@ import type { Client } from "./client.ts";
 import { written } from "./format.ts";
 import type { Action, Charts, Column, Facts, File, Notes, Page, Row, Section, Table as TableSection } from "./generated.ts";
 import { Lines } from "./lines.tsx";
-import { Act, download } from "./parts.tsx";
+import { Act, download, breakable } from "./parts.tsx";
 import type { Json } from "./protocol.ts";
 import { Table, type Column as TableColumn } from "./table.tsx";
 
@@ -44,9 +44,11 @@ export function SectionView(props: SectionProps) {
   }
 }
 
-// A sentence; what stands between backticks is code.
-const withCode = (sentence: string): ComponentChildren =>
-  sentence.split("`").map((text, i) => (i % 2 ? <code>{text}</code> : text));
+// A sentence; text between backticks is code, unless their number is odd.
+const withCode = (sentence: string): ComponentChildren => {
+  const pieces = sentence.split("`");
+  return pieces.length % 2 ? pieces.map((text, i) => (i % 2 ? <code>{text}</code> : text)) : sentence;
+};
 
 // No hooks in the next three: the tests call them without a page.
 export function Heading({ page, children }: { page: Page; children?: ComponentChildren }) {
@@ -100,9 +102,9 @@ export function NotesView({ notes }: Pick<Notes, "notes">) {
     <>
       {notes.map(({ text, more }) => (
         <p class="notice">
-          {text}
+          {withCode(text)}
           {more.map((line) => (
-            <div class="dim">{line}</div>
+            <div class="dim">{withCode(line)}</div>
           ))}
         </p>
       ))}
@@ -117,11 +119,11 @@ export function shown(row: Row, column: Column): ComponentChildren {
   const text = written(value(row, column.key), column.unit);
   if (text && column.mark && value(row, column.mark)) return <span title="inferred, not measured">~{text}</span>;
   if (column.unit !== "code") return text;
-  if (text.length < 100) return <span class="mono">{text}</span>;
+  if (text.length < 100) return <span class="mono">{breakable(text)}</span>;
   return (
     <details>
       <summary class="mono">{text.slice(0, 40)} …</summary>
-      <span class="mono">{text}</span>
+      <span class="mono">{breakable(text)}</span>
     </details>
   );
 }

@@ -21,7 +21,7 @@ function views(model: Model): Promise<Views> {
 }
 
 export default {
-  // Runs when the widget opens, shown or not: it makes the HTML of its view live wherever it stands in the page.
+  // Runs when the widget opens, shown or not: it makes the HTML of its view live, wherever in the page that is.
   initialize({ model, signal }: { model: Model; signal?: AbortSignal }): void {
     void views(model).then((code) => code.start(model, signal));
   },

@@ -11,10 +11,10 @@ export interface Column<R> {
   key: string;
   label: string;
   kind?: Unit;
-  says?: string; // for the header: what the column means
+  says?: string; // for the header: the meaning of the column
   wide?: boolean; // left out where the cell is narrow
   wider?: boolean; // and where it is of usual width
-  value: (row: R) => Cell; // what it sorts by
+  value: (row: R) => Cell; // the sort key
   draw?: (row: R) => ComponentChildren;
 }
 
@@ -25,14 +25,14 @@ export interface Sort {
 
 export interface TableProps<R> {
   client: Client;
-  name: string; // for a screen reader, and for what is kept
+  name: string; // for a screen reader, and as the key of saved state
   rows: readonly R[];
   columns: readonly Column<R>[];
   id: (row: R) => string | number;
   head?: string | undefined; // the column that names a row, and opens or selects it; the first if it is not given
   empty?: string;
   filter?: string | undefined;
-  words?: (row: R) => string; // what the filter looks at, beside the columns
+  words?: (row: R) => string; // text for the filter, besides the columns
   detail?: ((row: R) => ComponentChildren | null) | undefined;
   opened?: ((row: R) => boolean) | undefined; // whether its detail is open until somebody closes it
   sort?: Sort | null;

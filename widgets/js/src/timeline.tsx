@@ -1,5 +1,5 @@
 // Events in lanes on a canvas: wheel or + and − zoom, a drag or the arrows pan, a click selects, a drag with Shift
-// selects a span of time. 100,000 events are drawn by skipping what is narrower than a pixel that is filled already.
+// selects a span of time. 100,000 events are drawn by skipping those narrower than a pixel that is already filled.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { seconds, ticks } from "./format.ts";
 
@@ -33,7 +33,7 @@ export interface TimelineProps {
 }
 
 const ROW = 16;
-const GAP = 20; // a lane's name stands in it
+const GAP = 20; // contains a lane's name
 const AXIS = 20;
 
 interface Lane {

@@ -24,7 +24,7 @@ function clientOf(model: Model): Client {
   return client;
 }
 
-// Draws in the shadow of `element`: what stands in it is hidden, and styles of the page do not reach in.
+// Draws in the shadow of `element`: its contents are hidden, and the page's styles do not apply inside.
 export function show(model: Model, element: HTMLElement): () => void {
   // JupyterLab looks at every key first, and sees of a shadow only the element around it: without this it would take the
   // letters that are typed into a view for its own commands.

@@ -4,6 +4,7 @@ import { count } from "../format.ts";
 import type { ViewProps } from "../frame.tsx";
 import { useKept } from "../kept.ts";
 import type { DiffData, HloData } from "../generated.ts";
+import { breakable } from "../parts.tsx";
 
 const AROUND = 3; // lines that are the same, around each difference
 const MOST = 1500; // rows drawn at once
@@ -93,7 +94,7 @@ function Side({ text, sign }: { text: string | null; sign: string }) {
   return (
     <td class={kind}>
       {text !== null && sign && <span class="sign">{sign} </span>}
-      {text}
+      {text !== null && breakable(text)}
     </td>
   );
 }

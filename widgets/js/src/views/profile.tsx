@@ -1,5 +1,5 @@
 // `%%jax profile`: a timeline, and tables by line, module, operator and instruction. They are linked through the events:
-// what is chosen in one is marked in the others.
+// a selection in one is marked in the others.
 import { useMemo, useState } from "preact/hooks";
 import { Flame, type Branch as Cut } from "../flame.tsx";
 import { count, seconds, share } from "../format.ts";
@@ -20,7 +20,7 @@ export interface Row extends Time {
   name: string;
   says: string; // smaller, below the name
   lines: readonly number[]; // rows of the table of lines
-  inclusive?: number | null | undefined; // of a line, with what it called
+  inclusive?: number | null | undefined; // of a line, including the code that it called
 }
 
 const RUNS = 1e9; // nanoseconds of a second
@@ -80,7 +80,7 @@ export function within(chosen: Chosen, tables: Record<Axis, readonly Row[]>): Se
   return rows;
 }
 
-// The rows of each table that belong to the same events (or the same line) as what is chosen.
+// The rows of each table that belong to the same events (or the same line) as the selection.
 export function linkedTo(
   chosen: Chosen,
   of: Partial<Record<Axis, readonly number[]>>,
@@ -181,7 +181,7 @@ export function ProfileView({ data, client, colours }: ViewProps<ProfileData>) {
     if (own) return (i: number) => rows.has(own[i]!);
     return undefined; // the kernel does not say which events these are
   }, [chosen, linked, of, tables]);
-  // Of a selected time, the rows whose events lie in it.
+  // For a selected time, the rows whose events are in it.
   const inSight = useMemo(() => {
     if (!span) return null;
     const found = new Map<Axis, Set<number>>(AXES.filter((axis) => of[axis]).map((axis) => [axis, new Set()]));
