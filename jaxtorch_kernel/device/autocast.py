@@ -8,13 +8,18 @@ pass through the casts. Operators in none of the lists run in the dtypes of thei
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeGuard
 
 import torch
 
 from ..base import torch_private as private
 
 _KEY = private.DispatchKeySet(private.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]  # torch's stub lacks it
+
+
+Kernel = Callable[..., object]
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -54,7 +59,7 @@ WIDEST = _names("""
 """)
 
 
-def _eligible(value: Any) -> bool:
+def _eligible(value: object) -> TypeGuard[torch.Tensor]:
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "jax"
@@ -63,7 +68,7 @@ def _eligible(value: Any) -> bool:
     )
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: object, dtype: torch.dtype) -> object:
     if _eligible(value):
         return value.to(dtype)
     if isinstance(value, list | tuple):
@@ -71,46 +76,48 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _below(op: Any, args: Any, kwargs: Any) -> Any:
+def _below(op: Kernel, args: Args, kwargs: Kwargs) -> object:
     with private.below_key(_KEY):
         return op(*args, **kwargs)
 
 
-def _cast_and_call(op: Any, choose: Callable[[Any, Any], torch.dtype]) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+def _cast_and_call(op: Kernel, choose: Callable[[Args, Kwargs], torch.dtype]) -> Kernel:
+    def kernel(*args: object, **kwargs: object) -> object:
         with private.below_key(_KEY):
             dtype = choose(args, kwargs)
-            return op(*_cast(args, dtype), **{k: _cast(v, dtype) for k, v in kwargs.items()})
+            return op(
+                *[_cast(v, dtype) for v in args], **{k: _cast(v, dtype) for k, v in kwargs.items()}
+            )
 
     return kernel
 
 
-def _lower(args: Any, kwargs: Any) -> torch.dtype:
+def _lower(args: Args, kwargs: Kwargs) -> torch.dtype:
     return torch.get_autocast_dtype("jax")
 
 
-def _float32(args: Any, kwargs: Any) -> torch.dtype:
+def _float32(args: Args, kwargs: Kwargs) -> torch.dtype:
     return torch.float32
 
 
-def _leaves(value: Any) -> list[Any]:
+def _leaves(value: object) -> list[object]:
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in _leaves(item)]
     return [value]
 
 
-def _widest(args: Any, kwargs: Any) -> torch.dtype:
+def _widest(args: Args, kwargs: Kwargs) -> torch.dtype:
     given = [v for v in _leaves([*args, *kwargs.values()]) if _eligible(v)]
     if any(v.dtype == torch.float32 for v in given):
         return torch.float32
     return torch.get_autocast_dtype("jax")
 
 
-def _set_dtype(op: Any) -> Callable[..., Any]:
+def _set_dtype(op: torch._ops.OpOverload) -> Kernel:
     names = [a.name for a in op._schema.arguments]
     position = names.index("dtype")
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         given = args[position] if len(args) > position else kwargs.get("dtype")
         if given is None and _eligible(args[0]):
             if len(args) > position:
@@ -122,9 +129,9 @@ def _set_dtype(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _norm(self: torch.Tensor, p: Any = 2, *dims: Any) -> Any:
+def _norm(self: torch.Tensor, p: object = 2, *dims: object) -> object:
     """`norm` takes a `dtype` only in other overloads, so call those."""
-    dtype = {"dtype": torch.float32} if _eligible(self) else {}
+    dtype: Kwargs = {"dtype": torch.float32} if _eligible(self) else {}
     if not dims:
         op = torch.ops.aten.norm.ScalarOpt_dtype if dtype else torch.ops.aten.norm.Scalar
         return _below(op, (self, p), dtype)
@@ -134,7 +141,7 @@ def _norm(self: torch.Tensor, p: Any = 2, *dims: Any) -> Any:
     return _below(op, (self, p, *dims), dtype)
 
 
-def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+def _binary_cross_entropy(*args: object, **kwargs: object) -> object:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Many models use a "
         "sigmoid layer right before the binary cross entropy layer. In this case, combine the two layers using "
@@ -143,7 +150,7 @@ def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []  # an implementation lives as long as its library
 
 
 def install() -> None:
@@ -165,7 +172,9 @@ def install() -> None:
     _register(library, "binary_cross_entropy", lambda op: _binary_cross_entropy)
 
 
-def _register(library: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+def _register(
+    library: torch.library.Library, name: str, make: Callable[[torch._ops.OpOverload], Kernel]
+) -> None:
     op = private.overload(name)
     if op is not None:
         library.impl(name, make(op), "AutocastPrivateUse1")
