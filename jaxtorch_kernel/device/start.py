@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import threading
 from collections.abc import Callable
@@ -60,6 +61,7 @@ def first_use() -> Callable[..., Any]:
                 optimizers,
                 processes,
                 sharded_optimizers,
+                streams,
                 uncaught,
             )
             from . import random as random  # applies an earlier `torch.manual_seed`
@@ -69,6 +71,7 @@ def first_use() -> Callable[..., Any]:
             placement.devices()
             run = install_operators()
             fork.start()
+            atexit.register(streams.finish)
             guard.switch_streams_in_cpp()
             allocator.install()
             extensions.extend_torch()

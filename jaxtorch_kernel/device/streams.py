@@ -8,6 +8,7 @@ arrays, in the order of recording, and notes the time.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -56,6 +57,22 @@ def synchronize(device: Device = None) -> None:
         _wait(array)
     jax.effects_barrier()
     raise_reported()
+
+
+def finish() -> None:
+    """At the end of the process, wait for what still runs; a second Ctrl-C ends the wait.
+
+    C++ destroys its globals then, and a program that XLA's threads still run would read them: a segmentation fault. JAX
+    waits for them only if nothing holds its arrays any more, but tensors in C++ may live on.
+    """
+    import jax
+
+    if fork.forked:
+        return
+    with contextlib.suppress(Exception, KeyboardInterrupt):
+        for array in jax.live_arrays():
+            if not array.is_deleted() and not array.is_ready():
+                array.block_until_ready()
 
 
 class _Watcher:
