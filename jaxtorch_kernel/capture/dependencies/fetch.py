@@ -62,9 +62,22 @@ def fetched(fetch: Fetch) -> object | None:
 # support raises one of `GONE`.
 
 
+def item_of(container: Any, key: Any) -> Any:
+    """An item of a container. A `defaultdict` makes none for a key that it lacks, as it would for `container[key]`."""
+    if makes_items(container) and key not in container:
+        raise KeyError(key)
+    return container[key]
+
+
+def makes_items(container: object) -> bool:
+    """Whether a container may make an item for a key that it lacks."""
+    kind = type(container)
+    return kind is not dict and issubclass(kind, dict) and hasattr(kind, "__missing__")
+
+
 def element(fetch: Callable[[], Any], key: object) -> Fetch:
     """The element of a container under a key."""
-    return lambda: fetch()[key]
+    return lambda: item_of(fetch(), key)
 
 
 def attribute(fetch: Fetch, name: str) -> Fetch:

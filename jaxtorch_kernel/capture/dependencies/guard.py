@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .fetch import GONE, ClosureFetch, Fetch
+from .fetch import GONE, ClosureFetch, Fetch, item_of, makes_items
 from .reads import ATTRIBUTE
 from .tokens import CONTAINERS, MISSING, Identity, Phrase, is_plain, is_user_class, token
 
@@ -115,7 +115,7 @@ class Group:
             if has_plain_lookup and fallback in (None, torch.nn.Module.__getattr__):
                 pairs = zip(self.keys, missing, strict=True)
                 self.absent = frozenset(key for key, is_missing in pairs if is_missing)
-        self.get = _getter(self.kind, self.keys, missing)
+        self.get = _getter(self.kind, self.keys, missing, makes_items(owner))
 
     def current(self) -> Sequence[object] | None:
         """The current values of all guards; None if the owner no longer exists or lacks one of them."""
@@ -129,7 +129,8 @@ class Group:
         values: list[object] = []
         for key in self.keys:
             try:
-                values += _getter(self.kind, [key], [False])(self.fetch())
+                owner = self.fetch()
+                values += _getter(self.kind, [key], [False], makes_items(owner))(owner)
             except GONE:
                 values.append(MISSING)
         return values
@@ -141,10 +142,12 @@ def is_void(group: Group) -> bool:
 
 
 def _getter(
-    kind: str, keys: list[Any], missing: list[bool]
+    kind: str, keys: list[Any], missing: list[bool], makes: bool
 ) -> Callable[[object], tuple[object, ...]]:
     if kind == CONTENTS:
         return contents
+    if kind != ATTRIBUTE and makes and not any(missing):
+        return lambda owner: tuple([item_of(owner, key) for key in keys])
     if any(missing):
         read = attribute_or_missing if kind == ATTRIBUTE else item_or_missing
         return lambda owner: tuple([read(owner, key) for key in keys])
@@ -168,7 +171,7 @@ def attribute_or_missing(owner: object, path: str) -> object:
 def item_or_missing(owner: Any, key: object) -> object:
     """An item, or MISSING."""
     try:
-        return owner[key]
+        return item_of(owner, key)
     except (KeyError, IndexError):
         return MISSING
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .fetch import Fetch
+from .fetch import Fetch, item_of
 from .reads import ATTRIBUTE, ITEM
 from .tokens import MISSING
 
@@ -100,7 +100,7 @@ class Slot:
             ):  # an empty variable; or a user's `__getattr__`, which may raise anything
                 return MISSING
         try:
-            return owner[self.key]
+            return item_of(owner, self.key)
         except (KeyError, IndexError, TypeError):
             return MISSING
 

@@ -21,6 +21,7 @@ def g(x):
     return x - 1
 d = D()
 """
+_MAKES = "from collections import defaultdict\nv = defaultdict(lambda: 2.0, "
 # What holds one of them, how the code reads it, how another one gets there.
 _HOLDS = (
     ("v = (one,)", "v[0]", "v = (two,)"),
@@ -70,6 +71,12 @@ ROWS = [
     Row("a list of tensors", "v = [x, x * 2]", "out = v[0] + v[1]", ("v[1] = x * 3", "v.reverse()", "v[0] = v[0][:1]")),
     Row("a dictionary's item", "v = {'a': 2}", "out = x * v['a']", ("v['a'] = 3", "v.update(a=2.5)")),
     Row("a dictionary's keys", "v = {'a': 2}", "out = x * v.get('b', 5)", ("v['b'] = 3", "del v['b']")),
+    Row("a dictionary that makes items", _MAKES + "a=3.0)",
+        "out = x * v['a'] + len(v)", ("v.clear()\nv['b'] = 1.0\nv['a'] = 3.0", "v['a'] = 4.0"), watch=("sorted(v)",)),
+    Row("a dictionary that has lost the item that it makes", _MAKES + "a=2.0)",
+        "k = len(v)\nout = x * v['a'] + k", "v.clear()", watch=("sorted(v)",), doors=CAPTURES),
+    Row("a counter", "from collections import Counter\nv = Counter('aab')",
+        "out = x * v['a'] + len(v)", ("del v['a']", "v['a'] = 4"), watch=("sorted(v)",)),
     Row("a dictionary's order", "v = {'a': 2, 'b': 3}",
         "out = x\nfor k, n in v.items():\n    out = out * n + (1 if k == 'a' else 0)", "v['a'] = v.pop('a')"),
     Row("a loop over a dictionary", "v = {'a': 2}", "out = x * sum(n for _, n in v.items())", ("v['b'] = 3",
