@@ -154,6 +154,11 @@ def open_traces() -> Iterator[object]:
         trace = getattr(trace, "parent_trace", None)
 
 
+def is_jaxpr_tracer(value: object) -> bool:
+    """Whether operations on a value become equations of a jaxpr as they are, not differentiated or batched first."""
+    return isinstance(value, partial_eval.DynamicJaxprTracer)
+
+
 def uncommitted(array: jax.Array) -> jax.Array:
     """An uncommitted array over the same memory, if it is on one device. JAX may move such an array to others.
 

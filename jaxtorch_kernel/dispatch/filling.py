@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from ..base.torch_private import OpOverload
 from ..programs import watching
@@ -88,6 +88,7 @@ class Filling:
         self._value: int | None = None if isinstance(value, str) else value
         self._index = signature.names.index(value) if isinstance(value, str) else -1
         self._origin = Written(short_name(op))
+        self._known: dict[object, tuple[tuple[int, ...], torch.dtype]] = {}  # by key: size, dtype
 
     def run(self, call: Call) -> Tensor | None:
         """The result of a call without a program; None if the call needs one, or is to be compiled.
@@ -109,6 +110,22 @@ class Filling:
     def _fresh(self, call: Call) -> tuple[Tensor, int] | None:
         """A new tensor and its size in bytes."""
         where = call.buffers[0].spec.placement if call.buffers else placement.current()
+        key = tuple(call.key)
+        if key not in self._known:
+            size_and_dtype = self._checked(call, where)
+            if size_and_dtype is None:
+                return None
+            self._known[key] = size_and_dtype
+        size, dtype = self._known[key]
+        if not self.budget.is_left(key, host_bytes(size, dtype.itemsize)):
+            return None
+        array, spec = put(self._filled(call, size, dtype), where)
+        result = wrap_sized(array, spec, size, dtype)
+        self._note(buffer_of(result))
+        return result, spec.nbytes
+
+    def _checked(self, call: Call, where: Sharding) -> tuple[tuple[int, ...], torch.dtype] | None:
+        """The size and the dtype of a new tensor; None if it needs a program. The key of a call determines them."""
         args = dict(zip(self.signature.names, self.signature.complete(call.args), strict=True))
         device = args["device"]
         if not isinstance(where, SingleDeviceSharding) or getattr(device, "type", "jax") != "jax":
@@ -119,12 +136,7 @@ class Filling:
         meta = call_meta(self.op, self.signature, tuple(args.values()))
         if meta is None or meta.stride() != contiguous_strides(tuple(meta.shape)):
             return None
-        if not self.budget.is_left(tuple(call.key), host_bytes(meta.shape, meta.dtype.itemsize)):
-            return None
-        array, spec = put(self._filled(call, tuple(meta.shape), meta.dtype), where)
-        result = wrap_sized(array, spec, tuple(meta.shape), meta.dtype)
-        self._note(buffer_of(result))
-        return result, spec.nbytes
+        return tuple(meta.shape), meta.dtype
 
     def _written(self, call: Call) -> tuple[Tensor, int] | None:
         """The tensor that the call fills, if it is all of its buffer, and its size in bytes."""
@@ -196,6 +208,8 @@ class Constant:
 
 def filled(value: Any, shape: Sequence[int], dtype: torch.dtype) -> np.ndarray:
     """An array of one value, converted by torch."""
+    if type(value) is int and not value:
+        return in_host_memory(lambda: np.zeros(shape, to_numpy(dtype)))
     # torch checks the range of the value only for more than one element.
     count = 2 if math.prod(shape) > 1 else 1
     few = as_numpy(torch.full((count,), value, dtype=dtype, device="cpu"))

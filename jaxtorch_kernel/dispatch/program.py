@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from ..base.jax_private import unfolded
+from ..base.jax_private import is_jaxpr_tracer, unfolded
 from ..base.naming import RANDOM_KEY, name_inputs
 from ..lowerings.draws import Draws, draws_from_key
 from ..lowerings.promote import convert
@@ -44,6 +44,8 @@ from .noise import Noise, noise_of
 from .operands import Inputs, Operand, Operands
 from .results import Fresh, Results, Structure, Written, flatten
 from .template import Template
+
+_MOST_COPIED = 8  # constants for which the equations of one program are kept
 
 
 class Program:
@@ -105,6 +107,8 @@ class Program:
         self.nbytes, self.round = program_cache.TRACED_BYTES, 0
         self.noise: Noise | None = None
         self._precision = precision
+        # By the bytes of its constants: the call as a function whose equations a trace copies.
+        self._copied: dict[tuple[bytes, ...], Run] = {}
         self._compiling = threading.RLock()
         self._metas = None if metas is None else flatten(metas)
         self.executable = self._traced()
@@ -127,6 +131,31 @@ class Program:
         like = self.operands.shardings()
         known = {shape: s for shape, s in like.items() if not s.is_fully_replicated}
         return (*map(functools.partial(_like_model, known, None), outputs),)
+
+    def in_trace(
+        self, operands: Sequence[Operand], constants: Sequence[np.ndarray]
+    ) -> Sequence[jax.Array]:
+        """As `inner_function`, in an open trace.
+
+        The layers of a model make the same calls again. From the second one on, JAX copies the equations of the call
+        instead of running the lowering, which takes ten times as long.
+
+        Args:
+            operands: tracers.
+            constants: the operands after them, whose values are known: starts of views, and numbers.
+        """
+        key = tuple([constant.tobytes() for constant in constants])
+        known = key in self._copied
+        if not all(map(is_jaxpr_tracer, operands)) or not (
+            known or len(self._copied) < _MOST_COPIED
+        ):
+            return self.inner_function(*operands, *constants)
+        if not known:
+            self._copied[key] = jax.jit(
+                lambda *operands: self.inner_function(*operands, *constants), inline=True
+            )
+            return self.inner_function(*operands, *constants)
+        return self._copied[key](*operands)
 
     def _from_blocks(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, with blocks of random bits in place of the key, and without a next key."""

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import jax
+import numpy as np
 import torch
 
 from ..base import torch_private as private
@@ -71,20 +72,21 @@ def _run_traced(operation: Operation, call: Call, trace: Trace) -> object:
     if operation.lowering.random:
         source = random_key(operation.kinds, call, program)
         operands.insert(0, trace.read(source))
+    starts = None
     if program.operands.views:
         starts = _starts(program, call)
         if starts is None:
             call.key.append("gather")
             program = operation.program(call, gather=True)
             starts = _starts(program, call)
-        if starts is not None:
-            operands.append(starts)
     scopes = trace.root.scopes
     named = scopes.of_call() if scopes is not None else nullcontext()
     check_bounds(program.template.bounds, call.numbers)
     with jax.enable_x64(True), named:
-        numbers = number_constants(program.operands.number_kinds, call.numbers)
-        outputs = program.inner_function(*operands, *numbers)
+        constants = number_constants(program.operands.number_kinds, call.numbers)
+        if starts is not None:
+            constants.insert(0, starts)
+        outputs = program.in_trace(operands, constants)
     if source is not None:
         trace.touch(source)
         source.array = outputs[-1]
@@ -178,7 +180,7 @@ def _operands(program: Program, call: Call, trace: Trace) -> list[Operand]:
     return operands
 
 
-def _starts(program: Program, call: Call) -> Operand | None:
+def _starts(program: Program, call: Call) -> np.ndarray | None:
     inputs = program.operands
     return inputs.new_starts(inputs.offsets(call.tensors)) if inputs.views else None
 
