@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+_INHERITED = object()  # an attribute that a class has only from its base
+
 
 class Replaced:
     """Attributes that have other values while at least one thread is inside `applied()`.
@@ -42,7 +44,7 @@ class Replaced:
         """Replace the attributes inside the block."""
         with self._lock:
             if not self._count:
-                self._before = [vars(owner)[name] for owner, name, _ in self._attributes]
+                self._before = [vars(o).get(name, _INHERITED) for o, name, _ in self._attributes]
                 for owner, name, value in self._attributes:
                     setattr(owner, name, value)
             self._count += 1
@@ -53,7 +55,10 @@ class Replaced:
                 self._count -= 1
                 if not self._count:
                     for (owner, name, _), value in zip(self._attributes, self._before, strict=True):
-                        setattr(owner, name, value)
+                        if value is _INHERITED:
+                            delattr(owner, name)
+                        else:
+                            setattr(owner, name, value)
 
 
 def replace_methods(cls: type, methods: Mapping[str, Callable[..., object]]) -> None:

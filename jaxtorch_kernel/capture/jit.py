@@ -4,9 +4,9 @@ Like `pure`, but everything that the code writes is written back: parameters, gr
 statistics, the random key. The old arrays are donated, so that a step needs no second copy of them. Python runs once
 per signature.
 
-A step that creates persistent tensors (an optimizer's state in its first call) is retraced at its second call, when
-they exist. The program is the same if the first trace took them as inputs, and then the compiled one is kept
-(`same_program.py`).
+A step that creates persistent tensors in its first call is retraced at its second, when they exist. The program is the
+same if the first trace took them as inputs, and then the compiled one is kept (`same_program.py`). The state of torch's
+optimizers exists before they step (`optimizers.py`), so that an ordinary training step is traced once.
 """
 
 from __future__ import annotations
@@ -138,9 +138,10 @@ def jit(
     """Compile torch code with side effects, such as a whole training step, into one program per signature.
 
     `zero_grad`, forward, `backward`, clipping and `optimizer.step()` become one XLA program; parameters, gradients and
-    optimizer state are donated to it and written back. The Python code runs on the first call of each signature (twice
-    if it creates persistent state); later calls only run the program. Learning rates are read from the optimizer at
-    each call, so schedulers work if they are stepped outside.
+    optimizer state are donated to it and written back. The Python code runs on the first call of each signature, and
+    again on the second if it creates persistent tensors other than the state of torch's optimizers; later calls only
+    run the program. Learning rates are read from the optimizer at each call, so schedulers work if they are stepped
+    outside.
 
     Args:
         function: the step. If omitted, `jit` returns a decorator.

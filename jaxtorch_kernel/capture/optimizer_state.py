@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
@@ -68,7 +69,16 @@ def is_torchs(optimizer: torch.optim.Optimizer) -> bool:
     return all(getattr(f, "__module__", "").startswith("torch.optim.") for f in functions)
 
 
-def add_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+def create_state(optimizer: torch.optim.Optimizer) -> None:
+    """Create the state that the next step of torch's optimizer would create."""
+    init_group: Any = optimizer._init_group  # type: ignore[attr-defined]  # checked by `is_torchs`
+    lists = len(inspect.signature(init_group).parameters) - 1
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            init_group(group, *([] for _ in range(lists)))
+
+
+def add_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Give SGD the momentum that makes its first step like all others, so that one program runs both.
 
     torch's first step stores the gradient itself. Later ones compute `momentum * buffer + gradient`, which is the
@@ -76,9 +86,8 @@ def add_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Non
     """
     if type(optimizer).step is not torch.optim.SGD.step:
         return
-    if not group["momentum"] or group["dampening"]:
-        return
-    for p in group["params"]:
+    groups = [g for g in optimizer.param_groups if g["momentum"] and not g["dampening"]]
+    for p in (p for group in groups for p in group["params"]):
         if p.grad is None or not p.is_floating_point() or not is_device_tensor(p):
             continue
         if optimizer.state[p].get("momentum_buffer") is None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,11 @@ from torch.optim.optimizer import (
 )
 
 from ..device.optimizers import closure_of, is_fusible, move_counts
+from ..device.sharded_optimizers import shard_state
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
+from ..storage.hollow import is_hollow
 from ..storage.transfer import put
 from .dependencies.guard import Change
 from .dependencies.recorder import Recorder
@@ -40,6 +42,7 @@ from .errors import CaptureError
 from .optimizer_state import (
     StateOf,
     add_momentum,
+    create_state,
     holds_tracers,
     is_torchs,
     state_values,
@@ -198,13 +201,21 @@ class Optimizers:
     Args:
         recorder: is notified of each optimizer.
         rates: whether learning rates are operands.
+        older: objects that existed before the trace.
     """
 
-    def __init__(self, recorder: Recorder | None = None, rates: bool = True) -> None:
+    def __init__(
+        self,
+        recorder: Recorder | None = None,
+        rates: bool = True,
+        older: Iterable[object] = (),
+    ) -> None:
         self._as_operands = rates
         self.rates: list[Rate] = []
         self.used: dict[int, UsedOptimizer] = {}
         self._recorder = recorder
+        # An optimizer that the code makes at each call has new state at each call.
+        self._older = {id(o) for o in older if isinstance(o, torch.optim.Optimizer)}
         self._before: list[tuple[Group, str, object]] = []
         self._states: list[tuple[torch.optim.Optimizer, State]] = []
         self._prepared: dict[int, dict[int, Rate]] = {}
@@ -316,10 +327,18 @@ class Optimizers:
                 self._set(group, "lr", rates[index].tensor)
             if first:
                 move_counts(optimizer, group)
-            add_momentum(optimizer, group)
             # A closure has yet to compute the gradients that the choice depends on.
             if closure_of(args, kwargs) is None and is_fusible(optimizer, group):
                 self._set(group, "fused", True)
+        complete = id(optimizer) in self._older and closure_of(args, kwargs) is None
+        asked = self._recorder is None or self._recorder.may_know_state(optimizer)
+        if complete and not asked and _can_create_state(optimizer):
+            with tracing.outside():
+                add_momentum(optimizer)
+                create_state(optimizer)
+                shard_state(optimizer)
+        else:
+            add_momentum(optimizer)
 
     def _restore_groups(self, *_: object) -> None:
         """Restore the settings of the groups."""
@@ -354,6 +373,22 @@ class Optimizers:
                     "captured code steps a scheduler, but its Python runs only once",
                     "Call scheduler.step() outside, after the captured step.",
                 )
+
+
+def _can_create_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the state that the step of an optimizer creates can be created before it, outside the trace.
+
+    Then the program of the first call is also that of the second. Hooks of the user's would see state that torch has
+    not created yet, and that of hollow parameters has no values.
+    """
+    trace = tracing.current()
+    if trace is None or trace.parent is not None or not is_torchs(optimizer):
+        return False
+    if vars(optimizer).get("_optimizer_step_pre_hooks"):
+        return False
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    with tracing.outside():
+        return not any(is_hollow(buffer_of(p).array) for p in filter(is_device_tensor, parameters))
 
 
 def _is_rate(value: object) -> bool:

@@ -59,16 +59,25 @@ class GradientChange:
 
     Attributes:
         leaf: a weak reference to it.
-        had: whether it had a gradient before.
+        had: whether it had a gradient before; None if that does not matter.
         after: its gradient afterwards if the code did not create it: None, or a tensor that existed before.
         exchanged: whether the code replaced the old gradient by `after`. Each run creates again what the code created.
         hooks: the leaf's hooks, by identity.
     """
 
-    def __init__(self, leaf: Tensor, before: Tensor | None, after: Tensor | None, created: bool):
+    def __init__(
+        self,
+        leaf: Tensor,
+        before: Tensor | None,
+        after: Tensor | None,
+        created: bool,
+        discarded: bool = False,
+    ):
         self.leaf = weakref.ref(leaf)
-        self.had = before is not None
-        self.exchanged = not created and after is not before
+        # An old gradient that the code discards and sets again must be there.
+        discarded &= after is None or after is not before
+        self.had = None if discarded else before is not None
+        self.exchanged = not created and (after is not before or discarded)
         self.after = after if self.exchanged else None
         self.hooks = hooks_of(leaf)
 
@@ -137,7 +146,8 @@ class Step(Replay):
         self._respecified = True  # whether a write changes a buffer's dtype or size
         self._donated_arguments: list[int] = []
         self._layouts_of_results: list[Fresh] = []
-        self._had_gradients: list[bool] = []
+        self._minds: list[GradientChange] = []  # those whose leaf must have a gradient, or none
+        self._had_gradients: list[bool | None] = []
         self._is_hooked = False
 
     def prepare(self, donated: set[int]) -> None:
@@ -158,7 +168,8 @@ class Step(Replay):
         old = [captured.specs[i] for i in captured.written]
         self._respecified = old != list(captured.new_specs) or self.provisional
         self.reads_nothing &= not (self.gradients or self.optimizers.used)
-        self._had_gradients = [grad.had for grad in self.gradients]
+        self._minds = [grad for grad in self.gradients if grad.had is not None]
+        self._had_gradients = [grad.had for grad in self._minds]
         self._is_hooked = any(grad.hooks for grad in self.gradients)
         self.compiled = CompiledFunction(
             captured.function,
@@ -196,10 +207,10 @@ class Step(Replay):
         self.provisional = False
 
     def holds(self) -> bool:
-        leaves: list[Any] = [grad.leaf() for grad in self.gradients]
         # A leaf that no longer exists is None; the AttributeError is caught in `live_buffers`.
-        if [leaf.grad is not None for leaf in leaves] != self._had_gradients:
+        if [grad.leaf().grad is not None for grad in self._minds] != self._had_gradients:  # type: ignore[union-attr]
             return False
+        leaves: list[Any] = [grad.leaf() for grad in self.gradients]
         hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
         same = not (hooked or self._is_hooked) or all(
             hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.gradients, strict=True)
@@ -213,7 +224,7 @@ class Step(Replay):
             if leaf is None:
                 continue
             path = self.paths.get(id(leaf), "a tensor")
-            if (leaf.grad is not None) is not grad.had:
+            if grad.had is not None and (leaf.grad is not None) is not grad.had:
                 old, new = ("there", None) if grad.had else (None, "there")
                 changes.append(Change(f"{path}.grad", old, new))
             elif hooks_of(leaf) != grad.hooks:
@@ -301,12 +312,12 @@ def trace_step(
     traced_leaves = arguments.traced_leaves()
     args, kwargs = pytree.tree_unflatten(traced_leaves, arguments.structure)
     recorder = Recorder(function)
-    optimizers = Optimizers(recorder, rates)
+    reached = [*arguments.leaves, *reachable(function)]
+    optimizers = Optimizers(recorder, rates, reached)
     before = recorder.gradients
     for tensor in tensors_in_reach(function, arguments.leaves):
         if tensor.is_leaf:
             before[id(tensor)] = weakref.ref(tensor), tensor.grad
-    reached = [*arguments.leaves, *reachable(function)]
     try:
         with recording(recorder), optimizers.prepared(), untouched(reached, recorder):
             captured, outcome = capture(
@@ -370,7 +381,8 @@ def _step(
             and (gradient is not None or optimizers.used or recorder.uses_gradients())
         ):
             continue
-        grad = GradientChange(leaf, gradient, new, is_new)
+        discarded = recorder.discards_gradient(leaf, gradient)
+        grad = GradientChange(leaf, gradient, new, is_new, discarded)
         if key in argument and key not in recorder.tensors and gradient is None and not grad.hooks:
             record.bare.append(argument[key])
             step.gradients_of_arguments[argument[key]] = grad

@@ -35,12 +35,12 @@ STEADY: dict[str, Make] = {
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
     "SGD, Nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, maximize=True),
     "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+    "ASGD": lambda p: optim.ASGD(p, lr=0.01),
     "SGD, one by one": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
 }
 # Their first step is a program of its own.
 OTHERS: dict[str, Make] = {
     "SGD, dampened": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
-    "ASGD": lambda p: optim.ASGD(p, lr=0.01),
 }
 
 

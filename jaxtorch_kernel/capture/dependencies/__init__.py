@@ -17,6 +17,7 @@ During the trace:
     notes.py      collects what was read and turns it into guards
     identities.py checks that a container with several paths is still one object
     gradients.py  finds the leaves whose `.grad` the code set
+    discarded.py  finds the leaves whose `.grad` the code discards unread
 
 Before each run:
 

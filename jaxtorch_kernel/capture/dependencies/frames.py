@@ -44,6 +44,9 @@ READ_ALL = frozenset(
     _code(getattr(torch.nn.Module, name))
     for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
 )
+READ_STATE = [
+    _code(getattr(torch.optim.Optimizer, name)) for name in ("state_dict", "__getstate__")
+]
 OPTIMIZER = [
     _code(getattr(torch.optim.Optimizer, name)) for name in ("zero_grad", "_optimizer_step_code")
 ]

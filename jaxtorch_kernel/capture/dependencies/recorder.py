@@ -34,10 +34,11 @@ from ..numbers import Number
 from . import boundary, outside
 from .chains import Chains
 from .closures import Closures
+from .discarded import Discarded
 from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
-from .frames import OPTIMIZER, READ_ALL, increments, user_frame, user_line
+from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, user_frame, user_line
 from .gradients import Gradients
 from .modules import Modules
 from .notes import Notes
@@ -47,6 +48,7 @@ from .values import Values
 Tensor = torch.Tensor
 
 _FUNCTIONAL = torch.nn.functional.__file__  # its functions wrap functions in C that draw
+_BY_NAME = frozenset({"getattr", "vars", "__getattribute__"})
 _NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
 _JAXTORCH = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -87,7 +89,12 @@ class Recorder:
         self._modules = Modules(self._values)
         self._chains = Chains(self._values, self._closures)
         self._gradients = Gradients(notes)
+        self._discarded = Discarded()
         self.draws: list[Draw] = []
+        # The optimizers whose state the code got from a method of theirs, and whether it reads attributes by name, of
+        # which no guard knows.
+        self._asked: set[int] = set()
+        self._asks_by_name = False
         self.fresh: set[int] = set()
         self.effects, self.checks, self.warned = notes.effects, notes.checks, notes.warned
         self.arguments, self.tensors = notes.arguments, notes.tensors
@@ -102,7 +109,7 @@ class Recorder:
         self._add_arguments(pytree.tree_leaves((args, kwargs)))
         modes = Modes()
         before = pytree.tree_flatten((args, kwargs))
-        with self.watching():
+        with self.watching(), self._discarded.watched():
             result = self.function(*args, **kwargs)
         boundary.check_arguments(before, pytree.tree_flatten((args, kwargs)))
         for what in modes.restore():
@@ -163,6 +170,8 @@ class Recorder:
             name = getattr(arg, "__name__", "")
             if name in outside.DRAWS:
                 self._add_draw(name, frame)
+            if name in _BY_NAME and is_user_file(frame.f_code.co_filename):
+                self._asks_by_name = True
             what = outside.unrepeatable_call(arg, frame)
             if what is not None and (caller := user_frame(frame)) is not None:
                 self.notes.warn(what, caller.f_code.co_filename, caller.f_lineno)
@@ -245,6 +254,10 @@ class Recorder:
         """An optimizer is used."""
         self.uses(frame.f_locals["self"])
 
+    def enter_state(self, frame: types.FrameType) -> None:
+        """A method that reads all state of an optimizer."""
+        self._asked.add(id(frame.f_locals["self"]))
+
     def enter_whole_module(self, frame: types.FrameType) -> None:
         """A method that reads all parts of a module."""
         module = frame.f_locals.get("self")
@@ -270,6 +283,10 @@ class Recorder:
         """An optimizer is used: its parameters are read."""
         self.notes.optimizer(optimizer)
 
+    def may_know_state(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the code may have read the state of an optimizer so far, without a guard of it."""
+        return self._asks_by_name or id(optimizer) in self._asked
+
     def reads_whole(self, module: torch.nn.Module) -> None:
         """All of a module's tree is read, without a call of it."""
         self._modules.read_as_called(module)
@@ -287,6 +304,10 @@ class Recorder:
     def sets_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
         """Whether the code, rather than an eager thread, set the `.grad` of a leaf."""
         return self._gradients.is_set(leaf, before)
+
+    def discards_gradient(self, leaf: Tensor, before: Tensor | None) -> bool:
+        """Whether the code does the same with and without the gradient that a leaf had before: it discards it."""
+        return self._discarded.contains(leaf, before)
 
     def uses_gradients(self) -> bool:
         """Whether the code may read or clear a leaf's `.grad`."""
@@ -357,6 +378,7 @@ _Handler: TypeAlias = Callable[[Recorder, types.FrameType], None]
 _FUNCTIONS: dict[types.CodeType, _Handler] = {
     **dict.fromkeys(READ_ALL, Recorder.enter_whole_module),
     **dict.fromkeys(OPTIMIZER, Recorder.enter_optimizer),
+    **dict.fromkeys(READ_STATE, Recorder.enter_state),
     torch.nn.Module.__getattr__.__code__: Recorder.enter_getattr,
     torch.nn.Module._call_impl.__code__: Recorder.enter_module,
     torch.nn.Module.__setattr__.__code__: Recorder.enter_setattr,

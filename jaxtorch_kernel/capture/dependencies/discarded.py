@@ -1,0 +1,98 @@
+"""Finds the leaves whose `.grad` the traced code discards before it reads it.
+
+Most training steps begin with `optimizer.zero_grad()`. Whether a leaf had a gradient before is then irrelevant, so the
+program of the first call, when no leaf has one, is also that of the second.
+
+While code is traced, `torch.Tensor.grad` is a property that notes the code's first access to the gradient of each leaf.
+An assignment discards the old gradient, and so does torch's `zero_grad`, which asks whether there is one before it
+assigns None. Every other access may decide what the code does next. Backward passes read gradients in C++, unseen; but
+the code learns what they found only by an access of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...base.replaced import Replaced
+
+Tensor = torch.Tensor
+
+_READ = object()
+_gradient: Any = Tensor.grad  # torch's own descriptor
+_OURS = __name__.partition(".")[0]
+_CLEARING = {
+    inspect.unwrap(function).__code__
+    for function in (torch.nn.Module.zero_grad, torch.optim.Optimizer.zero_grad)
+}
+
+
+class Discarded:
+    """The gradients that one run of traced code discards unread."""
+
+    def __init__(self) -> None:
+        # By the identity of a tensor: the gradient that the code discarded by its first access.
+        self._first: dict[int, object] = {}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note the accesses of this thread."""
+        _open.discarded.append(self)
+        try:
+            with _property.applied():
+                yield
+        finally:
+            _open.discarded.remove(self)
+
+    def contains(self, leaf: Tensor, before: Tensor | None) -> bool:
+        """Whether the code discarded the gradient that a leaf had before, or would have discarded one."""
+        return self._first.get(id(leaf), _READ) is before
+
+    def accessed(self, tensor: Tensor, gradient: object) -> None:
+        """The code accessed `.grad`. `gradient`: what was there, if it is discarded."""
+        self._first.setdefault(id(tensor), gradient)
+
+
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.discarded: list[Discarded] = []
+
+
+_open = _Open()
+
+
+def _note(tensor: Tensor, discards: bool, frame: types.FrameType) -> None:
+    if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
+        gradient = _gradient.__get__(tensor) if discards else _READ
+        for some in _open.discarded:
+            some.accessed(tensor, gradient)
+
+
+def _get(tensor: Tensor) -> Any:
+    if _open.discarded:
+        frame = sys._getframe(1)
+        clears = frame.f_code in _CLEARING and bool(frame.f_locals["set_to_none"])
+        _note(tensor, clears, frame)
+    return _gradient.__get__(tensor)
+
+
+def _set(tensor: Tensor, gradient: Tensor | None) -> None:
+    if _open.discarded:
+        _note(tensor, True, sys._getframe(1))
+    _gradient.__set__(tensor, gradient)
+
+
+def _delete(tensor: Tensor) -> None:
+    if _open.discarded:
+        _note(tensor, True, sys._getframe(1))
+    _gradient.__delete__(tensor)
+
+
+_property = Replaced((Tensor, "grad", property(_get, _set, _delete)))
