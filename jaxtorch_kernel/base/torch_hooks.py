@@ -122,6 +122,9 @@ TABLE = {
             ("maybeExchangeDevice", "device_index"),
         )
     },
+    "torch.optim.Adam._init_group": Hook(
+        "creates the state of an optimizer", without="a training step is traced twice"
+    ),
     # Autograd.
     "torch.autograd.forward_ad._current_level": Hook("reports whether forward-mode AD is active"),
     "torch._C._autograd._get_sequence_nr": Hook("numbers the nodes of a backward pass"),

@@ -12,6 +12,7 @@ import torch
 from torch._C import DispatchKey
 
 from jaxtorch.base import hooks, torch_private, torch_views
+from jaxtorch.capture.optimizer_state import create_state
 
 
 def test_create_empty_tensor_makes_a_plain_tensor_of_the_device() -> None:
@@ -50,6 +51,25 @@ def test_an_alias_is_of_the_kind_of_its_base() -> None:
     for view, base in zip(views, [tensor, inside] * 2, strict=True):
         assert view.untyped_storage() is base.untyped_storage()
         assert (view.shape, view.stride(), view.storage_offset()) == ((3,), (2,), 7)
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in vars(torch.optim).values() if hasattr(k, "_init_group")], ids=str
+)
+def test_the_state_that_an_optimizer_creates_before_its_step(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizers = [kind([torch.nn.Parameter(torch.ones(2, 3))], **options) for _ in range(2)]
+    states = []
+    for optimizer, create in zip(optimizers, (create_state, kind.step), strict=True):
+        (p,) = optimizer.param_groups[0]["params"]
+        p.grad = torch.ones(2, 3)
+        create(optimizer)
+        state = optimizer.state[p]
+        states.append({k: getattr(v, "shape", None) for k, v in state.items() if v is not None})
+    if kind is not torch.optim.SGD:  # it creates its momentum after the step: see `add_momentum`
+        assert states[0] == states[1]
 
 
 def test_a_made_storage_reports_size_and_an_address_of_its_own() -> None:

@@ -15,7 +15,8 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,6 @@ from ...base.replaced import Replaced
 
 Tensor = torch.Tensor
 
-_READ = object()
 _gradient: Any = Tensor.grad  # torch's own descriptor
 _OURS = __name__.partition(".")[0]
 _CLEARING = {
@@ -34,12 +34,22 @@ _CLEARING = {
 }
 
 
+def _none() -> None:
+    """There was no gradient."""
+
+
+def _read() -> object:
+    """The code may have used the gradient."""
+    return _read
+
+
 class Discarded:
     """The gradients that one run of traced code discards unread."""
 
     def __init__(self) -> None:
-        # By the identity of a tensor: the gradient that the code discarded by its first access.
-        self._first: dict[int, object] = {}
+        # By the identity of a tensor: finds the gradient that the code discarded by its first access. The references
+        # are weak: a tensor that outlives the trace would be a result of it.
+        self._first: dict[int, Callable[[], object]] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -53,10 +63,12 @@ class Discarded:
 
     def contains(self, leaf: Tensor, before: Tensor | None) -> bool:
         """Whether the code discarded the gradient that a leaf had before, or would have discarded one."""
-        return self._first.get(id(leaf), _READ) is before
+        first = self._first.get(id(leaf), _read)
+        # A reference to a gradient that is gone gives None, too.
+        return first is _none if before is None else first() is before
 
-    def accessed(self, tensor: Tensor, gradient: object) -> None:
-        """The code accessed `.grad`. `gradient`: what was there, if it is discarded."""
+    def accessed(self, tensor: Tensor, gradient: Callable[[], object]) -> None:
+        """The code accessed `.grad`. `gradient`: finds what was there, if it is discarded."""
         self._first.setdefault(id(tensor), gradient)
 
 
@@ -70,7 +82,10 @@ _open = _Open()
 
 def _note(tensor: Tensor, discards: bool, frame: types.FrameType) -> None:
     if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
-        gradient = _gradient.__get__(tensor) if discards else _READ
+        gradient = _read
+        if discards:
+            there = _gradient.__get__(tensor)
+            gradient = _none if there is None else weakref.ref(there)
         for some in _open.discarded:
             some.accessed(tensor, gradient)
 
