@@ -30,6 +30,7 @@ from torch.optim.optimizer import (
 
 from ..device.optimizers import closure_of, is_fusible, move_counts
 from ..device.sharded_optimizers import shard_state
+from ..dispatch import pausing
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
 from ..storage.buffer import Buffer, buffer_of, wrap
@@ -333,7 +334,7 @@ class Optimizers:
         complete = id(optimizer) in self._older and closure_of(args, kwargs) is None
         asked = self._recorder is None or self._recorder.may_know_state(optimizer)
         if complete and not asked and _can_create_state(optimizer):
-            with tracing.outside():
+            with tracing.outside(), pausing.paused():
                 add_momentum(optimizer)
                 create_state(optimizer)
                 shard_state(optimizer)

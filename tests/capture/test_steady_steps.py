@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,7 @@ def train(make: Make, **options: Any) -> int:
 
     step = jaxtorch.jit(lambda x: body(models[0], ours, x), name="steady")
     count = len(stats.compiled)
+    warnings.filterwarnings("error", "captured code")  # about what the step itself does not do
     for x in torch.randn(4, 6, 4).to("jax"):
         torch.testing.assert_close(step(x), body(models[1], theirs, x).detach())
         for p, q in zip(*(m.state_dict().values() for m in models), strict=True):
