@@ -60,14 +60,15 @@ def synchronize(device: Device = None) -> None:
 
 
 def finish() -> None:
-    """At the end of the process, wait for what still runs; a second Ctrl-C ends the wait.
+    """At the end of the process, wait for what still runs; Ctrl-C ends the wait.
 
     C++ destroys its globals then, and a program that XLA's threads still run would read them: a segmentation fault. JAX
-    waits for them only if nothing holds its arrays any more, but tensors in C++ may live on.
+    waits for them only if nothing holds its arrays any more, but tensors in C++ may live on. Beside other processes it
+    does not wait: a collective never ends if one of them is gone.
     """
     import jax
 
-    if fork.forked:
+    if fork.forked or jax.process_count() > 1:
         return
     with contextlib.suppress(Exception, KeyboardInterrupt):
         for array in jax.live_arrays():

@@ -344,7 +344,7 @@ def _end(started: ipyparallel.Cluster, directory: str) -> None:
     for one in family:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-    psutil.wait_procs(family, timeout=5)
+    psutil.wait_procs(family, timeout=30)  # a loaded machine takes its time to free their memory
     with suppress(Exception):  # it removes its files; the processes are gone
         started.stop_cluster_sync()
     shutil.rmtree(directory, ignore_errors=True)
