@@ -224,7 +224,8 @@ def test_a_whole_step_is_one_program_and_trains_as_eagerly() -> None:
     step = jaxtorch.jit(lambda x: body(0, x))
     for x in torch.randn(5, 6, 4, device="jax"):
         torch.testing.assert_close(step(x.clone()), body(1, x).detach())
-    assert step.cache_info().misses == 1
+    # The step names both optimizers, and those of the other model get gradients after its first call.
+    assert step.cache_info().misses == 2
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(p, q)
 
