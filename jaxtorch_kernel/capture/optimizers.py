@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -33,9 +32,8 @@ from ..device.sharded_optimizers import shard_state
 from ..dispatch import pausing
 from ..programs import tracing
 from ..programs.trees import is_device_tensor
-from ..storage.buffer import Buffer, buffer_of, wrap
+from ..storage.buffer import Buffer, buffer_of
 from ..storage.hollow import is_hollow
-from ..storage.transfer import put
 from .dependencies.guard import Change
 from .dependencies.recorder import Recorder
 from .dependencies.tokens import token
@@ -49,39 +47,11 @@ from .optimizer_state import (
     state_values,
     tensor_ids,
 )
+from .rates import Rate
 
 Tensor = torch.Tensor
 Group = dict[str, Any]  # a parameter group: `params`, and the settings of the optimizer's class
 State = dict[Tensor, object]  # the state of an optimizer, by parameter
-
-
-class Rate:
-    """A learning rate that a program takes as an operand: read from its group before each run."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, index: int):
-        self.optimizer = weakref.ref(optimizer)
-        self.index = index
-        group = optimizer.param_groups[index]
-        self.value = float(group["lr"])
-        wide = any(p.dtype.to_real() == torch.float64 for p in group["params"])
-        self.dtype = np.dtype(np.float64 if wide else np.float32)
-        array, spec = put(np.array(self.value, self.dtype))
-        self.tensor = wrap(array, spec, (), torch.float64 if wide else torch.float32)
-
-    @property
-    def buffer(self) -> Buffer:
-        """The buffer that the program reads."""
-        return buffer_of(self.tensor)
-
-    def refresh(self) -> None:
-        """Read the group's current value."""
-        optimizer = self.optimizer()
-        if optimizer is None:
-            return
-        value = float(optimizer.param_groups[self.index]["lr"])
-        if value != self.value:
-            self.value = value
-            self.buffer.array = put(np.array(value, self.dtype))[0]
 
 
 class UsedOptimizer:

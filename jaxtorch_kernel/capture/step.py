@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
-from operator import attrgetter
 from typing import Any
 
 import jax
@@ -43,6 +42,7 @@ from .dependencies.landings import Landing
 from .dependencies.record import Record, recording
 from .dependencies.recorder import Recorder
 from .errors import CaptureError
+from .gradient_changes import GradientChange, any_hooks, hooks_of
 from .inputs import arguments_first
 from .optimizers import Optimizers
 from .reach import reachable, tensors_in_reach
@@ -52,50 +52,6 @@ from .sharing import NeedsOffset, check_parts
 from .signature import Arguments, Leaves
 
 Tensor = torch.Tensor
-
-
-class GradientChange:
-    """A leaf whose `.grad` the code set.
-
-    Attributes:
-        leaf: a weak reference to it.
-        had: whether it had a gradient before; None if that does not matter.
-        after: its gradient afterwards if the code did not create it: None, or a tensor that existed before.
-        exchanged: whether the code replaced the old gradient by `after`. Each run creates again what the code created.
-        hooks: the leaf's hooks, by identity.
-    """
-
-    def __init__(
-        self,
-        leaf: Tensor,
-        before: Tensor | None,
-        after: Tensor | None,
-        created: bool,
-        discarded: bool = False,
-    ):
-        self.leaf = weakref.ref(leaf)
-        # An old gradient that the code discards and sets again must be there.
-        discarded &= after is None or after is not before
-        self.had = None if discarded else before is not None
-        self.exchanged = not created and (after is not before or discarded)
-        self.after = after if self.exchanged else None
-        self.hooks = hooks_of(leaf)
-
-    def set(self, gradient: Tensor | None) -> None:
-        """Set the leaf's gradient."""
-        leaf = self.leaf()
-        if leaf is not None:
-            leaf.grad = gradient
-
-
-def hooks_of(leaf: Tensor) -> tuple[int, ...]:
-    """The hooks that torch's engine runs for a leaf, by identity."""
-    tables = leaf._backward_hooks, leaf._post_accumulate_grad_hooks
-    return tuple(id(hook) for table in tables if table for hook in table.values())
-
-
-_backward_hooks = attrgetter("_backward_hooks")
-_accumulated_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 class InitialValue:
@@ -211,8 +167,7 @@ class Step(Replay):
         if [grad.leaf().grad is not None for grad in self._minds] != self._had_gradients:  # type: ignore[union-attr]
             return False
         leaves: list[Any] = [grad.leaf() for grad in self.gradients]
-        hooked = any(map(_backward_hooks, leaves)) or any(map(_accumulated_hooks, leaves))
-        same = not (hooked or self._is_hooked) or all(
+        same = not (any_hooks(leaves) or self._is_hooked) or all(
             hooks_of(leaf) == grad.hooks for leaf, grad in zip(leaves, self.gradients, strict=True)
         )
         return same and self.guards.hold() and self.optimizers.hold()
