@@ -70,11 +70,18 @@ def test_a_training_step(shell: Any, capsys: Any, optimizer: str) -> None:
 
 
 def test_the_second_trace_says_why(shell: Any, capsys: Any) -> None:
-    run(shell, SETUP.format("AdamW(model.parameters(), lr=0.01)"))
+    dampened = "SGD(model.parameters(), lr=0.01, momentum=0.9, dampening=0.5)"
+    run(shell, SETUP.format(dampened))
     magic_output(shell, capsys, "%%jit" + STEP)
     assert "state created by its first run (optimizer state) is now an input" in magic_output(
         shell, capsys, "%%jit" + STEP
     )
+    assert magic_output(shell, capsys, "%%jit" + STEP).startswith("jit: cached")
+
+
+def test_an_ordinary_step_is_traced_once(shell: Any, capsys: Any) -> None:
+    run(shell, SETUP.format("AdamW(model.parameters(), lr=0.01)"))
+    assert magic_output(shell, capsys, "%%jit" + STEP).startswith("jit: traced")
     assert magic_output(shell, capsys, "%%jit" + STEP).startswith("jit: cached")
 
 
