@@ -75,39 +75,49 @@ class Discarded:
 class _Open(threading.local):
     def __init__(self) -> None:
         self.discarded: list[Discarded] = []
+        self.inside = (
+            False  # an access is running: a mode of torch's repeats it from a function of its own
+        )
 
 
 _open = _Open()
 
 
-def _note(tensor: Tensor, discards: bool, frame: types.FrameType) -> None:
-    if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
-        gradient = _read
-        if discards:
-            there = _gradient.__get__(tensor)
-            gradient = _none if there is None else weakref.ref(there)
-        for some in _open.discarded:
-            some.accessed(tensor, gradient)
+@contextmanager
+def _access(tensor: Tensor, discards: bool, frame: types.FrameType) -> Iterator[None]:
+    """Note an access to `.grad` by the code of a frame, unless it is part of another one."""
+    if _open.inside or not _open.discarded:
+        yield
+        return
+    _open.inside = True
+    try:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
+            gradient = _read
+            if discards:
+                there = _gradient.__get__(tensor)
+                gradient = _none if there is None else weakref.ref(there)
+            for some in _open.discarded:
+                some.accessed(tensor, gradient)
+        yield
+    finally:
+        _open.inside = False
 
 
 def _get(tensor: Tensor) -> Any:
-    if _open.discarded:
-        frame = sys._getframe(1)
-        clears = frame.f_code in _CLEARING and bool(frame.f_locals["set_to_none"])
-        _note(tensor, clears, frame)
-    return _gradient.__get__(tensor)
+    frame = sys._getframe(1)
+    clears = frame.f_code in _CLEARING and bool(frame.f_locals["set_to_none"])
+    with _access(tensor, clears, frame):
+        return _gradient.__get__(tensor)
 
 
 def _set(tensor: Tensor, gradient: Tensor | None) -> None:
-    if _open.discarded:
-        _note(tensor, True, sys._getframe(1))
-    _gradient.__set__(tensor, gradient)
+    with _access(tensor, True, sys._getframe(1)):
+        _gradient.__set__(tensor, gradient)
 
 
 def _delete(tensor: Tensor) -> None:
-    if _open.discarded:
-        _note(tensor, True, sys._getframe(1))
-    _gradient.__delete__(tensor)
+    with _access(tensor, True, sys._getframe(1)):
+        _gradient.__delete__(tensor)
 
 
 _property = Replaced((Tensor, "grad", property(_get, _set, _delete)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def _traces(first: str, given: str = "") -> int:
     return step.cache_info().misses
 
 
+@pytest.mark.parametrize("mode", [False, True], ids=["", "under a default device"])
 @pytest.mark.parametrize(
     "first",
     [
@@ -44,8 +46,9 @@ def _traces(first: str, given: str = "") -> int:
         "y = model(x); opt.zero_grad()",
     ],
 )
-def test_one_trace_if_old_gradients_are_discarded(first: str) -> None:
-    assert _traces(first) == 1
+def test_one_trace_if_old_gradients_are_discarded(first: str, mode: bool) -> None:
+    with torch.device("jax") if mode else contextlib.nullcontext():  # `%jax on` sets it, too
+        assert _traces(first) == 1
 
 
 @pytest.mark.parametrize(
