@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import torch
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -304,7 +305,7 @@ class Optimizers:
         complete = id(optimizer) in self._older and closure_of(args, kwargs) is None
         asked = self._recorder is None or self._recorder.may_know_state(optimizer)
         if complete and not asked and _can_create_state(optimizer):
-            with tracing.outside(), pausing.paused():
+            with tracing.outside(), pausing.paused(), jax.ensure_compile_time_eval():
                 add_momentum(optimizer)
                 create_state(optimizer)
                 shard_state(optimizer)
