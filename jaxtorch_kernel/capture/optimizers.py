@@ -5,7 +5,8 @@ step count, which torch stores on the CPU. Tracing would turn them into constant
 optimizer that steps in a trace:
 
 * the learning rate in each parameter group becomes a tensor (`Rate`), which gets the group's number before each run;
-* the optimizer runs with torch's `capturable=True`, and its step count moves to the device.
+* the optimizer runs with torch's `capturable=True`, and its step count moves to the device;
+* the state that torch's optimizer lacks is created, outside the trace, so that one trace serves all calls.
 
 After the step the groups are restored, so that other code still reads Python numbers. An optimizer that needs its
 learning rate as a number is traced with a number (`rates=False`). Everything else that decides what an optimizer does
@@ -274,6 +275,8 @@ class Optimizers:
     ) -> None:
         if threading.get_ident() != self._thread:
             return
+        # A closure has yet to compute the gradients that what follows depends on.
+        closure = closure_of(args, kwargs)
         known = self.used.setdefault(id(optimizer), UsedOptimizer(optimizer))
         first = id(optimizer) not in self._prepared
         rates = self._prepared.setdefault(id(optimizer), {})
@@ -299,10 +302,9 @@ class Optimizers:
                 self._set(group, "lr", rates[index].tensor)
             if first:
                 move_counts(optimizer, group)
-            # A closure has yet to compute the gradients that the choice depends on.
-            if closure_of(args, kwargs) is None and is_fusible(optimizer, group):
+            if closure is None and is_fusible(optimizer, group):
                 self._set(group, "fused", True)
-        complete = id(optimizer) in self._older and closure_of(args, kwargs) is None
+        complete = id(optimizer) in self._older and closure is None
         asked = self._recorder is None or self._recorder.may_know_state(optimizer)
         if complete and not asked and _can_create_state(optimizer):
             with tracing.outside(), pausing.paused(), jax.ensure_compile_time_eval():

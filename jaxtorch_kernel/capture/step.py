@@ -164,7 +164,7 @@ class Step(Replay):
 
     def holds(self) -> bool:
         # A leaf that no longer exists is None; the AttributeError is caught in `live_buffers`.
-        if [grad.leaf().grad is not None for grad in self._minds] != self._had_gradients:  # type: ignore[union-attr]
+        if [grad.leaf().grad is not None for grad in self._minds] != self._had_gradients:  # type: ignore[union-attr]  # as above
             return False
         leaves: list[Any] = [grad.leaf() for grad in self.gradients]
         same = not (any_hooks(leaves) or self._is_hooked) or all(

@@ -22,13 +22,17 @@ from ..storage.placement import Device
 from . import fork
 
 
-def _pending() -> list[Any]:
-    """The live arrays of this process that are not computed yet. Deferred calls are launched first."""
+def _computing() -> list[Any]:
+    """The live arrays of this process that are not computed yet."""
     import jax
 
-    pending.flush()
-
     return [a for a in jax.live_arrays() if not a.is_deleted() and not a.is_ready()]
+
+
+def _pending() -> list[Any]:
+    """As `_computing`, after deferred calls were launched."""
+    pending.flush()
+    return _computing()
 
 
 def _wait(array: Any) -> None:
@@ -71,9 +75,8 @@ def finish() -> None:
     if fork.forked or jax.process_count() > 1:
         return
     with contextlib.suppress(Exception, KeyboardInterrupt):
-        for array in jax.live_arrays():
-            if not array.is_deleted() and not array.is_ready():
-                array.block_until_ready()
+        for array in _computing():
+            _wait(array)
 
 
 class _Watcher:

@@ -99,7 +99,7 @@ class Filling:
         key = tuple(call.key)
         if not self.budget.is_left(key):
             return None
-        made = self._written(call) if self.signature.written else self._fresh(call)
+        made = self._written(call, key) if self.signature.written else self._fresh(call, key)
         if made is None:
             self.budget.use_up(key)
             return None
@@ -107,10 +107,9 @@ class Filling:
         self.budget.spend(key, nbytes)
         return result
 
-    def _fresh(self, call: Call) -> tuple[Tensor, int] | None:
+    def _fresh(self, call: Call, key: object) -> tuple[Tensor, int] | None:
         """A new tensor and its size in bytes."""
         where = call.buffers[0].spec.placement if call.buffers else placement.current()
-        key = tuple(call.key)
         if key not in self._known:
             size_and_dtype = self._checked(call, where)
             if size_and_dtype is None:
@@ -138,15 +137,13 @@ class Filling:
             return None
         return tuple(meta.shape), meta.dtype
 
-    def _written(self, call: Call) -> tuple[Tensor, int] | None:
+    def _written(self, call: Call, key: object) -> tuple[Tensor, int] | None:
         """The tensor that the call fills, if it is all of its buffer, and its size in bytes."""
         (target,), (buffer,) = call.tensors, call.buffers
         spec = buffer.spec
         if not isinstance(spec.placement, SingleDeviceSharding) or not covers_buffer(target):
             return None
-        if to_numpy(target.dtype) != spec.dtype or not self.budget.is_left(
-            tuple(call.key), spec.nbytes
-        ):
+        if to_numpy(target.dtype) != spec.dtype or not self.budget.is_left(key, spec.nbytes):
             return None
         array, _ = put(self._filled(call, spec.shape, target.dtype), spec.placement)
         buffer.write(array, spec)

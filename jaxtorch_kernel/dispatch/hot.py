@@ -85,7 +85,7 @@ def hot_path(find: Callable[[], Kernel]) -> Kernel:
         if program is None:
             return general(*args)
         if recorder is not None:
-            made = recorder.hot(program, args, operands, letter)  # type: ignore[arg-type]  # the buffers
+            made = recorder.hot(program, args, operands, letter)  # type: ignore[arg-type]  # its operands are buffers
             return general(*args) if made is NotImplemented else made
         if not program.quick:
             return general(*args)

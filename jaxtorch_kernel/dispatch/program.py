@@ -144,18 +144,16 @@ class Program:
             operands: tracers.
             constants: the operands after them, whose values are known: starts of views, and numbers.
         """
-        key = tuple([constant.tobytes() for constant in constants])
-        known = key in self._copied
-        if not all(map(is_jaxpr_tracer, operands)) or not (
-            known or len(self._copied) < _MOST_COPIED
-        ):
-            return self.inner_function(*operands, *constants)
-        if not known:
-            self._copied[key] = jax.jit(
-                lambda *operands: self.inner_function(*operands, *constants), inline=True
-            )
-            return self.inner_function(*operands, *constants)
-        return self._copied[key](*operands)
+        if all(map(is_jaxpr_tracer, operands)):
+            key = tuple([constant.tobytes() for constant in constants])
+            copied = self._copied.get(key)
+            if copied is not None:
+                return copied(*operands)
+            if len(self._copied) < _MOST_COPIED:
+                self._copied[key] = jax.jit(
+                    lambda *operands: self.inner_function(*operands, *constants), inline=True
+                )
+        return self.inner_function(*operands, *constants)
 
     def _from_blocks(self, *operands: Operand) -> tuple[jax.Array, ...]:
         """As `function`, with blocks of random bits in place of the key, and without a next key."""

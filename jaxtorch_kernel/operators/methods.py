@@ -63,10 +63,10 @@ def __jax_array__(self: Tensor) -> jax.Array:
 
 def __repr__(self: Tensor, *, tensor_contents: str | None = None) -> str:
     if not placement.any_mesh or not _is_jax(self) or tensor_contents is not None:
-        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # torch has it
+        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # missing in torch's stub
     buffer = attached(self.untyped_storage())
     if buffer is None or buffer.spec.placement.is_fully_addressable or tracing.active():
-        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # torch has it
+        return _repr(self, tensor_contents=tensor_contents)  # type: ignore[call-arg]  # missing in torch's stub
     if placement.is_readable(buffer.spec.placement):
         copy = self.detach().cpu().to(self.device).requires_grad_(self.requires_grad)
         return _repr(copy)

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from ...base.replaced import Replaced
+from .frames import is_own
 
 Tensor = torch.Tensor
 
 _gradient: Any = Tensor.grad  # torch's own descriptor
-_OURS = __name__.partition(".")[0]
 _CLEARING = {
     inspect.unwrap(function).__code__
     for function in (torch.nn.Module.zero_grad, torch.optim.Optimizer.zero_grad)
@@ -75,9 +75,8 @@ class Discarded:
 class _Open(threading.local):
     def __init__(self) -> None:
         self.discarded: list[Discarded] = []
-        self.inside = (
-            False  # an access is running: a mode of torch's repeats it from a function of its own
-        )
+        # An access is running: a mode of torch's repeats it from a function of its own.
+        self.inside = False
 
 
 _open = _Open()
@@ -91,7 +90,7 @@ def _access(tensor: Tensor, discards: bool, frame: types.FrameType) -> Iterator[
         return
     _open.inside = True
     try:
-        if frame.f_globals.get("__name__", "").partition(".")[0] != _OURS:
+        if not is_own(frame):
             gradient = _read
             if discards:
                 there = _gradient.__get__(tensor)

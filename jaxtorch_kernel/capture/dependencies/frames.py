@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import os
 import types
 from collections.abc import Callable
 
@@ -44,6 +45,14 @@ READ_ALL = frozenset(
     _code(getattr(torch.nn.Module, name))
     for name in ("_named_members", "named_modules", "named_children", "state_dict", "_apply")
 )
+_JAXTORCH = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def is_own(frame: types.FrameType) -> bool:
+    """Whether a frame runs code of this package."""
+    return frame.f_code.co_filename.startswith(_JAXTORCH)
+
+
 READ_STATE = [
     _code(getattr(torch.optim.Optimizer, name)) for name in ("state_dict", "__getstate__")
 ]

@@ -38,7 +38,7 @@ from .discarded import Discarded
 from .excluded import NOTHING
 from .fetch import contents_of, ref, strong
 from .followed import Owner, owner_of
-from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, user_frame, user_line
+from .frames import OPTIMIZER, READ_ALL, READ_STATE, increments, is_own, user_frame, user_line
 from .gradients import Gradients
 from .modules import Modules
 from .notes import Notes
@@ -48,9 +48,9 @@ from .values import Values
 Tensor = torch.Tensor
 
 _FUNCTIONAL = torch.nn.functional.__file__  # its functions wrap functions in C that draw
+# What reads attributes by a name, which no bytecode shows.
 _BY_NAME = frozenset({"getattr", "vars", "__getattribute__"})
 _NEW_PARAMETER = torch.nn.Parameter.__new__.__code__
-_JAXTORCH = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Draw(NamedTuple):
@@ -264,7 +264,7 @@ class Recorder:
         caller = frame.f_back
         while caller is not None and caller.f_code in READ_ALL:
             caller = caller.f_back
-        internal = caller is not None and caller.f_code.co_filename.startswith(_JAXTORCH)
+        internal = caller is not None and is_own(caller)
         if internal or not isinstance(module, torch.nn.Module):
             return
         if not self.notes.is_created(module):
