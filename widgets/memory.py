@@ -176,7 +176,9 @@ class ProgramMemoryView(PageView):
         self.program, self.memory, self.buffers = program, program.memory(), list(buffers)
 
     def page(self) -> Page:
-        name = f"{self.program.name} (#{self.program.id})"
+        program = self.program
+        # What `lower` returned has no number; its title names the device.
+        name = f"{program.name} (#{program.id})" if program.id > 0 else program.title
         if self.memory is None:
             return Page(f"{name}: its memory is no longer known to XLA")
         rows = buffer_rows(self.buffers)

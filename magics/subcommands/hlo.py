@@ -8,11 +8,10 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 from IPython.display import display
 
-from jaxtorch.capture.lowering import Executable, Lowered
-from jaxtorch.insight.elsewhere import LoweredInfo, info_of, info_of_compiled
+from jaxtorch.insight.elsewhere import LoweredInfo, info_of
 from jaxtorch.insight.hlo.listing import STAGES
 from jaxtorch.insight.hlo.reading import Reading
-from jaxtorch.insight.programs import ProgramInfo, latest, program, programs
+from jaxtorch.insight.programs import ProgramInfo, latest, programs
 from jaxtorch.widgets.diff import DiffView
 from jaxtorch.widgets.hlo import HloView
 from jaxtorch.widgets.hlo_format import full_text
@@ -23,7 +22,7 @@ from .. import elsewhere
 from ..cell_magics import CellMagics
 from ..ran import noting_runs, shown_of
 from ..report import read_cell
-from .programs import runnable_names
+from .programs import find, runnable_names, sentence
 from .table import Invocation, subcommand
 
 
@@ -73,7 +72,7 @@ def hlo(call: Invocation) -> View | None:
     try:
         readings = [Reading(one) for one in chosen]
     except LookupError as error:
-        raise UsageError(_sentence(error)) from None
+        raise UsageError(sentence(error)) from None
     if arguments.save is not None:
         _save(arguments.save, full_text(readings[-1], arguments.stage))
         return None
@@ -87,8 +86,8 @@ def _chosen(call: Invocation, named: list[str], two: bool) -> list[ProgramInfo]:
     if len(named) > 2:
         raise UsageError("`%jax hlo` shows one program or compares two; more than two were given.")
     if len(named) == 2:
-        return [_find(call, name) for name in named]
-    info = _find(call, named[0]) if named else _latest()
+        return [find(call, name) for name in named]
+    info = find(call, named[0]) if named else _latest()
     if not two:
         return [info]
     versions = [p for p in programs() if p.name == info.name and p.part == info.part and p.alive]
@@ -114,19 +113,6 @@ def _on_targets(chosen: list[ProgramInfo], targets: list[str]) -> list[ProgramIn
     ]
 
 
-def _find(call: Invocation, name: str) -> ProgramInfo:
-    """The program with a name or a number, or the one that a variable of this name holds."""
-    value = call.shell.user_ns.get(name)
-    if isinstance(value, Executable):
-        return info_of_compiled(name, value)
-    if isinstance(value, Lowered):
-        raise UsageError(f"{name} is not compiled: `{name} = {name}.compile()` compiles it.")
-    try:
-        return program(name)
-    except LookupError as error:
-        raise UsageError(_sentence(error)) from None
-
-
 def _latest() -> ProgramInfo:
     info = latest()
     if info is None:
@@ -141,11 +127,6 @@ def _backward(info: ProgramInfo) -> ProgramInfo:
             f"{info.name} has no backward program yet: it is compiled at the first backward()."
         )
     return parts[-1]
-
-
-def _sentence(error: LookupError) -> str:
-    text = str(error.args[0])
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
 def _save(path: str, text: str) -> None:

@@ -9,11 +9,14 @@ from IPython.core.magic_arguments import argument
 from IPython.display import display
 
 from jaxtorch.insight.allocations import recorded
+from jaxtorch.insight.elsewhere import LoweredInfo
+from jaxtorch.insight.fit.report import fit
 from jaxtorch.insight.hlo.reading import Reading
 from jaxtorch.insight.memory import LiveArray, live_arrays
-from jaxtorch.insight.programs import latest, program
+from jaxtorch.insight.programs import latest
 from jaxtorch.insight.retainers import retainers
 from jaxtorch.storage.buffer import buffer_of
+from jaxtorch.widgets.fit import FitView
 from jaxtorch.widgets.memory import KeptView, MemoryView, ProgramMemoryView
 from jaxtorch.widgets.memory_timeline import MemoryTimelineView
 from jaxtorch.widgets.target import fit_view
@@ -21,13 +24,17 @@ from jaxtorch.widgets.view import View
 
 from .. import elsewhere
 from ..runnable import runnable, title_of
-from .programs import captured_names
+from .programs import captured_names, find
 from .table import Invocation, nearest, subcommand
 
 
 @subcommand(
     "memory",
-    argument("program", nargs="?", help="a compiled program: show its memory by buffer"),
+    argument(
+        "program",
+        nargs="?",
+        help="a compiled program, or a variable with what `lower(...).compile()` returned: show its memory by buffer",
+    ),
     argument(
         "--why",
         metavar="TENSOR",
@@ -55,15 +62,25 @@ def memory(call: Invocation) -> View:
         return KeptView(array, retainers(array.id, names))
     if arguments.program is None and arguments.target is None:
         return MemoryView(names)
-    try:
-        info = latest() if arguments.program is None else program(arguments.program)
-    except LookupError as error:
-        raise UsageError(f"`%jax memory`: {error}.") from None
+    info = latest() if arguments.program is None else find(call, arguments.program)
     if info is None:
         raise UsageError("Nothing has been compiled in this session yet: run a cell first.")
+    if isinstance(info, LoweredInfo):
+        return _of_compiled(info, arguments.target)
     if arguments.target is not None:
         return fit_view(elsewhere.compiled_for(info, [arguments.target])[0])
     return ProgramMemoryView(info, Reading(info).buffers if info.alive else ())
+
+
+def _of_compiled(info: LoweredInfo, target: str | None) -> View:
+    """The memory of what `lower(...).compile()` returned; on a chip, its fit report."""
+    if target is not None:
+        raise UsageError(
+            f"`--target` takes a program of the session; {info.name} is compiled for its target already."
+        )
+    if info.executable.target:
+        return FitView(fit(info.executable), info.name)
+    return ProgramMemoryView(info, Reading(info).buffers)
 
 
 def _of_cell(call: Invocation) -> MemoryTimelineView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
+from jaxtorch.insight.fit.report import fit
 from jaxtorch.insight.memory import cells
 from jaxtorch.magics.subcommands import memory
 from jaxtorch.widgets import devices
+from jaxtorch.widgets.fit import FitView
 from jaxtorch.widgets.memory_timeline import MemoryTimelineView
+
+from ..libtpu import needs_libtpu
 
 
 def run(shell: Any, code: str) -> Any:
@@ -110,7 +115,7 @@ def test_what_computes_an_array_is_computed_once(shell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("memory nosuchprogram", "no program is named 'nosuchprogram'"),
+        ("memory nosuchprogram", "No program is named 'nosuchprogram'"),
         ("memory --why nosuchname", "is not a tensor on the device"),
         ("memory f --why x", "not both"),
         ("devices nosuchname", "not defined"),
@@ -176,3 +181,32 @@ def test_a_call_that_failed_is_no_memory(shell: Any, call: str) -> None:
     assert isinstance(failed, torch.OutOfMemoryError)
     run(shell, "%jax memory")
     run(shell, "%%jax memory\ny = x + 1")
+
+
+def test_the_memory_of_a_compiled_variable(shell: Any) -> None:
+    run(
+        shell,
+        "import torch, jaxtorch\n"
+        "x = torch.ones(64, 64, device='jax')\n"
+        "lowered = jaxtorch.pure(lambda x: (x @ x).sin()).lower(x)\n"
+        "compiled = lowered.compile()",
+    )
+    text = shell.run_line_magic("jax", "memory compiled").text()
+    assert text.splitlines()[0].startswith("compiled for cpu: peak of ")
+    assert re.search(r"arguments +16.0 KiB", text), text  # 64 x 64 float32
+    with pytest.raises(UsageError, match=r"`lowered = lowered.compile\(\)`"):
+        shell.run_line_magic("jax", "memory lowered")
+    with pytest.raises(UsageError, match="compiled for its target already"):
+        shell.run_line_magic("jax", "memory compiled --target v5e:1x1")
+
+
+@needs_libtpu
+def test_the_memory_of_a_variable_compiled_for_a_chip_is_its_fit_report(shell: Any) -> None:
+    run(
+        shell,
+        "import torch, jaxtorch\n"
+        "x = torch.ones(64, 64, device='jax')\n"
+        "compiled = jaxtorch.pure(lambda x: x @ x).lower(x, target='v5e:1x1').compile()",
+    )
+    shown = shell.run_line_magic("jax", "memory compiled")
+    assert shown.text() == FitView(fit(shell.user_ns["compiled"]), "compiled").text()
