@@ -10,14 +10,13 @@ A window ends where a value is read, an optimizer has stepped, a captured functi
 Code without any of these ends its windows at `MOST_CALLS` calls, wherever that is. If the first call of such a window
 occurred again from the same stack, the code is a loop: from then on its windows end there.
 
-Recording pauses if it gains little: windows do not repeat (a new shape at each step), or are short (a value is read
-after each call). It is tried again after a number of optimizer steps or notebook cells that doubles each time.
+Recording pauses when it has cost more than it gained: windows do not repeat (a new shape at each step), or are short (a
+value is read after each call). It is tried again after a number of optimizer steps or notebook cells that doubles each time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
 
 # A window of fewer calls is not worth a program.
 LEAST_CALLS = 4
-_RECENT = 10
-# Recording pauses if windows have fewer calls than this, on average over the recent ones, counting those of programs.
-_LEAST_GAIN = 8
+# Recording a window costs about what a program of this many calls gains.
+_COST = 8
+# Recording pauses when it has lost this much: after five windows in a row that gain nothing. What long windows gained
+# before pays for short ones (a training step that then reads some values), up to ten of them.
+_MOST_LOSS, _MOST_CREDIT = 5 * _COST, 5 * _COST
 _UNION_AFTER = 2
 # The most stacks that one window looks at: each takes a few microseconds.
 _MOST_COMPARISONS = 16
@@ -61,7 +62,7 @@ class Policy:
         self._pause = pause
         self._cuts: set[Stack] = set()
         self.cuts_loops = False
-        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._balance = 0
         self.worker = Worker()
 
     # -- plans -----------------------------------------------------------------------------------------------------
@@ -139,8 +140,7 @@ class Policy:
 
     def _note(self, gain: int) -> None:
         """Note a window, with the number of its calls if it runs as one program, or is about to."""
-        self._recent.append(gain)
-        few = len(self._recent) == _RECENT and sum(self._recent) < _LEAST_GAIN * _RECENT
-        if self.pauses and few:
-            self._recent.clear()
+        self._balance = min(self._balance + gain - _COST, _MOST_CREDIT)
+        if self.pauses and self._balance <= -_MOST_LOSS:
+            self._balance = 0
             self._pause()

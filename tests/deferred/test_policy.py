@@ -67,6 +67,27 @@ def test_short_windows_pause() -> None:
     assert not switch.on, "two calls in a window gain nothing"
 
 
+def test_it_takes_few_rounds_to_pause() -> None:
+    x = torch.ones(3, device="jax")
+    rounds = 0
+    while switch.on and rounds < 100:
+        (x * 2).sum().item()
+        rounds += 1
+    assert rounds <= 6
+
+
+def test_a_step_whose_values_are_logged_does_not_pause() -> None:
+    x = torch.ones(3, device="jax")
+    for _ in range(20):
+        y = x
+        for _ in range(50):
+            y = (y * 2).sin()
+        for factor in range(8):
+            (y * factor).sum().item()
+        switch.boundary()
+    assert switch.on, "the long window gains more than the short ones cost"
+
+
 def test_a_thread_compiles_while_the_loop_goes_on() -> None:
     x = torch.ones(3, device="jax")
     switch.policy.worker.wait()
