@@ -36,7 +36,8 @@ import torch
 from ..base import torch_private as private
 from ..storage import pending
 from ..storage.buffer import Buffer, Spec, buffer_of
-from ..storage.placement import copied
+from ..storage.hollow import is_hollow
+from ..storage.placement import another
 from . import traced_buffer
 from .active_tensors import ActiveTensors
 from .site import line_of, origin
@@ -78,7 +79,6 @@ class Trace:
         # Captured buffers, each with its constant (outermost only).
         self.captured: list[tuple[Callable[[], Buffer | None], jax.Array]] = []
         self.constant_index: dict[int, int] = {}  # id of a buffer -> its index in `captured`
-        self.constants: set[int] = set()  # ids of the constants
         self.read_buffers: set[int] = set()  # ids of the buffers that an operator has read
         self.new_buffers: dict[int, weakref.ref[Buffer]] = {}
         # Whether a buffer is the state of an optimizer that steps here. If the trace created it, its initial value
@@ -144,10 +144,9 @@ class Trace:
         """The array that represents the buffer in the outermost jaxpr."""
         index = self.constant_index.get(id(buffer))
         if index is None or self.captured[index][0]() is not buffer:
-            array = buffer.array
-            if id(array) in self.constants:  # two buffers over one array need separate constants
-                array = copied(array)
-            self.constants.add(id(array))
+            # Two buffers may hold one array (`copy.deepcopy` copies at the first write), and JAX code that is called
+            # here may use it, too. Each needs a constant of its own, because buffers become inputs.
+            array = buffer.array if is_hollow(buffer.array) else another(buffer.array)
             index = self.constant_index[id(buffer)] = len(self.captured)
             self.captured.append((weakref.ref(buffer), array))
         return self.captured[index][1]

@@ -183,6 +183,14 @@ def copied(array: jax.Array) -> jax.Array:
         return array.copy()
 
 
+def another(array: jax.Array) -> jax.Array:
+    """Another array object over the same memory, where arrays are distinguished by identity."""
+    parts = [shard.data for shard in array.addressable_shards]
+    import jax
+
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
+
+
 def common(shardings: Iterable[Sharding], operator: str) -> Sharding | None:
     """The sharding on which an operator runs: on the mesh of its inputs if any is on one, else that of the first.
 
@@ -231,7 +239,8 @@ def moved(array: jax.Array | np.ndarray, sharding: Sharding) -> jax.Array:
             jax.device_put(array if sharding.is_fully_replicated else array[index], device)
             for device, index in sharding.addressable_devices_indices_map(array.shape).items()
         ]
-        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+        import jax
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
 
 
 def is_readable(sharding: Sharding) -> bool:

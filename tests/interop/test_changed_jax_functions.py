@@ -93,3 +93,13 @@ def test_a_torch_module_inside_a_jax_function_is_not_frozen() -> None:
         with torch.no_grad():
             linear.weight.mul_(factor)
             torch.testing.assert_close(jaxtorch.call_jax(f, x), linear(x))
+
+
+@pytest.mark.parametrize("door", [jaxtorch.pure, jaxtorch.jit])
+def test_an_array_of_jax_code_does_not_change_with_the_tensor_over_it(door: Any) -> None:
+    array = jnp.ones(3)
+    tensor, x = jaxtorch.to_torch(array, device="jax"), torch.zeros(3, device="jax")
+    captured = door(lambda x: jaxtorch.call_jax(lambda v: v + 10 * array, x) + tensor)
+    assert captured(x).tolist() == [11.0] * 3
+    tensor.add_(1)
+    assert captured(x).tolist() == [12.0] * 3

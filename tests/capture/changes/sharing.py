@@ -29,6 +29,22 @@ ROWS = [
     Row("a gradient under two names", "w = torch.ones(4, requires_grad=True)\nw.grad = x * 1\ng = w.grad",
         "w.grad.mul_(2)\nout = g + 1", ("w.grad = x * 1", "g = w.grad", "g = g.clone()"), watch=("g", "w.grad"),
         doors=JIT),
+    # -- copies that share one array until the first write --
+    Row("a deep copy", "import copy\nn = torch.ones(4)\nk = copy.deepcopy(n)", "out = x + n + 10 * k",
+        ("k.add_(1)", "n.add_(1)", "n = copy.deepcopy(k)", "k.mul_(2)"), doors=CAPTURES),
+    Row("a deep copy that is written", "import copy\nn = torch.zeros(())\nk = copy.deepcopy(n)",
+        "n.add_(1)\nk.copy_(n)\nout = x + k", ("k = copy.deepcopy(n)", "n.add_(5)"), watch=("n", "k"), doors=JIT),
+    Row("a deep copy whose original is written", "import copy\nn = torch.ones(4)\nk = copy.deepcopy(n)",
+        "n.add_(1)\nout = x + 10 * k", ("k.add_(1)", "k = copy.deepcopy(n)"), watch=("n", "k"), doors=JIT),
+    Row("a copy of a state dict", "import copy\nm = nn.BatchNorm1d(4)\nbefore = copy.deepcopy(m.state_dict())",
+        "out = x * m.running_var + before['running_var']", ("m.running_var.add_(1)", "before['running_var'].mul_(3)",
+        "m.load_state_dict(before)", "m.running_var.add_(1)"), doors=CAPTURES),
+    Row("an averaged model", "from torch.optim.swa_utils import AveragedModel\n"
+        "m = filled(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))\na = AveragedModel(m)",
+        "m(torch.stack([x, -x, 2 * x]))\na.update_parameters(m)\nout = a.module[0].weight * 1",
+        "nn.init.ones_(m[0].weight)", watch=("a.n_averaged", "a.module[0].weight", "m[1].running_mean"), doors=JIT),
+    Row("a clone of a storage", "n = torch.ones(4)\nk = torch.empty(0).set_(n.untyped_storage().clone(), 0, (4,))",
+        "out = x + n + 10 * k", ("k.add_(1)", "n.add_(1)"), doors=CAPTURES),
     # -- what is given back --
     Row("a parameter given back", "net = filled(nn.Linear(4, 4))", "out = net.weight.detach()", "out.zero_()",
         watch=("net.weight",), doors=CAPTURES),
