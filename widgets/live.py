@@ -21,6 +21,7 @@ and no second file. A session without anywidget only shows the HTML. It loads ne
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import threading
 import traceback
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).parent / "static"
 _PERIOD = 0.1  # seconds between polls for changes
+_LONGEST_STOP = 5.0  # seconds to wait for the thread when the process ends
 _MOST = 50  # live views at a time; each of them keeps its data alive
 
 
@@ -174,6 +176,8 @@ class _Ticker:
         self._watched: set[Connection] = set()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
+        # A daemon thread that is in C++ when the interpreter ends would abort the process.
+        atexit.register(self._stop)
 
     def watch(self, connection: Connection) -> None:
         """Start polling a connection, if its view can change."""
@@ -194,6 +198,15 @@ class _Ticker:
             self._watched.discard(connection)
             if not self._watched:
                 self._wake.set()
+
+    def _stop(self) -> None:
+        """End the thread, when the process ends."""
+        with self._lock:
+            self._watched.clear()
+            self._wake.set()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_LONGEST_STOP)
 
     def flush(self) -> None:
         """Send all changes now."""

@@ -144,11 +144,11 @@ class _Log:
     """The reports of a recording, and the totals computed from them.
 
     Attributes:
+        started: when the recording began.
         total: bytes held at the end of the folded part.
         at_peak: the buffers held at the peak, by `id`.
     """
 
-    started: float = field(default_factory=time.perf_counter)
     before: int = field(default_factory=lambda: usage.allocated)
 
     def __post_init__(self) -> None:
@@ -160,6 +160,7 @@ class _Log:
         self.at_peak = dict(self._live)
         self._reports: list[tuple[float, int, _Entry] | _Freed] = []
         self._folding = threading.Lock()
+        self.started = time.perf_counter()  # last: finding the buffers can take half a second
 
     def made(self, buffer: Buffer) -> None:
         moment = time.perf_counter() - self.started

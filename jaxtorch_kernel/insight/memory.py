@@ -7,7 +7,6 @@ namespace through modules, optimizers and containers. `retainers.py` finds what 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from ..programs.site import site_of
 from ..storage.buffer import LARGE, Buffer, usage
 from ..storage.layout import covers_buffer
 from ..storage.transfer import has_failed
+from .instances import instances, with_subclasses
 from .programs import Location, location_of
 
 _DEPTH = 5  # nesting depth of containers that are searched for names
@@ -116,15 +116,7 @@ def device_buffers() -> list[Buffer]:
     Those that only receive a program's results (`programs/atomic.py`) have no spec. After a failed call they live as
     long as its error does.
     """
-    buffer_types = {Buffer, *_subclasses(Buffer)}
-    found = [value for value in gc.get_objects() if type(value) in buffer_types]
-    return [buffer for buffer in found if buffer.spec is not None]
-
-
-def _subclasses(cls: type[Buffer]) -> Iterator[type[Buffer]]:
-    for inner in cls.__subclasses__():
-        yield inner
-        yield from _subclasses(inner)
+    return [b for b in instances(with_subclasses(Buffer)) if b.spec is not None]
 
 
 # -- names --------------------------------------------------------------------------------------------------------

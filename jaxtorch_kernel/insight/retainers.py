@@ -23,6 +23,7 @@ import torch
 from ..programs.rng import RandomKey
 from ..programs.site import is_user_file
 from ..storage.buffer import Buffer
+from .instances import instances, with_subclasses
 
 _LEVELS = 14
 _WIDTH = 400  # objects examined per level
@@ -207,14 +208,7 @@ def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 def _tensors_over(array: Any) -> list[tuple[Any, str]]:
     """The tensors that have this array as data or gradient, each with the path from the tensor to the array."""
-    is_tensor: dict[type, bool] = {}
-    tensors = []
-    for value in gc.get_objects():
-        kind = type(value)
-        if kind not in is_tensor:
-            is_tensor[kind] = issubclass(kind, torch.Tensor)
-        if is_tensor[kind] and value.device.type == "jax":
-            tensors.append(value)
+    tensors = [t for t in instances(with_subclasses(torch.Tensor)) if t.device.type == "jax"]
     paths = []
     for tensor in tensors:
         buffer = getattr(tensor.untyped_storage(), "buffer", None)
