@@ -1,33 +1,21 @@
 """All objects of some classes in the process.
 
-`gc.get_objects()` references every object, also a tuple that another thread is building. `tuple(generator)` then fails
-with a SystemError ("bad argument to internal function"), because CPython resizes a tuple only if nothing else refers to
-it. So the search is one call into C, which runs no bytecode: no other thread runs until the references are gone. A
-garbage collection would run bytecode (callbacks, finalizers), so there is none in the meantime.
+`gc.get_objects()` would reference every object, also a tuple that another thread is building. `tuple(generator)` then
+fails with a SystemError ("bad argument to internal function"), because CPython resizes a tuple only if nothing else
+refers to it. `gc.get_referrers(cls)` references only objects that refer to the class, as its instances do.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
-from itertools import chain, compress, tee
 from typing import Any
 
 
 def instances(classes: Iterable[type]) -> list[Any]:
-    """The objects of exactly these classes that the garbage collector knows, in no particular order."""
-    wanted = frozenset(map(id, classes))
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        # No variable holds an iterator: it would keep its last objects until this function returns.
-        every = list(tee(chain.from_iterable(map(gc.get_objects, (None,)))))
-        return list(
-            compress(every.pop(), map(wanted.__contains__, map(id, map(type, every.pop()))))
-        )
-    finally:
-        if collects:
-            gc.enable()
+    """The objects of exactly these classes, which are written in Python, in no particular order."""
+    wanted = frozenset(classes)
+    return [value for value in gc.get_referrers(*wanted) if type(value) in wanted]
 
 
 def with_subclasses(cls: type) -> Iterator[type]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -238,3 +240,30 @@ def test_without_a_kernel_a_view_is_text_alone() -> None:
     assert hosts.host().name == "terminal"
     assert live.bundle(Counted()) == {"text/plain": "counted"}
     assert not live._connections
+
+
+AT_EXIT = """
+import time, torch
+from jaxtorch.widgets import live
+from jaxtorch.widgets.memory import MemoryView
+
+class Widget:
+    view_id = "a"
+    def send(self, *_): pass
+    def on_msg(self, *_): pass
+
+x = torch.ones(3, device="jax")
+connection = live.Connection(MemoryView({}), Widget())
+connection.receive(None, {"v": live.VERSION, "type": "open"}, [])
+for i in range(50):
+    x = torch.ones(3 + i, device="jax")
+    time.sleep(0.01)
+print("ended", flush=True)
+"""
+
+
+def test_a_process_ends_while_a_view_is_visible() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr[-500:]) == (0, "ended\n", "")
