@@ -156,7 +156,7 @@ def differences(what: str, live: Tree, outline: Tree) -> list[str]:
         for path in here
         if path in there and str(here[path]) != str(there[path])
     ]
-    sentences = [f"it has no {_some(lacking)}"] if lacking else []
+    sentences = [f"the checkpoint has no {_some(lacking)}"] if lacking else []
     sentences += [f"{what} has no {_some(unknown)}"] if unknown else []
     return sentences + ([_some(others)] if others else [])
 

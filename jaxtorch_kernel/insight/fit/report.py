@@ -147,8 +147,11 @@ class Fit:
         if self.hbm is None:
             sentence = f"Takes {size(self.used)}{chips} on {name}"
         else:
-            fits = "Fits" if self.fits else "Does not fit"
-            sentence = f"{fits} {name}: {size(self.used)} of {size(self.hbm)}{chips}"
+            used, hbm = size(self.used), size(self.hbm)
+            if self.fits:
+                sentence = f"Fits {name}: {used} of {hbm}{chips}"
+            else:
+                sentence = f"Does not fit {name}: it needs {used}{chips}, but {hbm} are available"
         if self.time is None or not self.time.total:
             return sentence
         step = f"about {duration(self.time.total * 1e9)} a step (estimate)"
@@ -162,11 +165,14 @@ class Fit:
 
 
 def fit(program: Executable | Lowered) -> Fit:
-    """Report whether a compiled program fits its chip, what it needs there, and an estimate of its time.
+    """Report whether a compiled program fits its chip, how much memory it needs there, and about how long a run takes.
 
     Args:
         program: `lower(...).compile()` of a captured function or step. What `lower(...)` returns is compiled here; if
             the compiler refuses it because it does not fit, the report says so with what the compiler's message states.
+
+    Returns:
+        A `Fit`. Its figures are for one device.
 
     Raises:
         CompileError: the compiler rejects the program for another reason, or is not installed.

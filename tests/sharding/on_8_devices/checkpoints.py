@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "an extra that is not there": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 3), extra={"epoch": 0}),
         ValueError,
-        "it has no extra 'epoch'",
+        "the checkpoint has no extra 'epoch'",
     ),
     "an earlier step": (
         lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=5),
