@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ..base.units import counted
 from .tpu_chips import chip_of
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]
@@ -163,7 +164,7 @@ class Layout:
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:
             return f"the axis {repeated[0]!r} is used more than once"
         if len(spec) > len(shape):
-            return f"the sharding has {len(spec)} entries for {len(shape)} dimension(s)"
+            return f"the sharding has {counted(len(spec), 'entry', 'entries')} for {counted(len(shape), 'dimension')}"
         try:
             NamedSharding(self.mesh, spec).shard_shape(shape)
         except ValueError:

@@ -104,7 +104,7 @@ def lowered_for(program: TargetProgram) -> Lowered | None:
     devices = devices_of(target)
     if not placed:
         if devices > 1:
-            program.note = f"compiled for one of {devices} devices: the session's tensors are not sharded over {devices}"
+            program.note = f"compiled for one of {devices} devices: the session's tensors are not sharded over them"
         return Lowered(again, record.avals, record.name, target, donated, inputs)
     if placed[0].mesh.size != devices:
         raise CompileError(

@@ -11,7 +11,8 @@ Code without any of these ends its windows at `MOST_CALLS` calls, wherever that 
 occurred again from the same stack, the code is a loop: from then on its windows end there.
 
 Recording pauses when it has cost more than it gained: windows do not repeat (a new shape at each step), or are short (a
-value is read after each call). It is tried again after a number of optimizer steps or notebook cells that doubles each time.
+value is read after each call). It is tried again after a number of optimizer steps or notebook cells that doubles each
+time.
 """
 
 from __future__ import annotations

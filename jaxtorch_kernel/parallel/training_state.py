@@ -41,12 +41,12 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Stands for a tensor in the outline.
+    """A placeholder for a tensor in the outline.
 
     Attributes:
-        name: of its array.
+        name: the name of its array.
         dtype: "float32".
-        size: of each dimension.
+        size: the size of each dimension.
         device: "jax" or "cpu".
     """
 
