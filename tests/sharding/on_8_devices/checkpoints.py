@@ -205,7 +205,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "other names": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Sequential(nn.Linear(2, 3))),
         ValueError,
-        "it has no 0.weight, 0.bias; the model has no weight, bias",
+        "the checkpoint has no 0.weight, 0.bias; the model has no weight, bias",
     ),
     "another size": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 4).jax()),
