@@ -111,7 +111,7 @@ bench: .venv/test.stamp ## time the device, compared with jax.jit and torch's CP
 	JAX_PLATFORMS=cpu $(BIN)/python -m benchmarks
 
 SCALE ?= 1.1B 7B 70B --peer
-scale: .venv/test.stamp build/libtpu ## compile training steps of large models for TPUs that are not there (SCALE="1.1B --peer")
+scale: .venv/test.stamp build/libtpu ## compile training steps of large models for TPUs that this machine does not have (SCALE="1.1B --peer")
 	JAX_PLATFORMS=cpu JAXTORCH_LIBTPU=$(CURDIR)/build/libtpu $(BIN)/python -m benchmarks.scale $(SCALE)
 
 clean: ## back to a fresh clone: remove .venv, build/ and every cache
@@ -131,7 +131,7 @@ EXTRAS = $*
 	@touch $@
 
 # The TPU's compiler, for the tests that compile for one; in a folder that only the compiling process has on its path.
-# It exists for Linux alone: elsewhere those tests say that it is missing.
+# It is available only for Linux: elsewhere those tests say that it is missing.
 build/libtpu: | .venv/test.stamp
 	-$(BIN)/python -m pip install --quiet --no-deps --target $@ libtpu==0.0.51
 

@@ -1,11 +1,11 @@
-"""Tell type checkers and editors of `torch.jax`, `Tensor.jax()`, `Tensor.is_jax` and `Module.jax()`.
+"""Declare `torch.jax`, `Tensor.jax()`, `Tensor.is_jax` and `Module.jax()` for type checkers and editors.
 
     python -m jaxtorch.stubs             # writes `torch-stubs` beside the installed packages
     python -m jaxtorch.stubs --remove    # removes it again
 
-These names come to torch when it is imported, so mypy, pyright and editors, which only read files, do not know them.
-This writes a partial stub package (PEP 561): a folder `torch-stubs` whose modules stand for those of torch. A module is
-only replaced as a whole, so the stubs are made from the torch that is installed, with a few declarations inserted.
+These names are added when torch is imported, so mypy, pyright and editors, which only read files, do not know them.
+This writes a partial stub package (PEP 561): a folder `torch-stubs` whose modules replace those of torch. A module can
+only be replaced as a whole, so the stubs are made from the torch that is installed, with a few declarations inserted.
 Run it again after an update of torch or jaxtorch.
 
 A wheel cannot contain the package. pyright does not see *any* `.pyi` file of torch once a partial stub package exists,
@@ -96,7 +96,7 @@ def _with_module_names(text: str) -> str:
 
 
 class _Declarations(ast.NodeTransformer):
-    """Drops the bodies of functions, but for their docstrings."""
+    """Removes the bodies of functions, except their docstrings."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         has_text = ast.get_docstring(node) is not None

@@ -1,8 +1,8 @@
 """`--target`: wait until a program is compiled for another chip, with the progress line; Ctrl-C cancels it.
 
-Without waiting, `%jax target` has programs compiled in the background. `TargetLines` says what became of them: in a
-notebook below the cell that compiled them, whose line is updated; in a terminal after the next cell, because a line
-must not appear in what somebody is typing.
+Without waiting, `%jax target` has programs compiled in the background. `TargetLines` reports their results: in a
+notebook, in a line below the cell that compiled them, which is updated; in a terminal, after the next cell, because a
+line must not appear in what the user is typing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import progress
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-HELP = "a TPU and its topology, such as v5e:1x1: compile for it, and wait for the result"
+HELP = "compile the program for a TPU and its topology, such as v5e:1x1, and wait for the result"
 
 
 def target_names(start: str) -> Iterable[str]:
@@ -64,7 +64,7 @@ def compiled_for(info: ProgramInfo, targets: Sequence[str]) -> list[TargetProgra
 
 
 class TargetLines:
-    """The lines on what became of the programs of each cell.
+    """The lines that report the results of each cell's programs.
 
     Args:
         update: shows a cell's lines in its output, and returns a function that replaces them; None where an output
@@ -117,7 +117,7 @@ _lines: TargetLines | None = None
 
 
 def start(shell: InteractiveShell) -> None:
-    """Say in this session what became of the programs, if the front end can show it."""
+    """Report results in this session, if the front end can show them."""
     global _lines
     stop()
     sink = progress.sink(shell)

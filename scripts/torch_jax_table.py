@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "torch_jax.md"
 
 # The names that `torch.jax` lacks, with the reason or the alternative.
 REASONS = {
-    "as torch deprecates it": "max_memory_cached memory_cached reset_max_memory_cached",
-    '`device="jax"` and `dtype=`: the constructors of before torch 0.4': """
+    "deprecated in torch": "max_memory_cached memory_cached reset_max_memory_cached",
+    'pass `device="jax"` and `dtype=` (these constructors are from before torch 0.4)': """
         BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
         ShortTensor BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage
         DoubleStorage FloatStorage HalfStorage IntStorage LongStorage ShortStorage

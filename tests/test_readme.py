@@ -24,7 +24,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_the_example_runs_as_pasted(tmp_path: Path) -> None:
-    example = re.findall(r"```python\n(.*?)```", section("Ten seconds"), re.DOTALL)[0]
+    example = re.findall(r"```python\n(.*?)```", section("Example"), re.DOTALL)[0]
     (tmp_path / "example.py").write_text(example)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.run(
@@ -42,7 +42,7 @@ def test_sections_stand_in_order() -> None:
     headings = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
     assert headings[:5] == [
         "Install",
-        "Ten seconds",
+        "Example",
         "Why this one",
         "Numbers",
         "Supported versions",

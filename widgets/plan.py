@@ -46,9 +46,9 @@ class PlanView(PageView):
         finding = ""
         if best is not None and len(rows) > 1:
             cost = written(best.chip_seconds, "seconds")
-            finding = f"`{best.target}` fits and costs least: ~{cost} of one chip for each step"
+            finding = f"`{best.target}` fits at the lowest cost: ~{cost} (chips x time) a step"
         elif best is None and rows:
-            finding = "no program of these fits"
+            finding = "The step fits none of these chips."
         assumptions = {a: None for c in self.plan.choices if c.report for a in c.report.assumptions}
         table = Table("choices", columns(ChoiceRow, rows), rows, name="Chips", empty="No chips.")
         notes = Notes(tuple(map(Note, assumptions)), "What is assumed", text_most=0)

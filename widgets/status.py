@@ -44,4 +44,4 @@ def _pairs(values: Mapping[str, object], sign: str) -> str:
 
 def _device(device: DeviceMemory) -> str:
     limit = "" if device.limit is None else f" of {size(device.limit)}"
-    return f"{device.name}: tensors hold {size(device.allocated)}{limit}"
+    return f"{device.name}: {size(device.allocated)}{limit} allocated"

@@ -81,7 +81,7 @@ def title_of(program: TargetProgram) -> str:
 
 
 def line_of(program: TargetProgram) -> str:
-    """What became of a program, in one line.
+    """The result of a program, in one line.
 
     Example:
         >>> from jaxtorch.capture.target_program import TargetProgram

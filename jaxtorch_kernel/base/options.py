@@ -68,8 +68,8 @@ class Options:
     Instances are interned (`_changed`), so that keys compare them by identity.
 
     Attributes:
-        fallback: how to run an operator that has neither a lowering nor a decomposition: "warn" runs it on
-            the CPU and warns once per operator, "silent" does not warn, "error" raises.
+        fallback: how to run an operator that has neither a lowering nor a usable decomposition: "warn" runs
+            it on the CPU and warns once per operator, "silent" does not warn, "error" raises.
         matmul_precision: "highest", "high" or "default", as `jax.default_matmul_precision`. None follows
             `torch.get_float32_matmul_precision()`.
         check: "indices" checks every index, class target and probability, also in captured code, and raises the
@@ -80,7 +80,7 @@ class Options:
         "warn",
         "silent",
         "error",
-        help="what happens when an operator has no lowering: 'warn', 'silent', 'error'",
+        help="what happens when the device does not implement an operator: 'warn', 'silent', 'error'",
     )
     matmul_precision: str | None = _one_of(
         None,

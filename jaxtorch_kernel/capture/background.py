@@ -1,4 +1,4 @@
-"""Compiles captured programs of the session for TPUs that are not there, in the background.
+"""Compiles captured programs of the session for TPUs that this machine does not have, in the background.
 
 A program is lowered again for the other platform (`target_program.py`), and handed to the compiling process
 (`tpu.py`). One thread does this for one program after the other, the latest request first; it ends when nothing waits.

@@ -236,9 +236,7 @@ class Cached(ABC, Generic[R]):
         if site_of_cell is not None:  # of a notebook cell, which no line of the user's calls
             trace.site = site_of_cell()
         if previous is not None and previous.provisional and not Replay.changes(previous):
-            trace.reasons = [
-                Reason("state created by its first run (optimizer state) is now an input")
-            ]
+            trace.reasons = [Reason("tensors that its first run created are now inputs")]
         else:
             trace.reasons = why(source, state, self._latest())
         was_dropped = previous is None and any(t.state == state for t in source.history)

@@ -74,6 +74,10 @@ def from_exported(program: torch.export.ExportedProgram) -> ExportedModule:
     Args:
         program: a program exported for any device. Its weights are copied to the jax device.
 
+    Returns:
+        A `torch.nn.Module` with its parameters on the jax device. Its mode is fixed: `train()` and `eval()` cannot
+        change it.
+
     Raises:
         AssertionError: if a call does not match the sizes that the program was exported for (torch's own check).
 

@@ -52,7 +52,12 @@ def jax_view(function: Callable[..., object], *, rng: bool = False) -> Callable[
         rng: whether it draws random numbers (dropout). If so, the JAX function takes a key as its first argument; the
             same key gives the same numbers.
 
+    Returns:
+        A JAX function with the arguments of `function`; with `rng`, a key comes first.
+
     Raises:
+        TypeError: `function` is not callable; on a call, if an argument is a JAX key (without `rng`), or the result is
+            not a pytree of tensors.
         CaptureError: on a call, if the function writes to a tensor that existed before the call, draws random numbers
             without `rng`, or reads the value of a traced tensor.
 

@@ -64,6 +64,9 @@ def scan_layers(
         ignore: plain attributes in which layers may differ, because their code does not use them (`"layer_idx"`).
         keywords: further keyword arguments.
 
+    Returns:
+        The output of the last layer, with the structure, shapes and dtypes of `x`.
+
     Raises:
         CaptureError: if the layers differ; the message says where.
         TypeError: if a layer is not a module on the device, or its output differs from its input in structure, shape

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ..base.units import counted
 from .tpu_chips import chip_of
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]
@@ -40,8 +41,8 @@ def check_target(target: str) -> None:
     nearest = [*rounded, *[1] * chip.dimensions][: chip.dimensions]
     if sizes != nearest:
         raise ValueError(
-            f"{chip.name} has no topology {target.partition(':')[2]}: a topology has {chip.dimensions} sizes, of which "
-            f"the first two are 1 or even; the nearest is '{chip.name}:{'x'.join(map(str, nearest))}'"
+            f"{chip.name} has no topology {target.partition(':')[2]}. Its topologies have {chip.dimensions} sizes, and "
+            f"the first two are 1 or even. The nearest is '{chip.name}:{'x'.join(map(str, nearest))}'"
         )
     if math.prod(sizes) > chip.pod.value:
         raise ValueError(
@@ -161,9 +162,9 @@ class Layout:
         if unknown := [axis for axis in axes if axis not in self.mesh.shape]:
             return f"the mesh has no axis {unknown[0]!r}"
         if repeated := [axis for axis in axes if axes.count(axis) > 1]:
-            return f"the axis {repeated[0]!r} can divide one dimension only"
+            return f"the axis {repeated[0]!r} is used more than once"
         if len(spec) > len(shape):
-            return f"it has {len(shape)} dimensions, and the sharding {len(spec)}"
+            return f"the sharding has {counted(len(spec), 'entry', 'entries')} for {counted(len(shape), 'dimension')}"
         try:
             NamedSharding(self.mesh, spec).shard_shape(shape)
         except ValueError:

@@ -268,9 +268,8 @@ def with_gradients_of(
     """Forward and backward as one program from all inputs and cotangents to the outputs and gradients."""
     if not compiled.inputs:
         raise ValueError(
-            "this program has no gradients: either nothing in the call requires one (call lower outside "
-            "torch.no_grad(), with a tensor or parameter that requires one), or the results are the arguments or "
-            "views of them, which no program computes"
+            "this call has no gradients. Call lower outside torch.no_grad(), pass a tensor or parameter that requires "
+            "a gradient, and return something other than the arguments or views of them"
         )
     count = len(compiled.avals)
 

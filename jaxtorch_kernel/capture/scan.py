@@ -67,6 +67,8 @@ def scan(
     Raises:
         CaptureError: if the function writes to a tensor from outside or reads the value of a tensor.
         TypeError: if `function` is not callable, or the carry changes its structure, a shape or a dtype.
+        ValueError: if the lengths of `xs` and `length` differ or none is given, or `xs` holds a tensor without
+            dimensions.
 
     Example:
         >>> import torch, jaxtorch

@@ -102,10 +102,10 @@ def stack_layers(
         model.model.layers = jaxtorch.stack_layers(model.model.layers, remat=True)
 
     Everything that treats each parameter element by element gives the same results: gradients, Adam, clipping by the
-    global norm. What treats a parameter as a matrix (Muon, Adafactor, LAMB) sees other ones. `state_dict` and
-    `load_state_dict` have the names and shapes of the separate layers, so checkpoints stay as they are.
+    global norm. Optimizers that treat a parameter as a matrix (Muon, Adafactor, LAMB) give other results. `state_dict`
+    and `load_state_dict` have the names and shapes of the separate layers, so checkpoints stay as they are.
 
-    Load the weights before, and make the optimizer after: the parameters are new ones.
+    Load the weights before the call and create the optimizer after it, because the parameters are new tensors.
 
     Args:
         layers: modules of one class, with tensors of the same names, shapes and dtypes, on any device. The first

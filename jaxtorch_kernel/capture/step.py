@@ -362,7 +362,7 @@ def _step(
 
 
 def _like(leaf: Tensor, gradient: Spec) -> Sharding | None:
-    """How a new gradient shall lie: as its leaf, if that lies on a mesh."""
+    """The sharding of a new gradient: that of its leaf, if the leaf is on a mesh."""
     if not (is_device_tensor(leaf) and is_array(leaf)):
         return None
     spec = buffer_of(leaf).spec

@@ -83,24 +83,25 @@ def target(name: None) -> None: ...
 
 
 def target(name: str | None) -> Target | None:
-    """Compile the programs of captured code for another chip too, in the background; they run where they run.
+    """Also compile the programs of captured code for a TPU, in the background. They still run on the session's device.
 
     From now on, or within a `with` block, each program that `pure`, `jit`, `scan`, `torch.compile` and the cell magics
     compile is also compiled by libtpu for this target. The session does not wait for it, and its errors break nothing:
-    they are in the result. A pass with gradients is the two programs that the session runs, forward with what it saves,
-    and backward. If the session's tensors lie on a mesh of as many devices as the target has, the program is compiled
-    for that mesh, otherwise for one chip of the target.
+    they are in the result. A pass with gradients is two programs, as in the session: the forward program, which returns
+    the residuals, and the backward program. If the session's tensors are sharded over a mesh with as many devices as
+    the target, the program is compiled for that mesh, otherwise for one chip of the target.
 
     Args:
-        name: a TPU topology such as "v5e:1x1" or "v5e:2x4"; None ends this, and cancels what has not been compiled.
+        name: a TPU topology such as "v5e:1x1" or "v5e:2x4". None removes the target and cancels the programs that are
+            not compiled yet.
 
     Returns:
-        The target: `.programs` has the results so far, `.wait()` waits for all. It is a context manager, at whose end
-        the target before applies again.
+        A `Target`. `.programs` has the results so far, and `.wait()` waits for all of them. As a context manager, it
+        restores the previous target at the end.
 
     Raises:
         CompileError: libtpu is not installed.
-        ValueError: `name` is no TPU topology.
+        ValueError: `name` is not a TPU topology.
 
     Example:
         >>> import torch, jaxtorch

@@ -77,8 +77,8 @@ class TargetProgram:
 def lowered_for(program: TargetProgram) -> Lowered | None:
     """The program of a request, lowered for its target; None if the program is gone.
 
-    If the session's tensors lie on a mesh of as many devices as the target has, so they do there. A program of one
-    device is compiled for one chip of the target.
+    If the session's tensors are sharded over a mesh with as many devices as the target, the program keeps these
+    shardings. A program of one device is compiled for one chip of the target.
 
     Raises:
         CompileError: the mesh has another number of devices, or the program calls Python.
@@ -104,11 +104,11 @@ def lowered_for(program: TargetProgram) -> Lowered | None:
     devices = devices_of(target)
     if not placed:
         if devices > 1:
-            program.note = f"on one of {devices} devices: the session's tensors do not lie on a mesh of {devices}"
+            program.note = f"compiled for one of {devices} devices: the session's tensors are not sharded over them"
         return Lowered(again, record.avals, record.name, target, donated, inputs)
     if placed[0].mesh.size != devices:
         raise CompileError(
-            f"the session's tensors lie on a mesh of {placed[0].mesh.size} devices, but {target} has {devices}"
+            f"the session's mesh has {placed[0].mesh.size} devices, but {target} has {devices}"
         )
     return Lowered(again, record.avals, record.name, target, donated, inputs, placed)
 

@@ -201,5 +201,5 @@ def chip_of(target: str) -> Chip:
     lower = name.lower()
     other = _OTHER_NAMES.get(lower)
     near = [other] if other else difflib.get_close_matches(lower, known, 1, 0.1)
-    hint = f"{'it' if other else 'the nearest'} is {near[0]!r}, " if near else ""
-    raise LookupError(f"no TPU is named {name!r}: {hint}known are {', '.join(known)}")
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise LookupError(f"unknown TPU {name!r}. {hint}Known: {', '.join(known)}")

@@ -44,17 +44,17 @@ def on_cpu(
 def _announce(name: str) -> None:
     if tracing.active():
         raise Untraceable(
-            f"{name} has no lowering for the jax device and cannot run inside a trace"
+            f"{name} is not implemented for the jax device and cannot run inside a trace"
         )
     mode = config.fallback
     if mode == "error":
         raise NotImplementedError(
-            f"{name} has no lowering for the jax device{user_line()}, and jaxtorch.config(fallback='error') "
+            f"{name} is not implemented for the jax device{user_line()}, and jaxtorch.config(fallback='error') "
             "forbids running it on the CPU. Move its inputs with .cpu(), or set fallback='warn'."
         )
     if stats.count_fallback(name) == 1 and mode == "warn":
         warn(
-            f"{name} has no lowering for the jax device: it runs on the CPU, which waits for its inputs and copies "
+            f"{name} is not implemented for the jax device: it runs on the CPU, which waits for its inputs and copies "
             "inputs and results between the devices. This warning appears once per operator; "
             "`jaxtorch.fallbacks()` counts the calls.",
         )

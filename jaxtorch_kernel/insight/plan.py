@@ -131,7 +131,7 @@ def plan(
     shardings: Shardings | None = None,
     **kwargs: object,
 ) -> Plan:
-    """Compile a training step for several targets, and report on each whether it fits and how long it takes.
+    """Compile a training step for several targets, and report for each whether it fits and how long it takes.
 
     Nothing runs, and the tensors may be on the meta device. Each target is compiled in turn, which takes as long as
     `step.lower(...).compile()`.
@@ -144,16 +144,20 @@ def plan(
         shardings: as in `step.lower`. By default arguments are divided along their first dimension and everything else
             along its largest, if it divides by the axis "data".
 
+    Returns:
+        A `Plan`: `.choices` in the order of `chips`, and `.best`.
+
     Raises:
         ValueError: a target is unknown, or a mesh or sharding does not fit it.
         TypeError: `step` is not made by `jaxtorch.jit`.
         CompileError: the compiler is not installed.
 
     Example:
-        >>> import jaxtorch
+        >>> import torch, jaxtorch
         >>> step = jaxtorch.jit(lambda x: x * 2)
-        >>> print(jaxtorch.plan(step, 1.0, chips=[]))
-        chips  fits  memory per chip  of  step (estimate)  bound by  chips x time
+        >>> plan = jaxtorch.plan(step, torch.ones(8), chips=["v5e:1x1", "v5e:2x2"])  # doctest: +SKIP
+        >>> plan.best.target                                                         # doctest: +SKIP
+        'v5e:1x1'
     """
     if not hasattr(step, "lower"):
         raise TypeError(

@@ -13,7 +13,7 @@ class DeviceMemory:
     """One JAX device behind torch's `jax` device.
 
     Attributes:
-        allocated: bytes held on it by live jax tensors.
+        allocated: the bytes of the live arrays on it: those of tensors, and those that the program made with JAX.
         limit: bytes that XLA may use; None without a limit (on the CPU).
     """
 
@@ -32,7 +32,7 @@ class Status:
         default_dtype: the dtype of floating-point tensors created without one.
         dtype_policy: which torch dtypes run unchanged.
         compiled: number of XLA programs compiled so far, in `compile_seconds` total.
-        fallbacks: operator -> how often it ran on the CPU because it has no lowering.
+        fallbacks: operator -> how often it ran on the CPU because the device does not implement it.
         options: the options of `jaxtorch.config` in effect.
     """
 

@@ -2,7 +2,7 @@
 
 Work on the device is asynchronous, so every measurement begins and ends with `synchronize`. The later runs are measured
 as `timeit` does: in loops that are long enough for the clock, several times over. They begin when a run has compiled
-nothing, because the first calls of a training step compile more than one program (an optimizer creates its state).
+nothing, because the first calls of a step may compile more than one program, for example if its code creates state.
 """
 
 from __future__ import annotations

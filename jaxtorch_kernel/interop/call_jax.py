@@ -99,8 +99,9 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
         `torch.vmap` and the transforms of `torch.func` work as well.
 
     Raises:
-        RuntimeError: a tensor is not on the jax device; or in `torch.func.linearize`, which records operators of torch.
-        TypeError: the function returns something else than arrays and numbers.
+        RuntimeError: a tensor is not on the jax device, or the call is in `torch.func.linearize`, which records only
+            torch operators.
+        TypeError: the function returns anything other than arrays and numbers.
 
     Example:
         >>> import torch, jaxtorch, jax.numpy as jnp
@@ -117,8 +118,8 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
     tensors = list(map(unwrap_if_dead, tensors))
     if records_operators():
         raise RuntimeError(
-            "torch.func.linearize and make_fx record operators of torch alone, and the code calls a JAX function "
-            f"({_name(function)}): use torch.func.jvp, or call the JAX function outside"
+            "torch.func.linearize and make_fx record only torch operators, but the code calls the JAX function "
+            f"{_name(function)}. Use torch.func.jvp, or call the JAX function outside."
         )
     if differentiated_or_batched(tensors):
         return in_transforms.call(call_jax, function, _tree_key(tree), tree, tensors)
@@ -139,7 +140,13 @@ def call_jax(function: Callable[..., object], *args: object, **kwargs: object) -
 
 
 def torch_view(function: Callable[P, object]) -> Callable[P, Any]:
-    """A JAX function as a torch function: `torch_view(f)(*args)` is `call_jax(f, *args)`.
+    """Turn a JAX function into a torch function: `torch_view(f)(*args)` is `call_jax(f, *args)`.
+
+    Args:
+        function: a JAX function, as in `call_jax`.
+
+    Returns:
+        A function that takes and returns tensors. A call raises the errors of `call_jax`.
 
     Example:
         >>> import torch, jaxtorch, jax.numpy as jnp
@@ -173,10 +180,10 @@ def _run(
     if mode is None:
         return call_jax(function, *args, **kwargs)
     if not all(map(mode.is_our_fake, tensors)):
-        # AOTAutograd runs the graph again, to record operators of torch: it would record none for this node.
+        # AOTAutograd runs the graph again to record torch operators, and would record none for this node.
         raise RuntimeError(
-            "this backend of torch.compile takes operators of torch alone, and the code calls a JAX function "
-            f"({_name(function)}): use backend='jax'"
+            "this backend of torch.compile takes only torch operators, but the code calls the JAX function "
+            f"{_name(function)}. Use backend='jax'."
         )
     _check_devices(tensors)
     wide = _is_wide(to_numpy(t.dtype) for t in tensors)

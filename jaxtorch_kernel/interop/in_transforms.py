@@ -34,7 +34,7 @@ def _interned(rule: R) -> R:
 
 @dataclass(frozen=True)
 class _OfArrays:
-    """A function of its arrays alone; `key` stands for the tree when two are compared."""
+    """A function of its arrays alone; `key` identifies the tree in comparisons."""
 
     function: Function
     key: Hashable
@@ -116,7 +116,7 @@ class _Context(Context, Protocol):
 
 
 class _BatchInfo(Protocol):
-    """What torch says of a batch."""
+    """torch's description of a batch."""
 
     batch_size: int
 

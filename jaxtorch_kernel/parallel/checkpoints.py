@@ -137,6 +137,14 @@ def restore_checkpoint(
         ImportError: Orbax is not installed.
         FileNotFoundError: there is no such checkpoint.
         ValueError: the checkpoint is of another model or optimizer; the message names the differences.
+
+    Example:
+        >>> import tempfile, torch, jaxtorch
+        >>> model = torch.nn.Linear(2, 1).jax()
+        >>> run = tempfile.mkdtemp()
+        >>> jaxtorch.save_checkpoint(run, model, step=20)
+        >>> jaxtorch.restore_checkpoint(run, model)
+        20
     """
     folder = checkpoint_files.folder_of(path)
     manager = checkpoint_files.existing(folder)
@@ -215,12 +223,12 @@ def _mismatches(
     assert isinstance(here, dict)
     assert isinstance(there, dict)
     lacking = [name for name in here if name not in there]
-    return wrong + [f"it has no extra {name!r}" for name in lacking]
+    return wrong + [f"the checkpoint has no extra {name!r}" for name in lacking]
 
 
 def _other_groups(live: object, stored: Tree) -> list[str]:
     if stored is None:
-        return ["it was saved without an optimizer"]
+        return ["the checkpoint was saved without an optimizer"]
     counts = []
     for state in (live, stored):
         assert isinstance(state, dict)
@@ -228,7 +236,7 @@ def _other_groups(live: object, stored: Tree) -> list[str]:
     if counts[0] == counts[1]:
         return []
     return [
-        f"its optimizer has groups of {counts[1]} parameters, but this one has groups of {counts[0]}"
+        f"the checkpoint's optimizer has groups of {counts[1]} parameters, but this one has groups of {counts[0]}"
     ]
 
 

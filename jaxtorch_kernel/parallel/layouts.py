@@ -49,7 +49,10 @@ def sharding_of(x: Tensor) -> Sharding:
         where = f"a tensor on {x.device}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"only a tensor on the jax device has a sharding, not {where}")
     array = contiguous_array(x)
-    tracing.forbid(array, "asked for its sharding: XLA chooses it when the whole program is known")
+    if isinstance(array, jax.core.Tracer):
+        raise tracing.Untraceable(
+            "the sharding of a tensor in captured code is not known: XLA chooses it when it compiles the program"
+        )
     return array.sharding
 
 

@@ -29,8 +29,11 @@ def mesh(
         devices: by default the first ones of `jax.devices()`. If the mesh has all devices, JAX orders them by the
             topology of the hardware.
 
+    Returns:
+        A `jax.sharding.Mesh`.
+
     Raises:
-        ValueError: there are fewer devices, or the names do not match the shape.
+        ValueError: there are too few devices, the names do not match the shape, or a size is invalid.
 
     Example:
         >>> import jaxtorch
@@ -90,8 +93,11 @@ def init_device_mesh(
         mesh_shape: the number of devices along each axis.
         mesh_dim_names: the names of the axes, by default `dim_0`, `dim_1` and so on.
 
+    Returns:
+        A `jax.sharding.Mesh`.
+
     Raises:
-        ValueError: another device type; or as `mesh`.
+        ValueError: `device_type` is not "jax", or as in `mesh`.
 
     Example:
         >>> import jaxtorch

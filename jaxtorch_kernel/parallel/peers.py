@@ -130,8 +130,8 @@ class Peers:
             return
         self._tell(news)
         sys.stdout.flush()
-        why = "operations on all devices would wait for it forever"
-        os.write(2, f"jaxtorch: {news}. Process {self.rank} exits too: {why}.\n".encode())
+        why = "collective operations would wait forever"
+        os.write(2, f"jaxtorch: {news}. Process {self.rank} exits too, because {why}.\n".encode())
         os._exit(1)
 
     def _tell(self, line: str) -> None:

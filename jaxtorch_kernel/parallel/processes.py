@@ -35,7 +35,7 @@ def initialize(
 
     On CPUs, processes exchange data by gloo, unless `jax_cpu_collectives_implementation` is already set.
 
-    If a process dies, all others exit within seconds, with code 1 and one line that names it.
+    If a process dies, the others exit within a few seconds, with code 1 and one line that names it.
 
     Args:
         coordinator_address: "host:port" at which process 0 will listen.

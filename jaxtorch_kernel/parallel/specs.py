@@ -132,7 +132,9 @@ def _of_placements(
         if not placed.is_shard() or not isinstance(dimension, int):
             raise ValueError(f"{what}: {placed!r} is not supported: give Shard or Replicate")
         if dimension < -rank:
-            raise ValueError(f"{what}: {placed!r} is no dimension of a tensor that has {rank}")
+            raise ValueError(
+                f"{what}: {placed!r} is out of range for a tensor with {rank} dimensions"
+            )
         dimension += rank if dimension < 0 else 0
         by_dimension[dimension] = (*by_dimension.get(dimension, ()), name)
     entries = [by_dimension.get(d) for d in range(max(by_dimension, default=-1) + 1)]

@@ -39,10 +39,11 @@ def data_parallel(
     whole batch, and so are the statistics of BatchNorm.
 
     Args:
-        module: changed in place, an optimizer made before goes on working. On the CPU, it moves to the jax device.
+        module: the module, changed in place. An optimizer that was created before remains valid. A module on the CPU is
+            moved to the jax device.
         mesh: by default that of `jax.set_mesh`, else all devices along one axis, "data".
-        axis: of the mesh, by default its only one, or "data".
-        batch_dimension: of the inputs. An input whose size there is not divisible is replicated.
+        axis: the axis of the mesh; by default the only one, or "data".
+        batch_dimension: the batch dimension of the inputs. An input whose size there is not divisible is replicated.
         shard_batch: False does not shard the inputs, and removes the hook of an earlier call.
 
     Returns:
@@ -81,10 +82,12 @@ def fsdp(
     parameters of a block when it calls the block, and never its activations.
 
     Args:
-        module: changed in place, an optimizer made before goes on working. On the CPU, it moves to the jax device.
+        module: the module, changed in place. An optimizer that was created before remains valid. A module on the CPU is
+            moved to the jax device.
         mesh: by default that of `jax.set_mesh`, else all devices along one axis, "data".
-        axis: of the mesh, by default its only one, or "data". Parameters already sharded along it stay unchanged.
-        batch_dimension: of the inputs. An input whose size there is not divisible is replicated.
+        axis: the axis of the mesh; by default the only one, or "data". Parameters already sharded along it stay
+            unchanged.
+        batch_dimension: the batch dimension of the inputs. An input whose size there is not divisible is replicated.
         shard_batch: False does not shard the inputs, and removes the hook of an earlier call.
 
     Returns:
@@ -115,7 +118,7 @@ def fully_shard(module: M, *, mesh: Mesh | None = None, axis: str | None = None)
     Args:
         module: a block, or the whole module after its blocks; changed in place.
         mesh: by default that of `jax.set_mesh`, else all devices along one axis, "data".
-        axis: of the mesh, by default its only one, or "data".
+        axis: the axis of the mesh; by default the only one, or "data".
 
     Returns:
         The module.
@@ -186,8 +189,9 @@ def tensor_parallel(module: M, mesh: Mesh | None, rules: Plan) -> M:
     `fsdp` afterwards, with another axis of the mesh.
 
     Args:
-        module: changed in place, an optimizer made before goes on working. On the CPU, it moves to the jax device.
-        mesh: None for that of `jax.set_mesh`.
+        module: the module, changed in place. An optimizer that was created before remains valid. A module on the CPU is
+            moved to the jax device.
+        mesh: the mesh; None for that of `jax.set_mesh`.
         rules: from patterns of names (as in `fnmatch`) to specs, as in `jaxtorch.shard`. The first pattern that
             matches a name applies; tensors that no pattern matches keep their sharding on the mesh, or are replicated.
             Also torch's styles for layers, as in `parallelize_module`: `{"*.q_proj": ColwiseParallel(), "*.o_proj":

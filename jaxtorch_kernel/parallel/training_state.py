@@ -41,12 +41,12 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Stands for a tensor in the outline.
+    """A placeholder for a tensor in the outline.
 
     Attributes:
-        name: of its array.
+        name: the name of its array.
         dtype: "float32".
-        size: of each dimension.
+        size: the size of each dimension.
         device: "jax" or "cpu".
     """
 
@@ -156,7 +156,7 @@ def differences(what: str, live: Tree, outline: Tree) -> list[str]:
         for path in here
         if path in there and str(here[path]) != str(there[path])
     ]
-    sentences = [f"it has no {_some(lacking)}"] if lacking else []
+    sentences = [f"the checkpoint has no {_some(lacking)}"] if lacking else []
     sentences += [f"{what} has no {_some(unknown)}"] if unknown else []
     return sentences + ([_some(others)] if others else [])
 

@@ -186,7 +186,7 @@ def reset() -> None:
 
 
 def fallbacks() -> dict[str, int]:
-    """How often each operator ran on the CPU because the jax device has no lowering for it.
+    """How often each operator ran on the CPU because the jax device does not implement it.
 
     Example:
         >>> import jaxtorch
@@ -198,5 +198,14 @@ def fallbacks() -> dict[str, int]:
 
 
 def compile_count() -> int:
-    """The number of XLA programs that this process has compiled for operators."""
+    """The number of XLA programs that jaxtorch has compiled in this process, for operators and for captured code.
+
+    Example:
+        >>> import torch, jaxtorch
+        >>> x = torch.ones(3, device="jax")
+        >>> before = jaxtorch.compile_count()
+        >>> y = jaxtorch.pure(lambda x: x.sin() + 1)(x)
+        >>> jaxtorch.compile_count() - before
+        1
+    """
     return len(compiled)

@@ -100,12 +100,14 @@ def _chosen(call: Invocation, named: list[str], two: bool) -> list[ProgramInfo]:
 
 def _on_targets(chosen: list[ProgramInfo], targets: list[str]) -> list[ProgramInfo]:
     """The programs as the compilers of these targets make them."""
-    if any(isinstance(one, LoweredInfo) for one in chosen):
+    if lowered := [one for one in chosen if isinstance(one, LoweredInfo)]:
         raise UsageError(
-            "`--target` takes programs of the session; what `lower` returned has its target."
+            f"`--target` works with programs of the session. {lowered[0].name} is already compiled for its target."
         )
     if len(chosen) * len(targets) > 2:
-        raise UsageError("`%jax hlo` compares two: one program on two targets, or two on one.")
+        raise UsageError(
+            "`%jax hlo` compares at most two results: one program on two targets, or two programs on one target."
+        )
     return [
         info_of(info, program)
         for info in chosen

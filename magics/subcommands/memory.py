@@ -40,7 +40,11 @@ from .table import Invocation, nearest, subcommand
         metavar="TENSOR",
         help="show what keeps a tensor alive: an expression such as model.weight, or its number in the table",
     ),
-    argument("--target", metavar="TARGET", help=f"the program's memory there: {elsewhere.HELP}"),
+    argument(
+        "--target",
+        metavar="TARGET",
+        help="compile the program for a TPU and its topology, such as v5e:1x1, wait, and show its memory there",
+    ),
     example="memory",
     help="the arrays on the device, by size and by line; as %%jax memory: run a cell and show its memory over time",
     cell=True,
@@ -76,7 +80,7 @@ def _of_compiled(info: LoweredInfo, target: str | None) -> View:
     """The memory of what `lower(...).compile()` returned; on a chip, its fit report."""
     if target is not None:
         raise UsageError(
-            f"`--target` takes a program of the session; {info.name} is compiled for its target already."
+            f"`--target` works with a program of the session. {info.name} is already compiled for its target."
         )
     if info.executable.target:
         return FitView(fit(info.executable), info.name)

@@ -18,11 +18,11 @@ from .table import Invocation, subcommand
     "target",
     argument("name", nargs="?", help="a TPU and its topology, such as v5e:1x1; or off"),
     example="target v5e:2x4",
-    help="compile each captured program for this TPU too, in the background; alone: what came of it",
+    help="also compile each captured program for this TPU, in the background; without a name: show the results",
     values={"name": lambda start: [*target_names(start), "off"]},
 )
 def target(call: Invocation) -> TargetView | None:
-    """Set the target, end it, or show the results so far."""
+    """Set or remove the target, or show the results so far."""
     name = call.arguments.name
     if name is None:
         now = current_target()

@@ -190,8 +190,11 @@ def test_a_pattern_may_divide_the_state_alone() -> None:
         ({"target": "v5e:2x2", "shardings": {"x": P("data")}}, "cannot be sharded"),
         ({"target": "v5e:2x4", "shardings": {"x": P("chips")}}, "cannot be sharded"),
         ({"target": "v5e:2x2", "shardings": {"x": P("data")}}, "the mesh has no axis 'data'"),
-        ({"target": "v5e:2x2", "shardings": {"x": P("chips", "chips")}}, "one dimension only"),
-        ({"target": "v5e:2x2", "shardings": {"x": P(None, None, "chips")}}, "it has 2 dimensions"),
+        ({"target": "v5e:2x2", "shardings": {"x": P("chips", "chips")}}, "is used more than once"),
+        (
+            {"target": "v5e:2x2", "shardings": {"x": P(None, None, "chips")}},
+            "entries for 2 dimensions",
+        ),
         ({"target": "v5e:2x2", "shardings": {"x": "chips"}}, "P('chips'), not 'chips'"),
         ({"target": "v5e:2x2", "shardings": lambda name, shape: ("chips",)}, "not ('chips',)"),
         ({"target": "v5e:2x2", "shardings": P("chips")}, "for each pattern of names"),

@@ -11,20 +11,20 @@ import torch
 
 _SPARSE = "the result or an input is sparse, and XLA has dense tensors only"
 _TIES = (
-    "which of equal values is named is unspecified: the CPU's unstable sort differs from its own "
-    "stable one; ours is stable"
+    "torch does not specify the order of equal values: the CPU's unstable sort differs from its stable "
+    "one, and the device's sort is stable"
 )
 _STATISTICS = (
-    "the CPU kernel returns mean and deviation as bfloat16; ours keeps float32, as torch's Meta and "
+    "the CPU kernel returns mean and deviation as bfloat16; the device keeps float32, as torch's Meta and "
     "cuda kernels do"
 )
-_INDEX = 'an index is out of range, which is seen with `jaxtorch.config(check="indices")` alone (docs/differences.md)'
+_INDEX = 'an out-of-range index raises only under `jaxtorch.config(check="indices")` (docs/differences.md)'
 _NO_EIG = "XLA has no eigenvalues of general matrices for a TPU"
 
 # Captured code that needs values, by torch's own mark: counted apart.
 _SIZE = "the size of the result depends on values, and the sizes of a captured program are fixed"
 _VALUE = "a Python value is asked for, and a captured program has none yet"
-_RANK = "of the driver gelsd whether there are residuals depends on the rank"
+_RANK = "with the driver gelsd, the rank decides whether residuals are returned"
 _SPLITS = "torch wants split points on the CPU, and captured code takes its arguments to the device"
 
 _PURE = ("pure", "pure-backward")
@@ -41,7 +41,7 @@ GAPS: dict[str, dict[str, str]] = {
     "argsort": {"bfloat16": _TIES},
     "argwhere": dict.fromkeys(_FORWARD, _SIZE),
     "as_strided_scatter": {
-        "pure-backward": "torch's gradient of self leaves out that its first element is overwritten; ours is 0 there"
+        "pure-backward": "torch's gradient of self ignores that its first element is overwritten; the device gives 0"
     },
     "bincount": dict.fromkeys(_FORWARD, _SIZE),
     "cov": dict.fromkeys(_PURE, "torch checks the values of weights"),
@@ -63,7 +63,8 @@ GAPS: dict[str, dict[str, str]] = {
     "mode": {"int64": _TIES, "bfloat16": _TIES},
     "narrow": dict.fromkeys(_PURE, "torch reads a start that is a tensor"),
     "narrow_copy": {
-        "errors": "of a wrong dim the CPU raises RuntimeError here, and IndexError in `narrow`: so do we"
+        "errors": "for a wrong dim the CPU raises RuntimeError in `narrow_copy` and IndexError in `narrow`, "
+        "and so does the device"
     },
     "native_batch_norm": {"bfloat16": _STATISTICS},
     "native_layer_norm": {"bfloat16": _STATISTICS},

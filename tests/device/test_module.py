@@ -257,6 +257,11 @@ class TestStreamsAndEvents:
             event.record()
             x.add_(1)
         event.synchronize()
+        assert event.query()
+        expected = torch.ones(400, 400)
+        for _ in range(5):
+            expected = expected @ expected / 400 + 1
+        torch.testing.assert_close(x.cpu(), expected)
 
     def test_streams(self):
         stream = torch.jax.Stream()

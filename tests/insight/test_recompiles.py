@@ -137,7 +137,7 @@ def test_a_step_that_makes_its_optimizers_state(optimizer: type[torch.optim.Opti
     for _ in range(3):
         step()
     # The first momentum is a copy of the gradient, which the dampening does not apply to.
-    state = "state created by its first run (optimizer state) is now an input"
+    state = "tensors that its first run created are now inputs"
     assert retraces(step) == ([(state,)] if options else [])
 
 

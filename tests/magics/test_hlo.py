@@ -325,5 +325,5 @@ def test_a_step_on_two_meshes_is_compared(shell: Any) -> None:
     assert lines[0] == "--- one for v5e:2x2, data=4 (lower)"
     assert lines[1] == "+++ two for v5e:2x2, data=2, model=2 (lower)"
     assert any(line.startswith("-") and "all-gather" in line for line in lines[2:])
-    with pytest.raises(UsageError, match="takes programs of the session"):
+    with pytest.raises(UsageError, match="works with programs of the session"):
         shell.run_line_magic("jax", "hlo one --target v5e:1x1")

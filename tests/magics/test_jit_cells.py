@@ -73,7 +73,7 @@ def test_the_second_trace_says_why(shell: Any, capsys: Any) -> None:
     dampened = "SGD(model.parameters(), lr=0.01, momentum=0.9, dampening=0.5)"
     run(shell, SETUP.format(dampened))
     magic_output(shell, capsys, "%%jit" + STEP)
-    assert "state created by its first run (optimizer state) is now an input" in magic_output(
+    assert "tensors that its first run created are now inputs" in magic_output(
         shell, capsys, "%%jit" + STEP
     )
     assert magic_output(shell, capsys, "%%jit" + STEP).startswith("jit: cached")

@@ -196,7 +196,7 @@ def test_the_memory_of_a_compiled_variable(shell: Any) -> None:
     assert re.search(r"arguments +16.0 KiB", text), text  # 64 x 64 float32
     with pytest.raises(UsageError, match=r"`lowered = lowered.compile\(\)`"):
         shell.run_line_magic("jax", "memory lowered")
-    with pytest.raises(UsageError, match="compiled for its target already"):
+    with pytest.raises(UsageError, match="already compiled for its target"):
         shell.run_line_magic("jax", "memory compiled --target v5e:1x1")
 
 

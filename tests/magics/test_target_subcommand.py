@@ -108,10 +108,10 @@ def test_the_memory_of_a_chip(shell: Any) -> None:
     ("line", "message"),
     [
         ("target v5e", "such as 'v5e:1x1' or 'v5e:2x2' or 'v5e:2x4', not 'v5e'"),
-        ("target v5:2x2", "the nearest is 'v5p'"),
-        ("target v5e:3x3", "the nearest is 'v5e:4x4'"),
-        ("hlo --target v5e:3x3", "the nearest is 'v5e:4x4'"),
-        ("memory --target v5e:3x3", "the nearest is 'v5e:4x4'"),
+        ("target v5:2x2", "Did you mean 'v5p'?"),
+        ("target v5e:3x3", "The nearest is 'v5e:4x4'"),
+        ("hlo --target v5e:3x3", "The nearest is 'v5e:4x4'"),
+        ("memory --target v5e:3x3", "The nearest is 'v5e:4x4'"),
     ],
 )
 def test_a_wrong_target_is_one_line(shell: Any, capsys: Any, line: str, message: str) -> None:

@@ -43,8 +43,8 @@ class Tags(HTMLParser):
 def test_text_has_a_line_for_each_fact() -> None:
     assert repr(StatusView(STATUS)).splitlines() == [
         "Platform           tpu (torch 2.13.0)",
-        "Devices            TPU_0: tensors hold 3.00 MiB of 16.0 GiB",
-        "                   TPU_1: tensors hold 0",
+        "Devices            TPU_0: 3.00 MiB of 16.0 GiB allocated",
+        "                   TPU_1: 0 allocated",
         "Memory peak        5.00 MiB",
         "Default device     jax:0",
         "Dtypes             float32 by default; as they are",

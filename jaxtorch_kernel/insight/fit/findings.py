@@ -36,15 +36,15 @@ def _too_large(fit: Fit) -> Iterator[str]:
     if held > fit.hbm:  # smaller activations would not be enough
         names = " and ".join(", ".join(kind.kind for kind in weights).rsplit(", ", 1)).capitalize()
         yield (
-            f"{need} {names} alone take {size(held)}: shard the parameters over more chips (`mesh=`, `shardings=`), "
-            "and the rest is sharded like them; or keep them in bfloat16."
+            f"{need} {names} alone take {size(held)}. Shard the parameters over more chips (`mesh=`, `shardings=`), "
+            "which also shards their gradients and optimizer state, or keep the parameters in bfloat16."
         )
         return
     largest = max(fit.memory, key=lambda kind: kind.bytes)
     advice = {
         "parameters": "shard the parameters over more chips (`mesh=`, `shardings=`), or keep them in bfloat16",
-        "optimizer state": "shard the parameters over more chips; the optimizer's state is sharded like them",
-        "gradients": "shard the parameters over more chips; their gradients are sharded like them",
+        "optimizer state": "shard the parameters over more chips, which also shards the optimizer's state",
+        "gradients": "shard the parameters over more chips, which also shards their gradients",
         "activations": "recompute them (`torch.utils.checkpoint`), shard the batch over more chips, or take a "
         "smaller batch",
         "temporaries": "recompute activations (`torch.utils.checkpoint`), shard the batch over more chips, or "
@@ -61,8 +61,8 @@ def _undonated(fit: Fit) -> Iterator[str]:
     gradients = sum(row.bytes for row in fit.memory if row.kind == "gradients" and row.returned)
     if gradients > _SMALL * fit.used:
         yield (
-            f"The step leaves its gradients in `.grad`, which takes {size(gradients)} after it: end it with "
-            "`optimizer.zero_grad()`."
+            f"The step leaves its gradients in `.grad` ({size(gradients)}). Call `optimizer.zero_grad()` at the end of "
+            "the step to free that memory."
         )
 
 
@@ -87,8 +87,8 @@ def _waits(fit: Fit) -> Iterator[str]:
         where = max(fit.lines, key=lambda part: part.units.get(unit, 0.0)).name
         at = f" Most of it is at {where}." if where else ""
         yield (
-            f"{share(seconds, total)} of the time ({duration(seconds * 1e9)}) waits for {unit}: shard so that less "
-            f"moves, or give each chip more work.{at}"
+            f"{share(seconds, total)} of the time ({duration(seconds * 1e9)}) waits for {unit}. Choose shardings that "
+            f"move less data between chips, or give each chip more work.{at}"
         )
     if fit.flops and fit.time.limits.get(HBM, 0) > 0.5 * total:
         yield (

@@ -52,7 +52,7 @@ class Time:
     """The estimated time of one run on each device, in seconds.
 
     Attributes:
-        total: of one run.
+        total: the time of one run.
         units: how long each unit works: "matrix unit", "HBM", and each kind of collective. They work at the same time.
         limits: how long the program waits for each of them. The sum is the total.
     """
@@ -73,11 +73,11 @@ class Part:
 
     Attributes:
         name: the line as text, or the path of the module; "" for work without one.
-        location: of a line.
+        location: the source line; None for a module.
         seconds: its part of the total.
-        units: as in `Time`.
-        flops: operations of the matrix unit.
-        bytes: moved from and to the device's memory.
+        units: the time of each unit, as in `Time`.
+        flops: the operations of the matrix unit.
+        bytes: the bytes moved from and to the device's memory.
     """
 
     name: str
@@ -97,22 +97,22 @@ class Fit:
     Attributes:
         target: the TPU topology, or the kind of this machine's device.
         chip: the chip; None if nothing is known about the device.
-        devices: how many there are.
+        devices: the number of devices.
         fits: whether the memory is enough; True if it is unknown how much there is.
         hbm: the memory that programs can use, in bytes; None if unknown.
-        used: the memory that this one uses.
-        memory: by kind. The sum is `used`.
+        used: the memory that this program uses, in bytes.
+        memory: the memory by kind. The sum is `used`.
         modules: the memory of parameters and inputs by module.
         peak: the largest buffers when most memory is in use.
         time: the estimated time of one run; None if no rates of the device are known, or the program does not fit.
-        lines, parts: the same by line and by module, most time first.
+        lines, parts: the time by line and by module, most time first.
         utilization: `flops` as a share of what the matrix units could do in that time, in bfloat16.
         flops: operations of matrix products and convolutions in one run.
-        multiplied: the same, each as often as the matrix unit repeats it for the sake of precision.
-        padding: of the buffers at the peak, those that padding makes larger, most padding first.
+        multiplied: `flops`, counted once for each pass of the matrix unit.
+        padding: the buffers at the peak that padding makes larger, most padding first.
         padded: the bytes of all padding at the peak.
-        wide: arithmetic on 64-bit numbers by line.
-        host: bytes in the memory of the host.
+        wide: the arithmetic on 64-bit numbers, by line.
+        host: the bytes in the host's memory.
         findings: sentences that say what to do.
         assumptions: what the estimates assume.
     """
@@ -147,8 +147,11 @@ class Fit:
         if self.hbm is None:
             sentence = f"Takes {size(self.used)}{chips} on {name}"
         else:
-            fits = "Fits" if self.fits else "Does not fit"
-            sentence = f"{fits} {name}: {size(self.used)} of {size(self.hbm)}{chips}"
+            used, hbm = size(self.used), size(self.hbm)
+            if self.fits:
+                sentence = f"Fits {name}: {used} of {hbm}{chips}"
+            else:
+                sentence = f"Does not fit {name}: it needs {used}{chips}, but {hbm} are available"
         if self.time is None or not self.time.total:
             return sentence
         step = f"about {duration(self.time.total * 1e9)} a step (estimate)"
@@ -162,11 +165,14 @@ class Fit:
 
 
 def fit(program: Executable | Lowered) -> Fit:
-    """Report whether a compiled program fits its chip, what it needs there, and an estimate of its time.
+    """Report whether a compiled program fits its chip, how much memory it needs there, and about how long a run takes.
 
     Args:
         program: `lower(...).compile()` of a captured function or step. What `lower(...)` returns is compiled here; if
             the compiler refuses it because it does not fit, the report says so with what the compiler's message states.
+
+    Returns:
+        A `Fit`. Its figures are for one device.
 
     Raises:
         CompileError: the compiler rejects the program for another reason, or is not installed.

@@ -176,13 +176,6 @@ class Reader:
         return make_events(table, lanes, names, programs), caller
 
 
-def read_events(profile: Any) -> Events:
-    """The events of a `jax.profiler.ProfileData`."""
-    reader = Reader()
-    reader.read(profile, 0)
-    return reader.finish()[0]
-
-
 def make_events(
     rows: Iterable[tuple[int, ...]] | np.ndarray,
     lanes: tuple[Lane, ...],

@@ -261,12 +261,14 @@ def profile(
     """Run a function under JAX's profiler and report where its time went.
 
     Args:
+        function: the code to profile, called without arguments.
         repeat: number of profiled runs; times are means.
         warmup: number of unprofiled runs before them, so that compilation is not measured.
         memory: record the peak memory held by tensors.
 
     Raises:
         ProfileError: another profile is running.
+        ValueError: `repeat` is less than 1, or `warmup` is negative.
 
     Example:
         >>> import torch

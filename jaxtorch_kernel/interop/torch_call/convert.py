@@ -37,26 +37,58 @@ def dtype_j2t(dtype: torch.dtype | DTypeLike) -> torch.dtype:
 
 
 def t2j(x: torch.Tensor, via: Via = "dlpack") -> jax.Array:
-    """A tensor's values as an array: `to_jax`, of a copy unless `via` is "dlpack". Gradients do not flow through it."""
+    """Convert a tensor to an array, as `to_jax` does. Gradients do not flow through it.
+
+    Args:
+        x: a tensor on any device.
+        via: "dlpack" shares the memory where possible; "host" and "cpu" copy.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: `via` has another value.
+
+    Example:
+        >>> t2j(torch.arange(3.0))
+        Array([0., 1., 2.], dtype=float32)
+    """
     return to_jax(_shared_or_copied(x.detach(), via))
 
 
 def j2t(x: jax.Array, via: Via = "dlpack") -> torch.Tensor:
-    """An array as a tensor: `to_torch`, of a copy unless `via` is "dlpack"."""
+    """Convert an array to a tensor, as `to_torch` does.
+
+    Args:
+        x: an array.
+        via: as in `t2j`.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: `via` has another value.
+
+    Example:
+        >>> j2t(t2j(torch.arange(3.0)))
+        tensor([0., 1., 2.])
+    """
     return _shared_or_copied(to_torch_tree(x), via)
 
 
 def tree_t2j(xs: object, via: Via = "dlpack") -> Any:
-    """Convert the tensors of a pytree to arrays, with `t2j`."""
+    """Convert the tensors of a pytree to arrays, with `t2j`; other leaves stay as they are."""
     return jax.tree.map(lambda x: t2j(x, via) if isinstance(x, torch.Tensor) else x, xs)
 
 
 def tree_j2t(xs: object, via: Via = "dlpack") -> Any:
-    """Convert the arrays of a pytree to tensors, with `j2t`."""
+    """Convert the arrays of a pytree to tensors, with `j2t`; other leaves stay as they are."""
     return jax.tree.map(lambda x: j2t(x, via) if isinstance(x, jax.Array) else x, xs)
 
 
 def _shared_or_copied(tensor: torch.Tensor, via: Via) -> torch.Tensor:
     if via not in ("dlpack", "host", "cpu"):
-        raise ValueError(f"via must be 'dlpack' (shares memory) or 'host' (copies), not {via!r}")
+        raise ValueError(
+            f"via must be 'dlpack' (shares memory), 'host' or 'cpu' (both copy), not {via!r}"
+        )
     return tensor if via == "dlpack" else tensor.clone()

@@ -29,7 +29,11 @@ def module_to_jax(
         rng: the module draws random numbers (dropout): `apply(params, key, *args)`.
 
     Returns:
-        `apply`, and `params`: a dict of arrays by the names of `named_parameters()`; tied weights appear once.
+        `(apply, params)`; with `mutable`, `(apply, (params, buffers))`. `params` is a dict of arrays by the names of
+        `named_parameters()`; tied weights appear once.
+
+    Raises:
+        TypeError: `module` is not a `torch.nn.Module`.
 
     Example:
         >>> import jax, jax.numpy as jnp, torch, jaxtorch

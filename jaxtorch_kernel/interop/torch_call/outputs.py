@@ -54,9 +54,9 @@ def inferred(
         return _avals_of(traits, _run_without_values(function, ins, traits, nullcontext()))
     if values is None:
         raise TypeError(
-            f"{traits.name} does not run on tensors without values ({type(failed).__name__}: {failed}), which is "
-            "how the shapes of its results are found under a transform of JAX. Declare them: "
-            "torch2jax(f, ..., output_shapes=...), or give example tensors."
+            f"jaxtorch cannot infer the result shapes of {traits.name} under a transform of JAX "
+            f"({type(failed).__name__}: {failed}). Declare them with torch2jax(f, ..., output_shapes=...), or give "
+            "example tensors."
         ) from failed
     with torch.no_grad():
         if takes_addresses:

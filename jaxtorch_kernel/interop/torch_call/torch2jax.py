@@ -87,8 +87,13 @@ def torch2jax(
         use_torch_vjp: has no effect: `torch.func` is used where it is needed and works.
         output_sharding_spec: wrap-torch2jax's older name of `out_specs`.
 
+    Returns:
+        A JAX function with the arguments of `fn`; with `rng`, a key comes first.
+
     Raises:
-        TypeError: on a call, if the results differ from the declared ones or JAX does not accept them.
+        TypeError: `fn` is not a torch function or module, or uses a tensor on the jax device; on a call, the results
+            differ from the declared ones, or JAX does not accept them.
+        ValueError: an option has a wrong value.
         TorchCallError: an error in `fn` under `jax.jit`, as part of JAX's `JaxRuntimeError`. In eager calls `fn`'s own
             error is raised.
 

@@ -38,7 +38,7 @@ from traitlets.config import Config
 import jaxtorch
 from jaxtorch.capture.errors import CaptureError
 
-# The front doors. "eager" captures nothing: it says whether the row itself is right.
+# The front doors: the ways to capture code. "eager" captures nothing: it says whether the row itself is right.
 CELLS = ("%%pure", "%%jit")
 FUNCTIONS = ("pure", "jit", "compile")
 DOORS = ("eager", *CELLS, *FUNCTIONS, "pure method")

@@ -112,7 +112,7 @@ def test_a_program_that_is_too_large_says_by_how_much() -> None:
     assert report.used > 15.75 * 2**30
     assert report.verdict.startswith("Does not fit a TPU v5e: ")
     weights = size(kinds["parameters"] + kinds["optimizer state"])
-    assert f"Parameters and optimizer state alone take {weights}: shard" in report.findings[0]
+    assert f"Parameters and optimizer state alone take {weights}. Shard" in report.findings[0]
 
 
 @pytest.mark.parametrize(("dtype", "found"), [(torch.float32, []), (torch.float64, ["float64"])])

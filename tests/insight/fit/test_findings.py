@@ -27,10 +27,10 @@ def _kind(name: str) -> Kind:
 @pytest.mark.parametrize(
     ("gibibytes", "words"),
     [
-        ({"parameters": 20}, "Parameters alone take 20.0 GiB: shard the parameters"),
+        ({"parameters": 20}, "Parameters alone take 20.0 GiB. Shard the parameters"),
         (
             {"parameters": 6, "optimizer_state": 12, "temporaries": 27},
-            "Parameters and optimizer state alone take 18.0 GiB: shard the parameters",
+            "Parameters and optimizer state alone take 18.0 GiB. Shard the parameters",
         ),
         (
             {"parameters": 5, "gradients": 5, "optimizer_state": 10, "activations": 1},

@@ -176,7 +176,7 @@ def test_after_an_error_everything_goes_on(x: jax.Array) -> None:
 
 
 def test_shapes_that_only_values_tell_are_asked_for_under_a_transform(x: jax.Array) -> None:
-    with pytest.raises(TypeError, match=r"does not run on tensors without values.*output_shapes="):
+    with pytest.raises(TypeError, match=r"cannot infer the result shapes of .*output_shapes="):
         jax.jit(torch2jax(lambda t: t[: int(t.sum())]))(x)
 
 

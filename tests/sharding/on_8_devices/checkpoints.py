@@ -205,7 +205,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "other names": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Sequential(nn.Linear(2, 3))),
         ValueError,
-        "it has no 0.weight, 0.bias; the model has no weight, bias",
+        "the checkpoint has no 0.weight, 0.bias; the model has no weight, bias",
     ),
     "another size": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 4).jax()),
@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "an extra that is not there": (
         lambda d: jaxtorch.restore_checkpoint(d, nn.Linear(2, 3), extra={"epoch": 0}),
         ValueError,
-        "it has no extra 'epoch'",
+        "the checkpoint has no extra 'epoch'",
     ),
     "an earlier step": (
         lambda d: jaxtorch.save_checkpoint(d, nn.Linear(2, 3), step=5),

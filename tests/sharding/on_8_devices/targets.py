@@ -44,7 +44,7 @@ def test_the_mesh_of_the_session_is_that_of_the_target() -> None:
     assert "f32[4,128]" in forward.hlo  # a part of x
     assert "f32[128,128]" in forward.hlo  # a part of w
     assert "all-reduce" in forward.hlo
-    assert found["single", ""].note.startswith("on one of 8 devices")
+    assert found["single", ""].note.startswith("compiled for one of 8 devices")
     other = request(found["step", ""].record, "v5e:2x2")
     background.wait([other])
-    assert other.error == "the session's tensors lie on a mesh of 8 devices, but v5e:2x2 has 4"
+    assert other.error == "the session's mesh has 8 devices, but v5e:2x2 has 4"
