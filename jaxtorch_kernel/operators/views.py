@@ -83,31 +83,50 @@ def _view_kernel(op: OpOverload) -> Kernel:
     What the operator does depends on the tensor's size and stride and on the arguments, and not on the offset.
     """
     known: dict[tuple[object, ...], Any] = {}
-    argument = str(op._schema.arguments[1].type) if len(op._schema.arguments) > 1 else ""
-    listed = argument.startswith("List")
     several = Signature(op).returns_list[0]
+    lists = [str(a.type).startswith("List") for a in op._schema.arguments[1:]]
+    any_list = any(lists)
     alias = torch_views.alias_at
+
+    def computed(key: tuple[object, ...], self: Tensor, *args: Any) -> Tensor | Sequence[Tensor]:
+        views = view(op, self, *args)
+        if len(known) >= _MOST:
+            known.clear()
+        known[key] = _geometries(self, views)
+        return views
 
     def kernel(self: Tensor, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
         if kwargs:
             return view(op, self, *args, **kwargs)
-        key: tuple[object, ...] = (self.shape, self.stride(), *args)
-        if listed:
-            key = (self.shape, self.stride(), tuple(args[0]), *args[1:])
+        key = (self.shape, self.stride(), *(map(_hashable, args) if any_list else args))
         try:
             geometry = known.get(key)
-        except TypeError:  # a symbolic number or a second list
+        except TypeError:  # a symbolic number
             return view(op, self, *args)
         if geometry is None:
-            views = view(op, self, *args)
-            if len(known) >= _MOST:
-                known.clear()
-            known[key] = _geometries(self, views)
-            return views
+            return computed(key, self, *args)
         views = [alias(self, *g) for g in geometry] if several else alias(self, *geometry)
         return _noted(self, views) if tracing.depth else views
 
-    return kernel
+    def sized(self: Tensor, size: Any, *args: Any, **kwargs: Any) -> Tensor | Sequence[Tensor]:
+        if args or kwargs:
+            return view(op, self, size, *args, **kwargs)
+        key = (self.shape, self.stride(), *size)
+        try:
+            geometry = known.get(key)
+        except TypeError:  # a symbolic number
+            return view(op, self, size)
+        if geometry is None:
+            return computed(key, self, size)
+        made = alias(self, *geometry)
+        return _noted(self, made) if tracing.depth else made
+
+    # One list of numbers (`view`, `permute`, `expand`) makes a key without packing them, a tenth of the time of a view.
+    return sized if sum(lists) == 1 and lists[0] and not several else kernel
+
+
+def _hashable(argument: object) -> object:
+    return tuple(argument) if isinstance(argument, list) else argument
 
 
 for _name in VIEWS:
