@@ -8,10 +8,10 @@ therefore a C function, the `put` of a queue. A thread takes the signal out of t
 with `PyThreadState_SetAsyncExc`, to raise `KeyboardInterrupt` in the main thread at the next bytecode.
 
 Unlike a handler, the thread can choose the moment. It does not interrupt while a context manager is entered or exited
-(its state would be half set, for example a torch mode that is never removed), nor in `__del__` or JAX's
-`is_constant_dim` (which would swallow the exception), nor in an `uninterrupted` call. It holds the GIL from inspecting
-the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE` seconds it
-interrupts regardless.
+(its state would be half set, for example a torch mode that is never removed), nor in `__del__` or a function of JAX
+with a bare `except:` (which would swallow the exception), nor in an `uninterrupted` call. It holds the GIL from
+inspecting the main thread's frames until the request, so the main thread cannot move in between. After `PATIENCE`
+seconds it interrupts regardless.
 
 A main thread that waits in C (`time.sleep`, a socket, `input()`) runs no bytecode. If it has not moved for a while,
 it receives a second signal: SIGURG, which is rarely used and ignored by default. Its handler is a Python function that
@@ -30,6 +30,7 @@ https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
 from __future__ import annotations
 
 import ctypes
+import dis
 import functools
 import os
 import queue
@@ -38,7 +39,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -47,9 +48,9 @@ PATIENCE = 2.0  # seconds
 _WAIT_IN_C = 0.1  # seconds without a bytecode, after which the main thread counts as waiting in C
 _POLL_INTERVAL = 0.0005  # seconds between two looks at the main thread
 
-# Functions that are not interrupted. JAX's `is_constant_dim` has a bare `except:`: a constant shape would count as
-# symbolic, and lowering would fail.
-_NOT_IN = frozenset({"__enter__", "__exit__", "__del__", "is_constant_dim"})
+_NOT_IN = frozenset({"__enter__", "__exit__", "__del__"})  # functions that are not interrupted
+
+_JAX = f"{os.sep}jax{os.sep}_src{os.sep}"  # in the names of JAX's files
 
 _INTERRUPT = ctypes.py_object(KeyboardInterrupt)
 
@@ -136,6 +137,23 @@ def uninterrupted(action: Callable[[], _T]) -> _T:
     return action()
 
 
+def held_back(action: Callable[[], _T]) -> _T:
+    """Call `action`; Ctrl-C waits for its end, however long it takes. It is for what must not be left half done."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        return action()
+    presses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    signal.signal(signal.SIGINT, functools.partial(presses.put, None))
+    try:
+        return action()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not presses.empty():
+            signal.raise_signal(signal.SIGINT)
+
+
 def _in_child() -> None:
     """Restore SIGINT in a forked process, which has inherited the handler but not the thread."""
     try:
@@ -167,6 +185,7 @@ def _request_interrupt(mark: object) -> tuple[FrameType | None, int] | None:
     """Returns the main thread's position at the request; None if SIGINT has been given back since the press."""
     deadline = time.monotonic() + PATIENCE
     while True:
+        _learn(_main_frame())
         with _lock:
             if mark is not _mark:
                 return None
@@ -190,8 +209,53 @@ def _may_interrupt(frame: FrameType | None) -> bool:
         code = frame.f_code
         if code is uninterrupted.__code__ or code.co_name in _NOT_IN:
             return False
+        if _is_of_jax(code) and _swallows.get(code, True):
+            return False
         frame = frame.f_back
     return True
+
+
+# -- functions of JAX that go on after any exception ---------------------------------------------------------------
+
+# Code of JAX -> whether it has a bare `except:`. A constant shape would count as symbolic in `is_constant_dim`, and
+# `get_out_shardings_from_executable` would ignore Ctrl-C.
+_swallows: dict[CodeType, bool] = {}
+
+
+def _learn(frame: FrameType | None) -> None:
+    """Look at the code of the frames, before `_may_interrupt`, which must not take long."""
+    while frame is not None:
+        code = frame.f_code
+        if code not in _swallows and _is_of_jax(code):
+            _swallows[code] = _has_bare_except(code)
+        frame = frame.f_back
+
+
+def _is_of_jax(code: CodeType) -> bool:
+    return _JAX in code.co_filename
+
+
+def _has_bare_except(code: CodeType) -> bool:
+    """Whether a function catches every exception and does not raise it again.
+
+    Handlers begin at PUSH_EXC_INFO, and where a comparison with the exceptions of an earlier one jumps to. One that
+    names no exceptions drops the exception at once, and ends with POP_EXCEPT if it raises nothing.
+    https://docs.python.org/3/library/dis.html#opcode-PUSH_EXC_INFO
+    """
+    instructions = list(dis.get_instructions(code))
+    index = {instruction.offset: i for i, instruction in enumerate(instructions)}
+    for i, instruction in enumerate(instructions[:-1]):
+        start = None
+        if instruction.opname == "PUSH_EXC_INFO":
+            start = i + 1
+        elif instruction.opname == "CHECK_EXC_MATCH":
+            start = index[instructions[i + 1].argval]
+        if start is not None and instructions[start].opname == "POP_TOP":
+            names = (other.opname for other in instructions[start:])
+            ends = (name for name in names if name in ("POP_EXCEPT", "RAISE_VARARGS"))
+            if next(ends, None) == "POP_EXCEPT":
+                return True
+    return False
 
 
 def _raise_in_c(mark: object) -> None:

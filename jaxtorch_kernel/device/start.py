@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
-
-_libraries: list[Any] = []
-_OTHER_LAYOUTS = {
-    "SparsePrivateUse1": "sparse",
-    "SparseCsrPrivateUse1": "sparse",
-    "QuantizedPrivateUse1": "quantized",
-    "NestedTensorPrivateUse1": "nested",
-}
-
-
-def _refuse_layout(kind: str, op: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise NotImplementedError(
-        f"{op._schema.name}: the jax device supports only dense (strided) tensors, not {kind} ones. Keep this tensor "
-        "on the CPU, or make it dense before moving it (`.to_dense()`, `.dequantize()`)."
-    )
-
-
-def _refuse_other_layouts() -> None:
-    for key, kind in _OTHER_LAYOUTS.items():
-        refusal = torch.library.Library("_", "IMPL")
-        refusal.fallback(functools.partial(_refuse_layout, kind), key)
-        _libraries.append(refusal)
-
+from ..storage import placement
+from . import interrupts
 
 _lock = threading.RLock()
 _run: Callable[..., Any] | None = None
@@ -43,49 +19,28 @@ def first_use() -> Callable[..., Any]:
     torch calls it (as `torch.jax._lazy_init`) before a Python function makes the first tensor on the device. If
     something else makes the first tensor, the device's fallback kernel calls it (`autoload.py`).
     """
-    global _run
     with _lock:
         if _run is None:
-            from ..deferred.switch import switch
-            from ..operators import higher_order, methods, storages
-            from ..operators.registration import install as install_operators
-            from ..storage import placement
-            from . import (
-                allocator,
-                autocast,
-                builtin_events,
-                extensions,
-                fork,
-                guard,
-                interrupts,
-                optimizers,
-                processes,
-                sharded_optimizers,
-                streams,
-                uncaught,
-            )
-            from . import random as random  # applies an earlier `torch.manual_seed`
-
-            # Starting jax comes first, because it may fail, for example if a library is missing. Nothing has been
-            # registered by then, so the next attempt fails with the same message.
+            # An interrupted import would leave half of jax behind for the rest of the session, and an interrupted
+            # registration half of the device. jax's start can take minutes, and can be interrupted.
+            interrupts.held_back(_import)
+            # It may fail, for example if a library is missing. Nothing has been registered by then, so the next attempt
+            # fails with the same message.
             placement.devices()
-            run = install_operators()
-            fork.start()
-            atexit.register(streams.finish)
-            guard.switch_streams_in_cpp()
-            allocator.install()
-            extensions.extend_torch()
-            builtin_events.install()
-            autocast.install()
-            optimizers.install()
-            sharded_optimizers.install()
-            methods.install()
-            processes.install()
-            storages.install()
-            higher_order.install()
-            _refuse_other_layouts()
-            interrupts.install()
-            uncaught.install()
-            switch.follow_options()
-            _run = run
+            try:
+                interrupts.held_back(_install)
+            finally:
+                interrupts.install()
+    assert _run is not None
     return _run
+
+
+def _import() -> None:
+    from . import installation  # noqa: F401  # it imports jax, which `import torch` must not do
+
+
+def _install() -> None:
+    global _run
+    from . import installation
+
+    _run = installation.install()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +20,9 @@ from typing import Any
 
 import pytest
 import torch
+from jax._src import callback, core, util
 from jax._src.core import is_constant_dim
+from jax._src.interpreters import pxla
 
 from jaxtorch.device import interrupts
 
@@ -128,6 +133,76 @@ def test_jax_does_not_swallow_a_press(taken_over: None) -> None:
                 answers.add(is_constant_dim(3))
         timer.join()
     assert answers == {True}
+
+
+SWALLOWING = """
+def f(work):
+    try:
+        return work()
+    except:
+        return None
+"""
+
+
+def test_no_function_of_jax_with_a_bare_except_swallows_a_press(taken_over: None) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(SWALLOWING, os.path.join("site", "jax", "_src", "made.py"), "exec"), names)
+    answers = set()
+    for i in range(100):
+        timer = press(0.001 + i * 0.00001)
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # where in it is not known
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                answers.add(names["f"](lambda: sum(range(200))))
+        timer.join()
+    assert answers == {19900}
+
+
+@pytest.mark.parametrize("module", [core, pxla, util, callback])
+def test_a_bare_except_is_found_in_bytecode(module: types.ModuleType) -> None:
+    """The source is the reference: a handler of every exception that does not raise it again."""
+    found: dict[str, bool] = {}
+    for function in vars(module).values():
+        function = inspect.unwrap(function) if callable(function) else function
+        if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+            handlers = [n for n in _own_nodes(tree.body[0]) if isinstance(n, ast.ExceptHandler)]
+            swallows = any(
+                h.type is None and not any(isinstance(n, ast.Raise) for n in ast.walk(h))
+                for h in handlers
+            )
+            assert interrupts._has_bare_except(function.__code__) is swallows, function
+            found[function.__name__] = swallows
+    assert len(found) > 5
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions inside it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            yield node
+            yield from _own_nodes(node)
+
+
+AT_START = """
+import os, signal, sys, threading, torch
+import jaxtorch
+threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    x = torch.zeros(3, device="jax")
+    while True:
+        x = (x + 1).sin()
+except KeyboardInterrupt:
+    print("interrupted")
+print((torch.zeros(3, device="jax") + 1).tolist())
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.4, 0.8, 1.5])
+def test_a_press_while_the_device_starts_leaves_it_whole(seconds: float) -> None:
+    command = [sys.executable, "-c", AT_START, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "interrupted\n[1.0, 1.0, 1.0]\n", done.stderr
 
 
 def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_call(taken_over: None) -> None:
