@@ -98,6 +98,8 @@ def test_mistakes_name_the_nearest_word() -> None:
         jaxtorch.config(fallbck="error")
     with pytest.raises(AttributeError, match="matmul_precision"):
         _ = jaxtorch.config.matmul_prec
+    with pytest.raises(AttributeError, match=r"`jaxtorch.config.update\(execution=...\)`"):
+        jaxtorch.config(execution="deferred")
     with pytest.raises(ValueError, match="'warn', 'silent', 'error'"):
         jaxtorch.config(fallback="maybe")
     assert jaxtorch.config.fallback == "warn"

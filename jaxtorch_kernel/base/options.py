@@ -314,6 +314,11 @@ class Config:
 
     def _check_names(self, names: Iterable[str], valid: Collection[str]) -> None:
         for name in names:
+            if name in OPTIONS and name not in valid:
+                raise AttributeError(
+                    f"jaxtorch.config: `{name}` applies to the whole process, not to a block: write "
+                    f"`jaxtorch.config.update({name}=...)`."
+                )
             if name not in valid:
                 near = difflib.get_close_matches(name, valid, 1, 0.4)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
