@@ -12,6 +12,7 @@ from .deferred import modes
 
 # Tests of immediate execution itself, by a part of their name, and why they say nothing of deferred execution.
 _COUNTS = "counts what each call compiles"
+_PROGRAM = "looks at the program of one operator"
 _WHEN = "looks at what a call has done when it returns"
 IMMEDIATE = {
     "test_parts.py": _COUNTS,
@@ -26,6 +27,13 @@ IMMEDIATE = {
     "test_composites.py::test_gradients_of_any_order": "gradcheck wants equal bits from equal calls",
     "test_optim.py::test_a_new_learning_rate_compiles_nothing": _COUNTS,
     "test_memory.py::test_in_place_updates_donate": _WHEN,
+    "test_fusion.py": _PROGRAM,
+    "test_input_names.py": _PROGRAM,
+    "test_rnn.py::test_one_program_forward_and_one_backward": _PROGRAM,
+    "test_rnn.py::test_training_and_evaluation_share_a_program": _PROGRAM,
+    "test_order.py::test_a_number_that_changes_compiles_nothing": _COUNTS,
+    "test_lightning.py::test_a_checkpoint_goes_on": "wants equal bits of windows that end at other calls",
+    "test_policy.py": "sets its own mode",
     "test_late_errors.py": "a program that fails takes all results of its window with it",
 }
 
