@@ -34,6 +34,7 @@ from . import outside
 from .closures import Closures
 from .fetch import Fetch, contents_of, element, reader, ref, strong, variable
 from .followed import MODULE_ATTRIBUTES, is_user_module
+from .inherited import inherited_reads
 from .notes import Notes, key_text
 from .reads import ATTRIBUTE
 from .steps import Steps
@@ -189,7 +190,8 @@ class Values(Steps):
         """Any other object: its attributes."""
         notes = self.notes
         notes.add_preexisting(value, path)
-        whole = dynamic or _is_stdlib(type(value))
+        inherited = inherited_reads(type(value))
+        whole = dynamic or inherited.dynamic or _is_stdlib(type(value))
         attributes = getattr(value, "__dict__", None)
         # A torch module may hold a tensor that the code created (pruning does): each run binds that attribute.
         if dynamic and isinstance(attributes, dict) and not isinstance(value, torch.nn.Module):
@@ -201,10 +203,11 @@ class Values(Steps):
         of_class = [name for cls in user_classes for name in class_names(cls)]
         if dynamic:
             names += [n for n in of_class if not n.startswith("__")]
+        names += inherited.names.intersection(of_class)
         self._defer(path, value, dict.fromkeys(n for n in of_class if n not in names), depth)
         children = value._modules if isinstance(value, torch.nn.Module) else ()
         for name in dict.fromkeys(names):
-            if whole or name in notes.names or name in children:
+            if whole or name in notes.names or name in inherited.names or name in children:
                 self._use_attribute(path, value, name, fetch, dynamic, depth)
             else:
                 self._deferred.append(_Deferred(path, value, name, fetch, depth))
@@ -344,7 +347,7 @@ def _is_stdlib(cls: type) -> bool:
 
 
 def _has_attributes(value: object) -> bool:
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, torch.nn.Module | torch.utils.data.Dataset):
         return True
     module = type(value).__module__.partition(".")[0]
     if module in ("torch", "jax", "jaxlib", "numpy", "jaxtorch", "builtins"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .harness import CAPTURES, Row
 
+USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
 CLASS = "class C:\n    pass\nc = C()\nc.by = 2"
 
 ROWS = [
@@ -75,6 +76,38 @@ ROWS = [
     Row("UserList", "from collections import UserList\nc = UserList([1, 2])", "out = x * c[1]", "c[1] = 3"),
     Row("ChainMap", "from collections import ChainMap\nc = ChainMap({}, {'by': 2})", "out = x * c['by']",
         ("c.maps[1]['by'] = 3", "c['by'] = 4"), stale_in_dynamo=True),
+    Row("a subclass of UserDict", USER_DICT, "out = x * c['by']",
+        ("c['by'] = 3", "c = C(by=4)", "c.data = {'by': 5}")),
+    Row("a subclass of UserDict, with get, in, len and values", USER_DICT,
+        "out = x * c.get('by', 1) * len(c) + ('more' in c) + sum(c.values())", ("c['more'] = 3", "del c['by']")),
+    Row("a subclass of UserDict that overrides a method",
+        "from collections import UserDict\nclass C(UserDict):\n    def __getitem__(self, key):\n"
+        "        return super().__getitem__(key)\nc = C(by=2)", "out = x * c['by']", "c['by'] = 3"),
+    Row("a subclass of UserDict with a tensor", USER_DICT + "\nc['by'] = torch.ones(4)",
+        "out = x * c['by'].to(x.device)", ("c['by'].add_(1)", "c['by'] = torch.zeros(4)")),
+    Row("a subclass of UserDict in a module", USER_DICT + "\nclass M(nn.Module):\n    def forward(self, x):\n"
+        "        return x * self.config['by']\nm = M()\nm.config = c", "out = m(x)", "c['by'] = 3"),
+    Row("a subclass of UserDict as an argument", USER_DICT, "out = x * c['by']", "c['by'] = 3", args="x, c"),
+    Row("a subclass of UserList", "from collections import UserList\nclass C(UserList):\n    pass\nc = C([1, 2])",
+        "out = x * c[1] + sum(c)", ("c[1] = 3", "c.append(4)")),
+    Row("a subclass of ChainMap",
+        "from collections import ChainMap\nclass C(ChainMap):\n    pass\nc = C({}, {'by': 2})", "out = x * c['by']",
+        ("c.maps[1]['by'] = 3", "c['by'] = 4"), stale_in_dynamo=True),
+    Row("a subclass of string.Template",
+        "import string\nclass C(string.Template):\n    pass\nc = C('$by')", "out = x * float(c.substitute(by=2))",
+        "c.template = '3'", stale_in_dynamo=True),
+    Row("a subclass of ast.NodeVisitor", "import ast\nclass C(ast.NodeVisitor):\n    by = 2\n"
+        "    def visit_Name(self, node):\n        return self.by\nc = C()\nnode = ast.Name('a')",
+        "out = x * c.visit(node)", ("c.by = 3", "C.visit_Name = lambda self, node: 7"), doors=CAPTURES),
+    Row("a subclass of ContextDecorator, which counts", "import contextlib\nclass C(contextlib.ContextDecorator):\n"
+        "    n, by = 0, 2\n    def __enter__(self):\n        self.n += 1\n    def __exit__(self, *error):\n"
+        "        pass\nc = C()", "with c:\n    out = x * c.by", "c.by = 3", watch=("c.n",), doors=CAPTURES),
+    Row("a torch dataset", "from torch.utils.data import Subset\nc = Subset([1.0, 2.0, 5.0], [1, 2])",
+        "out = x * c[0]", ("c.indices[0] = 0", "c.indices = [2]")),
+    Row("a subclass of a torch dataset", "from torch.utils.data import Subset\nclass C(Subset):\n    pass\n"
+        "c = C([1.0, 2.0, 5.0], [1, 2])", "out = x * c[0]", ("c.indices[0] = 0", "c.indices = [2]")),
+    Row("a distribution", "c = torch.distributions.Normal(torch.zeros(4, device=dev), 1.0, validate_args=False)",
+        "out = c.log_prob(x)", "c.loc = torch.ones(4, device=dev)"),
     Row("defaultdict", "from collections import defaultdict\nc = defaultdict(int, by=2)", "out = x * c['by']",
         "c['by'] = 3"),
     Row("OrderedDict", "from collections import OrderedDict\nc = OrderedDict(a=2, b=3)",
