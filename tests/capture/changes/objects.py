@@ -5,6 +5,18 @@ from __future__ import annotations
 from .harness import CAPTURES, Row
 
 USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
+METACLASS = """
+class O:
+    by = 2
+class M(type):
+    by, table, o = 2, {"a": 2}, O()
+    def __getitem__(cls, key):
+        return cls.table[key]
+    def get(cls):
+        return 2
+class A(metaclass=M):
+    pass
+"""
 CLASS = "class C:\n    pass\nc = C()\nc.by = 2"
 
 ROWS = [
@@ -37,6 +49,20 @@ ROWS = [
     Row("a class within a class", "class A:\n    class B:\n        by = 2", "out = x * A.B.by", "A.B.by = 3"),
     Row("a metaclass", "class M(type):\n    @property\n    def by(cls):\n        return 2\nclass A(metaclass=M):\n"
         "    pass", "out = x * A.by", "M.by = property(lambda cls: 3)"),
+    Row("an attribute of a metaclass", METACLASS, "out = x * A.by", ("M.by = 3", "A.by = 4", "del A.by"),
+        stale_in_dynamo=True),
+    Row("an attribute of a metaclass, in a loop", METACLASS + "v = [A]", "out = x * sum(c.by for c in v)",
+        ("M.by = 3", "A.by = 4", "del A.by"), stale_in_dynamo=True),
+    Row("an attribute of a metaclass, by an object's class", METACLASS + "a = A()", "out = x * type(a).by",
+        ("M.by = 3", "A.by = 4"), stale_in_dynamo=True),
+    Row("a container of a metaclass", METACLASS, "out = x * A.table['a']",
+        ("M.table['a'] = 3", "A.table = {'a': 4}", "A.table['a'] = 5"), stale_in_dynamo=True),
+    Row("a container of a metaclass, in its method", METACLASS, "out = x * A['a']",
+        ("M.table['a'] = 3", "A.table = {'a': 4}", "A.table['a'] = 5"), stale_in_dynamo=True),
+    Row("an object of a metaclass", METACLASS, "out = x * A.o.by", ("M.o.by = 3", "A.o = O()", "A.o.by = 4"),
+        stale_in_dynamo=True),
+    Row("a method of a metaclass", METACLASS, "out = x * A.get()",
+        ("A.get = staticmethod(lambda: 3)", "del A.get", "M.get = lambda cls: 4"), stale_in_dynamo=True),
     Row("an enum's value", "import enum\nclass E(enum.Enum):\n    A = 2\n    B = 3\nclass C:\n    mode = E.A",
         "out = x * C.mode.value", "C.mode = E.B"),
     Row("a slot", "class C:\n    __slots__ = ('by',)\nc = C()\nc.by = 2", "out = x * c.by", "c.by = 3"),
