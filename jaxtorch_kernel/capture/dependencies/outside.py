@@ -222,6 +222,12 @@ def is_array(value: object) -> bool:
     )
 
 
+def objects_of_array(value: object) -> list[object]:
+    """The elements of a value for which `is_array` holds, if they are objects; a record is a tuple."""
+    array = None if isinstance(value, _BYTES) else np.asarray(value)
+    return array.reshape(-1).tolist() if array is not None and array.dtype.hasobject else []
+
+
 def names_of_getter(value: object) -> list[str]:
     """The attributes that an `operator.attrgetter` or `methodcaller` reads."""
     if isinstance(value, operator.attrgetter | operator.methodcaller):

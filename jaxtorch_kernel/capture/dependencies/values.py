@@ -23,6 +23,7 @@ import sys
 import threading
 import types
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -137,6 +138,7 @@ class Values(Steps):
             self.use(f"{path}.__self__", value.__self__, ref(value.__self__), dynamic, depth)
         elif outside.is_array(value):
             notes.check(value, outside.array_check(path, value))
+            self._use_objects_of_array(path, value, dynamic, depth)
         elif isinstance(value, type):
             self.defer_class(path, value)
             if dynamic and is_user_class(value):
@@ -236,6 +238,17 @@ class Values(Steps):
             if not all(is_plain(part) for _, part in elements):
                 notes.warn(f"reads more of `{path}` than is tracked", *notes.line)
             return
+        if isinstance(value, defaultdict):
+            factory = self.guard(
+                value,
+                ATTRIBUTE,
+                "default_factory",
+                value.default_factory,
+                f"{path}.default_factory",
+                fetch,
+            )
+            if factory is not None:
+                self.use(*factory, dynamic, depth - 1)
         in_set = isinstance(value, set | frozenset)
         for key, part in elements:
             if not is_plain(key):
@@ -243,6 +256,19 @@ class Values(Steps):
             if not is_plain(part):
                 part_fetch = ref(part) if in_set else element(fetch, key)
                 self.use(f"{path}[{key_text(key)}]", part, part_fetch, dynamic, depth - 1)
+
+    def _use_objects_of_array(self, path: str, array: object, dynamic: bool, depth: int) -> None:
+        """The elements of an array of objects, whose own contents its check does not compare."""
+        objects = outside.objects_of_array(array)
+        if all(map(is_plain, objects)):
+            return
+        if not self.notes.is_deeper((id(array), "objects", dynamic), depth):
+            return
+        if not depth or len(objects) > _MAX_ELEMENTS:
+            self.notes.warn(f"reads more of `{path}` than is tracked", *self.notes.line)
+            return
+        for i, part in enumerate(objects):
+            self.use(f"{path}.flat[{i}]", part, ref(part), dynamic, depth - 1)
 
     def _use_partial(
         self,
