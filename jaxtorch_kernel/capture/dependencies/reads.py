@@ -147,14 +147,19 @@ class _Scan:
         i = 0
         while i < len(self.instructions):
             i = self._statement(i)
-        for inner in self.code.co_consts:
-            if isinstance(inner, types.CodeType):
-                self._add_inner(reads_of(inner))
+        inner = [c for c in self.code.co_consts if isinstance(c, types.CodeType)]
+        for code in inner:
+            self._add_inner(reads_of(code))
+        # They get the elements of what this code reads.
+        expressions = [reads_of(code) for code in inner if code.co_name == "<genexpr>"]
         mentioned = {*self._loaded(), *self.code.co_freevars}
         # A class pattern with positions reads the attributes that the `__match_args__` of the class names.
         patterns = any(i.opname == "MATCH_CLASS" for i in self.instructions)
         dynamic = patterns or not _DYNAMIC.isdisjoint(mentioned)
-        constants = self.code.co_consts if dynamic else ()
+        dynamic |= any(reads.dynamic for reads in expressions)
+        constants = itertools.chain(
+            self.code.co_consts if dynamic else (), *(r.strings for r in expressions)
+        )
         strings = tuple(c for c in constants if isinstance(c, str) and c.isidentifier())
         return Reads(
             tuple(self.chains),

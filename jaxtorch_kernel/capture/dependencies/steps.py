@@ -179,6 +179,8 @@ class Steps(ABC):
         raw = _on_class(cls, name)
         if not is_user_class(cls):
             return None
+        if name == "__dict__":  # each read gives another proxy of the same table
+            return Resolved(where, vars(cls), class_table(fetch))
         if name == "apply" and issubclass(cls, torch.autograd.Function):  # C code looks these up
             for part in ("forward", "backward", "setup_context", "jvp", "vmap"):
                 self.class_attribute(cls, part, f"{where.removesuffix('apply')}{part}", fetch)

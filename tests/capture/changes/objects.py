@@ -5,6 +5,31 @@ from __future__ import annotations
 from .harness import CAPTURES, Row
 
 USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
+# What is enumerated, and how the values of the names that begin with `k_` are added up.
+_ENUMERATED = (
+    ("vars of a class", "class C:\n    k_a = 2", "vars(C).items()"),
+    ("__dict__ of a class", "class C:\n    k_a = 2", "C.__dict__.items()"),
+    ("vars of an object's class", "class C:\n    k_a = 2\nc = C()", "vars(type(c)).items()"),
+    ("vars of classes in a list", "class C:\n    k_a = 2\nv = [C]", "((n, i) for c in v for n, i in vars(c).items())"),
+    ("dir of a class", "class C:\n    k_a = 2", "((n, getattr(C, n)) for n in dir(C))"),
+    ("dir of an object", "class C:\n    k_a = 2\nc = C()", "((n, getattr(c, n)) for n in dir(c))"),
+    ("dir of an object of a subclass", "class C:\n    k_a = 2\nclass D(C):\n    pass\nc = D()",
+     "((n, getattr(c, n)) for n in dir(c))"),
+    ("dir of a module", "class C(nn.Module):\n    k_a = 2\nc = C()",
+     "((n, getattr(c, n)) for n in dir(c) if n[:2] == 'k_')"),
+    ("getmembers of a class", "import inspect\nclass C:\n    k_a = 2", "inspect.getmembers(C)"),
+    ("getmembers of an object", "import inspect\nclass C:\n    k_a = 2\nc = C()", "inspect.getmembers(c)"),
+    ("vars of a Python module", "import types\nC = types.ModuleType('cfg')\nC.k_a = 2", "vars(C).items()"),
+    ("dir of a Python module", "import types\nC = types.ModuleType('cfg')\nC.k_a = 2",
+     "((n, getattr(C, n)) for n in dir(C))"),
+)  # fmt: skip
+
+
+def _enumerated(what: str, given: str, items: str) -> Row:
+    code = f"out = x * sum(v for n, v in {items} if n.startswith('k_'))"
+    return Row(what, given, code, ("C.k_b = 3", "C.k_a = 7", "del C.k_b"), stale_in_dynamo=True)
+
+
 METACLASS = """
 class O:
     by = 2
@@ -30,6 +55,8 @@ ROWS = [
     Row("an attribute that goes", CLASS, "out = x * (2 if hasattr(c, 'by') else 3)", "del c.by"),
     Row("getattr", CLASS + "\nname = 'by'\nc.other = 5", "out = x * getattr(c, name)",
         ("c.by = 3", "name = 'other'")),
+    Row("getattr in a loop over objects", CLASS + "\nname = 'by'\nc.other = 5\nv = [c]",
+        "out = x * sum(getattr(o, name) for o in v)", ("c.by = 3", "name = 'other'", "c.other = 7")),
     Row("vars", CLASS, "out = x * vars(c)['by']", "c.by = 3"),
     Row("__dict__", CLASS, "out = x * c.__dict__['by']", "c.by = 3"),
     Row("operator.attrgetter", CLASS + "\nimport operator\nget = operator.attrgetter('by')", "out = x * get(c)",
@@ -214,4 +241,5 @@ ROWS = [
         config = BertConfig(hidden_size=4, intermediate_size=8, hidden_act="relu", hidden_dropout_prob=0.0)
         model = filled(BertIntermediate(config))
         """, "out = model(x[None])", "model.intermediate_act_fn = nn.Tanh()"),
+    *(_enumerated(*case) for case in _ENUMERATED),
 ]  # fmt: skip
