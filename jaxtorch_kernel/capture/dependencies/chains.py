@@ -82,7 +82,7 @@ class Chains:
         if not reads.names.isdisjoint(("import_module", "__import__")):
             for name in filter(sys.modules.__contains__, frame.f_code.co_consts):
                 if (module := roots.imported(name)) is not None:
-                    self._values.use(*module)
+                    self._values.use(*module, reads.dynamic)
         self._add_writes(reads, roots)
 
     def _add_names(self, code: types.CodeType, reads: Reads) -> None:

@@ -75,6 +75,8 @@ class Values(Steps):
         self._closures = closures
         self._deferred: list[_Deferred] = []
         self._caches: list[tuple[str, Cache]] = []
+        # Python modules from which the code reads names that it computes.
+        self._by_name: list[tuple[str, types.ModuleType]] = []
 
     def inspect(self, path: str, value: object, fetch: Fetch) -> None:
         self.add_function(value)
@@ -154,6 +156,7 @@ class Values(Steps):
         if is_user_module(module) and self.notes.is_first((id(module), "globals")):
             self._defer(path, module, variables, _SHALLOW)
         if dynamic:
+            self._by_name.append((path, module))
             names = [n for n in variables if any(part in n for part in strings)]
             if is_user_module(module):  # `getattr(config, "scale", 1)`: it may get the name later
                 names += sorted(strings - variables.keys())
@@ -326,10 +329,23 @@ class Values(Steps):
                     method.__code__.co_filename
                 ):
                     self.guard(cls, ATTRIBUTE, name, method, f"{cls.__name__}.{name}", ref(cls))
-        while self._deferred:
-            path, owner, name, fetch, depth = self._deferred.pop()
-            if name in notes.names or name in notes.strings:
-                self._use_attribute(path, owner, name, fetch, False, depth)
+        known = -1
+        while self._deferred or len(notes.texts) > known:
+            known = len(notes.texts)
+            while self._deferred:
+                path, owner, name, fetch, depth = self._deferred.pop()
+                if name in notes.names or name in notes.strings:
+                    self._use_attribute(path, owner, name, fetch, False, depth)
+            for path, module in self._by_name:
+                self._use_named(path, module)
+
+    def _use_named(self, path: str, module: types.ModuleType) -> None:
+        """The globals of a Python module whose names the code has read: `getattr(config, args.name)`."""
+        names = (
+            self.notes.texts if is_user_module(module) else self.notes.texts & vars(module).keys()
+        )
+        for name in sorted(names):
+            self._use_attribute(path, module, name, strong(module), False, _SHALLOW)
 
     # -- functions ------------------------------------------------------------------------------------------------
 

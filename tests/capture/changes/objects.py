@@ -5,6 +5,16 @@ from __future__ import annotations
 from .harness import CAPTURES, Row
 
 USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
+NAMED = """
+import importlib, sys, types
+cfg = types.ModuleType("made_cfg")
+sys.modules["made_cfg"] = cfg
+cfg.by, cfg.more, cfg.values = 2, 5, [6]
+class C:
+    name = "by"
+c = C()
+names = ["by", "by"]
+"""
 # What is enumerated, and how the values of the names that begin with `k_` are added up.
 _ENUMERATED = (
     ("vars of a class", "class C:\n    k_a = 2", "vars(C).items()"),
@@ -215,6 +225,29 @@ ROWS = [
         args="x, v", doors=("eager", "pure", "jit"), allowed="refused"),
     Row("a memoryview as an argument", "v = memoryview(bytearray(b'ab'))", "out = x * v[0]", "v[0] = 5", args="x, v",
         doors=("eager", "pure", "jit")),
+    Row("a Python module's attribute of a name in an object", NAMED, "out = x * getattr(cfg, c.name)",
+        ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a Python module's attribute of a name in a list", NAMED, "out = x * sum(getattr(cfg, n) for n in names)",
+        ("cfg.by = 3", "names[1] = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a Python module's attribute of a name in objects", NAMED + "v = [c]\n",
+        "out = x * sum(getattr(cfg, o.name) for o in v)", ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"),
+        stale_in_dynamo=True),
+    Row("a Python module's attribute of a name that is an argument", NAMED + "name = 'by'\n",
+        "out = x * getattr(cfg, name)", ("cfg.by = 3", "name = 'more'", "cfg.more = 4"), args="x, name",
+        stale_in_dynamo=True),
+    Row("a Python module's attribute that appears, of a name in an object", NAMED + "c.name = 'new'\n",
+        "out = x * getattr(cfg, c.name, 2)", ("cfg.new = 3", "del cfg.new"), stale_in_dynamo=True),
+    Row("a Python module's list of a name in an object", NAMED + "c.name = 'values'\n",
+        "out = x * getattr(cfg, c.name)[0]", "cfg.values[0] = 7", stale_in_dynamo=True),
+    Row("import_module and a name in an object", NAMED,
+        "out = x * getattr(importlib.import_module('made_cfg'), c.name)",
+        ("cfg.by = 3", "c.name = 'more'", "cfg.more = 4"), stale_in_dynamo=True),
+    Row("a module's constant, imported in the code", "import math as m\nplain = m.pi",
+        "import math\nout = x * math.pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
+    Row("a module's constant, imported in the code as another name", "import math as m\nplain = m.pi",
+        "import math as n\nout = x * n.pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
+    Row("a module's constant, imported in the code from it", "import math as m\nplain = m.pi",
+        "from math import pi\nout = x * pi", "m.pi = 3.0", undo="m.pi = plain", doors=CAPTURES),
     Row("a library's constant", "import math\nplain = math.pi", "out = x * math.pi", "math.pi = 3.0",
         undo="math.pi = plain", doors=CAPTURES, allowed="refused"),
     Row("a config of transformers",
