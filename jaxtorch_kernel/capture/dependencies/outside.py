@@ -165,7 +165,17 @@ def is_iterator(value: object) -> bool:
     if isinstance(value, io.IOBase):
         standard = value in (sys.stdin, sys.stdout, sys.stderr)
         return not standard and not value.closed and value.readable()
-    return hasattr(type(value), "__next__")
+    return hasattr(type(target_of(value)), "__next__")
+
+
+def target_of(value: object) -> object:
+    """The object that a weak proxy stands for; None if it no longer exists, and any other value itself."""
+    if type(value) not in weakref.ProxyTypes:
+        return value
+    try:
+        return value.__init__.__self__  # type: ignore[misc]  # the proxy passes attributes on
+    except (ReferenceError, AttributeError):
+        return None
 
 
 def refuse_iterator(path: str, file: str | None, line: int | None) -> None:

@@ -95,6 +95,9 @@ class Values(Steps):
     ) -> None:
         """Note a value that was read, and may be used in any way."""
         notes = self.notes
+        if type(value) in weakref.ProxyTypes:
+            value = outside.target_of(value)
+            fetch = ref(value)
         if is_plain(value):
             return
         if isinstance(value, types.FunctionType):  # what it reads is recorded when it runs

@@ -5,6 +5,17 @@ from __future__ import annotations
 from .harness import CAPTURES, Row
 
 USER_DICT = "from collections import UserDict\nclass C(UserDict):\n    pass\nc = C(by=2)"
+PROXY = """
+import weakref
+class C:
+    by = 2
+    def __getitem__(self, key):
+        return self.by
+def by(c):
+    return c.by
+c, d = C(), C()
+p = weakref.proxy(c)
+"""
 NAMED = """
 import importlib, sys, types
 cfg = types.ModuleType("made_cfg")
@@ -189,6 +200,17 @@ ROWS = [
         "v.set(3)"),
     Row("a thread's local", "import threading\nc = threading.local()\nc.by = 2", "out = x * c.by", "c.by = 3"),
     Row("a weak reference", CLASS + "\nimport weakref\nr = weakref.ref(c)", "out = x * r().by", "c.by = 3"),
+    Row("a weak proxy", PROXY, "out = x * p.by", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy, passed on", PROXY, "out = x * by(p)", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy and getattr", PROXY, "out = x * getattr(p, 'by')",
+        ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy's item", PROXY, "out = x * p[0]", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy in a list", PROXY + "v = [p]", "out = x * sum(o.by for o in v)",
+        ("c.by = 3", "v[0] = weakref.proxy(d)", "d.by = 4")),
+    Row("a weak proxy as an argument", PROXY, "out = x * p.by", ("c.by = 3", "p = weakref.proxy(d)", "d.by = 4"),
+        args="x, p", doors=CAPTURES),
+    Row("a weak proxy of a set", "import weakref\nv = {1, 2}\np = weakref.proxy(v)", "out = x * len(p)", "v.add(5)",
+        doors=CAPTURES),
     Row("types.ModuleType", "import sys, types\ncfg = types.ModuleType('made_cfg')\nsys.modules['made_cfg'] = cfg\n"
         "cfg.by = 2", "out = x * cfg.by", "cfg.by = 3"),
     Row("types.ModuleType in a function", "import sys, types\ncfg = types.ModuleType('made_cfg')\n"
